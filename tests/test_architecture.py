@@ -154,6 +154,21 @@ LAYERS = (
         ),
     ),
     Layer(
+        "brokerd.protocols.durable",
+        "it is the core of one other protocol with other clients, as [DS03] builds on [GD02]; it "
+        "may use that one, and only that one",
+        ours=(
+            *_BASE,
+            *_FOR_ALL_PROTOCOLS,
+            "brokerd.model",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.history.records",
+            "brokerd.protocols.gryphon",
+        ),
+        except_=_NOT_DEPLOYED,
+    ),
+    Layer(
         "brokerd.wire",
         "it turns messages into bytes and back, and never decides anything about them",
         ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.protocols.registry"),
@@ -311,6 +326,21 @@ LAYERS = (
             "brokerd.model",
             "brokerd.matching",
             "brokerd.overlay",
+            "brokerd.simulator.world",
+            "brokerd.simulator.checks",
+        ),
+    ),
+    Layer(
+        "brokerd.protocols.durable.checks",
+        "it is the simulator's, and of a protocol around the core of one other",
+        own="brokerd.protocols.durable",
+        ours=(
+            *_BASE,
+            *_FOR_ALL_PROTOCOLS,
+            "brokerd.model",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.protocols.gryphon",
             "brokerd.simulator.world",
             "brokerd.simulator.checks",
         ),
@@ -488,6 +518,8 @@ REFUSED_CALLS = {"hash": _ADDRESS, "id": _ADDRESS}
 ALLOWED_NAMES = frozenset({("random", "Random")})
 
 PROTOCOLS = [*DEFINITIONS]
+# Names that are words, too, and are looked for as literals only.
+WORDS = {"durable": '"durable"'}
 # Whoever may know protocols: the registry, and the rooms of papers, whose experiments, claims and
 # figures are of one of them. A protocol's own room is below `brokerd.protocols`.
 PROTOCOL_ROOMS = ("brokerd.protocols.registry", "bench.papers.*", "results.papers.*")
@@ -509,8 +541,6 @@ CACHES = {"__pycache__"}
 
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
-    "brokerd.protocols.durable.batch_read": "its protocol is not whole yet, and not registered",
-    "brokerd.protocols.durable.mutants": "its protocol is not registered yet",
     "brokerd.storage.memory_files": "tests crash and fail the logs on it",
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
 }
@@ -523,7 +553,7 @@ def test_every_import_is_one_that_its_package_may_make() -> None:
 def test_nobody_knows_a_protocol_but_the_registry() -> None:
     modules = read_modules(ROOT, OURS)
     complain(find_protocol_imports(modules, PROTOCOLS, PROTOCOL_ROOMS, NARROW))
-    complain(find_protocol_names(ROOT, OURS, PROTOCOLS, PROTOCOL_PATHS))
+    complain(find_protocol_names(ROOT, OURS, PROTOCOLS, PROTOCOL_PATHS, WORDS))
 
 
 def test_what_is_of_one_paper_lies_in_its_room() -> None:

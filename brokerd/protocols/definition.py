@@ -163,6 +163,7 @@ class ProtocolDefinition:
         messages: that its brokers send each other; their numbers are its own.
         acknowledgement: what one means with these parameters.
         logs: the names of a broker's logs with these parameters.
+        stream_logs: those of more of them, as many as a topology makes necessary.
         bypasses_links: whether a broken link between live brokers is gone around.
         make_core: one broker's core; its first event is Started.
         pack_positions: how far a subscription has come, as the content of a resume token.
@@ -200,6 +201,7 @@ class ProtocolDefinition:
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
     reaches: Callable[[Topology, Any, Outage], Reached] = reached_over_routes
+    stream_logs: Callable[[Topology, Any], tuple[str, ...]] = lambda topology, parameters: ()
     title: str = ""
     recovery: str = ""
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
@@ -210,6 +212,10 @@ class ProtocolDefinition:
         if self.order is None:
             return self.promises
         return replace(self.promises, order=self.order(parameters))
+
+    def all_logs(self, topology: Topology, parameters: Any) -> tuple[str, ...]:
+        """The names of all of a broker's logs."""
+        return (*self.logs(parameters), *self.stream_logs(topology, parameters))
 
     def homes(self, topology: Topology) -> tuple[str, ...]:
         """The brokers that clients may be at."""

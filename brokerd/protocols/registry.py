@@ -21,6 +21,7 @@ from brokerd.protocols.definition import (
     reached_over_routes,
 )
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
+from brokerd.protocols.durable.definition import DURABLE
 from brokerd.protocols.gryphon.definition import GRYPHON
 from brokerd.protocols.interface import DeliveryProtocol
 
@@ -57,7 +58,7 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
     return found
 
 
-DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE, GRYPHON))
+DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE))
 """By name."""
 
 
@@ -108,7 +109,7 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
     definition = definition_of(protocol)
     kind = definition.kind
     if kind not in topology.kinds:
-        fit = _that_run_on(topology)
+        fit = that_run_on(topology)
         raise ConfigError(
             f"{where}: protocol {protocol!r} runs on kind {kind!r}, and {topology.name} is of "
             f"kind {', '.join(topology.kinds)}; protocols that run on it: "
@@ -117,7 +118,7 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
     definition.check_topology(topology, where)
 
 
-def _that_run_on(topology: Topology) -> list[str]:
+def that_run_on(topology: Topology) -> tuple[str, ...]:
     """The protocols that run on a topology, by name."""
     fit = []
     for name, definition in DEFINITIONS.items():
@@ -125,7 +126,7 @@ def _that_run_on(topology: Topology) -> list[str]:
             with suppress(ConfigError):
                 definition.check_topology(topology, name)
                 fit.append(name)
-    return fit
+    return tuple(fit)
 
 
 def parameters_on(topology: Topology, protocol: str, where: str = "topology") -> Any:
@@ -228,7 +229,7 @@ def protocol_on(topology: Topology, protocol: str | None = None) -> RunningProto
         ConfigError: the protocol does not run on such a topology.
     """
     if protocol is None:
-        fit = _that_run_on(topology)
+        fit = that_run_on(topology)
         if not fit:
             return RunningProtocol(topology.of_kind(topology.kind), None, None)
         protocol = DEFAULT if DEFAULT in fit else fit[0]

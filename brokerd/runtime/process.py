@@ -113,7 +113,7 @@ class BrokerProcess:
     @property
     def logs(self) -> tuple[str, ...]:
         """The names of its logs."""
-        return self._definition.logs(self._around.parameters)
+        return self._definition.all_logs(self._around.topology, self._around.parameters)
 
     async def run(
         self,

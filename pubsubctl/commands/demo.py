@@ -18,7 +18,7 @@ def demo(
         str | None, typer.Option("--protocol", help="Only this one, not both.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All protocols, side by side in one report.")
+        bool, typer.Option("--all", help="All protocols that run on it, in one report.")
     ] = False,
     no_teardown: Annotated[
         bool, typer.Option("--no-teardown", help="Leave the last deployment running.")
@@ -33,14 +33,17 @@ def demo(
     Once with the usual protocol, which must lose nothing, once with one that promises nothing,
     which must lose something. Deploys, loads, breaks, takes down, checks, and writes a report.
     """
-    from pubsubctl.running.demo import EVERY, PROTOCOLS, run_demo
+    from brokerd.protocols.registry import DEFINITIONS
+    from pubsubctl.running.demo import PROTOCOLS, run_demo, that_can_be_shown
 
-    if protocol is not None and protocol not in EVERY:
-        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, EVERY)}")
+    if protocol is not None and protocol not in DEFINITIONS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
     if protocol is not None and every:
         raise UserError(f"--protocol {protocol} and --all: one or the other")
 
     call = invocation(context)
     call.refuse_dry_run("demo")
-    protocols = EVERY if every else PROTOCOLS if protocol is None else (protocol,)
+    protocols: tuple[str, ...] = PROTOCOLS if protocol is None else (protocol,)
+    if every:
+        protocols = that_can_be_shown(call)
     return run_demo(call, protocols, results=output, teardown=not no_teardown)

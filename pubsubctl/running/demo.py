@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.run.outcome import RunOutcome
 from bench.spec.spec import Overrides, load_experiment
-from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of
+from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, that_run_on
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -20,8 +20,12 @@ WORKLOAD = SCHEDULE = "demo"
 _PLAIN = next(name for name, each in DEFINITIONS.items() if not each.promises.exactly_once)
 PROTOCOLS = (DEFAULT, _PLAIN)
 """What the demo shows: the one keeps its promise, the other shows what it is worth."""
-EVERY = tuple(DEFINITIONS)
-"""What it can show: all that there are, on the same brokers."""
+
+
+def that_can_be_shown(call: Invocation) -> tuple[str, ...]:
+    """All protocols that run on the same brokers, those of the demo."""
+    spec = load_experiment(call.project.find("workload", WORKLOAD), Overrides(protocol=DEFAULT))
+    return that_run_on(spec.topology)
 
 
 def run_demo(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 
 @dataclass(frozen=True)
@@ -175,11 +176,22 @@ def find_protocol_imports(
 
 
 def find_protocol_names(
-    root: Path, packages: Iterable[str], protocols: Sequence[str], rooms: Sequence[str]
+    root: Path,
+    packages: Iterable[str],
+    protocols: Sequence[str],
+    rooms: Sequence[str],
+    literals: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Finding]:
-    """Where modules outside these rooms (folders or files) name a protocol in any way."""
+    """Where modules outside these rooms (folders or files) name a protocol in any way.
+
+    Args:
+        literals: of protocols whose names are words too, what else to look for.
+    """
     words = {}
     for name in protocols:
+        if name in literals:
+            words[literals[name]] = name
+            continue
         words[name] = name
         words["".join(part.capitalize() for part in name.split("_"))] = name
     findings = []

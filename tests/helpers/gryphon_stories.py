@@ -70,6 +70,9 @@ class LosingNetwork(Network):
 class Story:
     """A simulated cluster that keeps what brokers say, with one millisecond per message."""
 
+    protocol = "gryphon"
+    parameters: type[GryphonParameters] = GryphonParameters
+
     def __init__(self, *bundles: str, topology: Topology | None = None, **parameters: Any) -> None:
         self.loggers: list[str] = []
         self._handed_ms: dict[tuple[str, SourceId, int], int] = {}
@@ -77,9 +80,9 @@ class Story:
         self.said: list[tuple[int, str, Any, Any]] = []
         self.cluster = SimulatedCluster(
             topology or cells(*(bundles or TWO_SUBENDS)),
-            "gryphon",
+            self.protocol,
             network=replace(STEADY, lost_on_close=True),
-            parameters=GryphonParameters(**parameters),
+            parameters=self.parameters(**parameters),
             make_network=LosingNetwork,
             watcher=self._watch,
         )

@@ -80,7 +80,6 @@ class FilterLog:
         self._first = self._next = ends.first
         self._end = ends.next
         self._keep_through, self.chopped_tick = keep_through, chopped_tick
-        self.last_tick = chopped_tick
         self.is_read = ends.first == ends.next
         return [] if self.is_read else [Read(self.name, ends.first, ends.next)]
 
@@ -111,19 +110,21 @@ class FilterLog:
 
     # ------------------------------------------------------------ writing
 
-    def write(self, tick: int, subscriptions: Sequence[int]) -> list[LogEffect]:
-        """A tick is for these subscriptions, and all between the one before and it for nobody.
+    def write(self, ticks: Sequence[int], subscriptions: Sequence[int]) -> list[LogEffect]:
+        """These ticks are for these subscriptions, and no others behind the last one are.
 
         A tick that is there already is not written again: a stream that begins again after a
         restart gives the same.
         """
-        assert subscriptions, f"tick {tick} is for nobody"
-        if tick <= self.last_tick:
-            return []
-        previous = [self._newest.get(each, NO_RECORD) for each in subscriptions]
-        record = MatchRecord(tick, subscriptions, previous)
-        self._take(record)
-        return [Append(self.name, ((record.pack(),),), None)]
+        assert subscriptions, f"ticks {ticks} are for nobody"
+        packed = []
+        for tick in ticks:
+            if tick > self.last_tick:
+                previous = [self._newest.get(each, NO_RECORD) for each in subscriptions]
+                record = MatchRecord(tick, subscriptions, previous)
+                self._take(record)
+                packed.append((record.pack(),))
+        return [Append(self.name, tuple(packed), None)] if packed else []
 
     def _take(self, record: MatchRecord) -> None:
         if record.tick <= self.last_tick and len(self):
@@ -151,6 +152,8 @@ class FilterLog:
         whole = self._first // PAGE_RECORDS
         for page in [each for each in self._pages if each < whole]:
             del self._pages[page]
+        for index in range(whole * PAGE_RECORDS, self._first):
+            self._pages.get(whole, {}).pop(index, None)
         return [Chop(self.name, self._first)]
 
     # ------------------------------------------------------------ reading

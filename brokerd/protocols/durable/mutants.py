@@ -36,11 +36,71 @@ BUGS: Final = (
     _bug(
         "written-twice",
         "filter_log.py",
-        ("if tick <= self.last_tick:", "if tick < self.last_tick - 8:"),
+        ("if tick > self.last_tick:", "if tick > self.last_tick - 8:"),
+    ),
+    _bug(
+        "rows-before-matches",
+        "commits.py",
+        (
+            "self._disk.sync(self._log, lambda: self._on_synced(taken))",
+            "self._on_synced(taken)",
+        ),
+    ),
+    _bug(
+        "released-before-written",
+        "hosted_streams.py",
+        ("each.lane(self.identity).committed", "each.lane(self.identity).acknowledged"),
+        ("min([self.delivered, *committed])", "min([self.position, *committed])"),
+    ),
+    _bug(
+        "no-floor",
+        "catching_up.py",
+        ("lane.floor = had\n", "lane.floor = 0\n"),
+    ),
+    _bug(
+        "accepted-before-written",
+        "hosting.py",
+        (
+            "self._disk.commit(changes, lambda: self._on_kept(client, local))",
+            "self._on_kept(client, local); self._disk.commit(changes, int)",
+        ),
+    ),
+    _bug(
+        "not-truncated",
+        "filter_log.py",
+        ("if record.tick > self._keep_through:", "if False:"),
+    ),
+    _bug(
+        "live-too-early",
+        "catching_up.py",
+        ("elif catchup.given >= hosted.position:", "elif catchup.given > lane.floor:"),
+    ),
+    _bug(
+        "released-when-anybody-has",
+        "release.py",
+        (
+            "through = min([self._own(identity), *below])",
+            "through = max([self._own(identity), *below])",
+        ),
+    ),
+    _bug(
+        "silence-said-over-what-is-out",
+        "hosting.py",
+        ("if lane.mode is Mode.LIVE and not lane.out:", "if True:"),
+    ),
+    _bug(
+        "restart-forgets-where-streams-are",
+        "hosting.py",
+        ("subend.position = max(subend.position, hosted.delivered)", "pass"),
     ),
 )
 """What each leaves out: a record names the one before of the same subscription; nobody knows for
-whom chopped ticks were; a batch that is full has the oldest; what comes again is written once.
+whom chopped ticks were; a batch that is full has the oldest; what comes again is written once;
+matches are on disk before it is written down how far they go; nobody says that more is released
+than is written down; what a client has is not given to it again; a subscription that was called
+started is on disk; what is behind the last commit is dropped at a restart; a stream of one's own
+ends where the common one is; everybody has to release; silence is said of what is behind
+everything given; a restart goes on where it had come to.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

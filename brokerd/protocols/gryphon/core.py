@@ -6,7 +6,7 @@ and only gaps are asked for. Which publications a client wants is decided at its
 Paper: [GD02].
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
@@ -62,7 +62,11 @@ _COUNTED: Final = (
 
 
 class Gryphon(LogFirstMachine):
-    """See DeliveryProtocol."""
+    """See DeliveryProtocol.
+
+    Args:
+        make_clients: what knows the clients of this broker, given what `Clients` is given.
+    """
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class Gryphon(LogFirstMachine):
         routes: Routes,
         parameters: GryphonParameters,
         decode_attributes: DecodeAttributes,
+        make_clients: Callable[..., Clients] = Clients,
     ) -> None:
         super().__init__()
         self._routes = routes
@@ -83,7 +88,7 @@ class Gryphon(LogFirstMachine):
         self._pubends = Pubends(
             broker, parameters.pubends, self._disk, self._on_durable, self._on_silent, parameters
         )
-        self._clients = Clients(
+        self._clients = make_clients(
             broker,
             self._disk,
             self._deadlines,
@@ -187,12 +192,16 @@ class Gryphon(LogFirstMachine):
             released = self._pubends.released(pubend)
             if released:
                 self._relay.stream(self._pubends.stream(pubend)).finish(released)
-        self.begin_after_log(event, is_read=self._pubends.is_read)
+        self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
         self._pubends.on_records(event)
-        if self._pubends.is_read:
+        if self._is_read():
             self.go_on()
+
+    def _is_read(self) -> bool:
+        """Whether all that an earlier incarnation has left is known."""
+        return self._pubends.is_read
 
     def _begin(self, event: Started) -> None:
         if self._parameters.is_total:
@@ -258,21 +267,24 @@ class Gryphon(LogFirstMachine):
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
         for purpose, whose in self._deadlines.due(self.now_ns):
-            if purpose == RETRY:
-                self.emit(OpenSession(whose))
-            elif purpose == GAPS:
-                self._ask(whose)
-            elif purpose == ACKS:
-                self._relay.acks.due()
-            elif purpose == FORGETTING:
-                self._relay.forget_asked()
-            elif purpose == DOUBT:
-                self._resolve_doubt()
-            elif purpose == EXPECTED:
-                self._check_acks()
-            else:
-                assert purpose == LINGER, f"{purpose!r} of {whose!r}"
-                self._clients.linger_over(whose)
+            self._on_due(purpose, whose)
+
+    def _on_due(self, purpose: str, whose: Any) -> None:
+        if purpose == RETRY:
+            self.emit(OpenSession(whose))
+        elif purpose == GAPS:
+            self._ask(whose)
+        elif purpose == ACKS:
+            self._relay.acks.due()
+        elif purpose == FORGETTING:
+            self._relay.forget_asked()
+        elif purpose == DOUBT:
+            self._resolve_doubt()
+        elif purpose == EXPECTED:
+            self._check_acks()
+        else:
+            assert purpose == LINGER, f"{purpose!r} of {whose!r}"
+            self._clients.linger_over(whose)
 
     def _check_acks(self) -> None:
         """Ask who is not done with old events of this broker's pubends, as long as there are any.

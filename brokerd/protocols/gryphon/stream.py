@@ -25,6 +25,7 @@ class Stream:
         via: who of upstream has told of it last, on a session that is still up.
         asked: what upstream was asked for lately.
         curious: per broker that has asked, what of it is unknown here.
+        held: nothing behind this tick becomes final, whoever is done; None: no such bound.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class Stream:
         "asked",
         "children",
         "curious",
+        "held",
         "identity",
         "knowledge",
         "subend",
@@ -54,6 +56,7 @@ class Stream:
         self.upstream = upstream
         self.children = children
         self.via: BrokerNumber | None = None
+        self.held: int | None = None
         self.knowledge = Knowledge()
         self._has_subend = has_subend
         self.subend = Subend(parameters)
@@ -80,6 +83,8 @@ class Stream:
         done = [*map(self.done_by, self.children)]
         if self._has_subend:
             done.append(self.subend.done)
+        if self.held is not None:
+            done.append(self.held)
         return self.finish(min(done))
 
     def finish(self, through: int) -> bool:

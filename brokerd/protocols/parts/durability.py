@@ -45,6 +45,12 @@ class Durability:
         self._when_durable[self._next_token] = then
         self.machine.emit(Append(log, (record,), self._next_token))
 
+    def sync(self, log: str, then: Callable[[], None]) -> None:
+        """Do `then` once whatever was appended to any log so far is durable."""
+        self._next_token += 1
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Append(log, (), self._next_token))
+
     def on_persisted(self, token: int) -> None:
         """What waited for this token may be seen now."""
         self._when_durable.pop(token)()

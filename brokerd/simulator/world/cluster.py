@@ -120,7 +120,7 @@ class SimulatedCluster:
         self.oracle = Oracle(
             decode_attributes, strict, definition_of(protocol).promised(self.parameters)
         )
-        self._logs = definition_of(protocol).logs(self.parameters)
+        self._logs = definition_of(protocol).all_logs(topology, self.parameters)
         acknowledgement = definition_of(protocol).acknowledgement(self.parameters)
         self.oracle.logged = acknowledgement is Acknowledgement.STORED
         self._wall_clocks = WallClocks(seed)

@@ -38,7 +38,7 @@ class Twin:
             self.written.append(tick)
             for each in subscriptions:
                 self.history.setdefault(each, []).append(tick)
-        self.disk.do(self.log.write(tick, subscriptions))
+        self.disk.do(self.log.write([tick], subscriptions))
 
     def chop(self, through: int) -> None:
         gone = [tick for tick in self.written if tick <= through]

@@ -158,7 +158,7 @@ class GhostChecks(ProtocolChecks):
             self._log(broker, self._appended.pop(key, ()))
             reserved = max(self._reserving.pop(key, 0), self._reserved.get(broker.number, 0))
             self._reserved[broker.number] = reserved
-        elif type(event) is RecordsRead:
+        elif type(event) is RecordsRead and event.log == LOG:
             self._log(broker, event.records)
         elif type(event) is Started:
             self._appended = {k: v for k, v in self._appended.items() if k[0] != broker.number}

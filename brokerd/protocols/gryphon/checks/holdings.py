@@ -43,7 +43,7 @@ class HoldingChecks(ProtocolChecks):
         if type(event) is Started:
             records.clear()
             self._next[broker.number] = event.logs[LOG].next
-        elif type(event) is RecordsRead:
+        elif type(event) is RecordsRead and event.log == LOG:
             for index, record in enumerate(event.records, event.first):
                 records[index] = _last_of(broker.number, bytes(record))
         for effect in effects:
@@ -52,7 +52,7 @@ class HoldingChecks(ProtocolChecks):
                     index = self._next[broker.number]
                     records[index] = _last_of(broker.number, b"".join(map(bytes, parts)))
                     self._next[broker.number] = index + 1
-            elif type(effect) is Chop:
+            elif type(effect) is Chop and effect.log == LOG:
                 self._check_chop(broker, effect)
         return ()
 
@@ -69,6 +69,8 @@ class HoldingChecks(ProtocolChecks):
             done = [stream.done_by(child) for child in stream.children]
             if self._hosts[broker.number]:
                 done.append(stream.subend.done)
+            if stream.held is not None:
+                done.append(stream.held)
             if min(done) > stream.knowledge.final:
                 final = stream.knowledge.final
                 raise InvariantViolated("unsettled", f"{what}: {done}, final is {final}")

@@ -37,8 +37,8 @@ def tree_of_cells(
     )
 
 
-def drawn_cells(random: Random) -> Topology:
-    """A tree of cells, paths more often than others; in most, inner ones have several brokers."""
+def drawn_tree(random: Random) -> tuple[list[str], list[tuple[str, str]]]:
+    """Cells and bundles between them; paths more often than other trees."""
     cells = [f"b{number}" for number in range(1, random.randrange(4, 8))]
     random.shuffle(cells)
     is_path = random.random() < 0.4
@@ -47,6 +47,12 @@ def drawn_cells(random: Random) -> Topology:
         for place, cell in enumerate(cells)
         if place
     ]
+    return cells, bundles
+
+
+def drawn_cells(random: Random) -> Topology:
+    """A tree of cells, in most of which inner ones have several brokers."""
+    cells, bundles = drawn_tree(random)
     inner = [cell for cell in cells if sum(cell in bundle for bundle in bundles) > 1]
     wide = inner if random.random() < 0.7 else []
     members = {

@@ -1,0 +1,136 @@
+"""Subscriptions that have missed something: what, from the log of matches; then the events.
+
+Paper: [DS03] §4.1 (catch-up stream, switch-over).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.client_messages import Gap
+from brokerd.model.identity import StreamId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.batch_read import Batch, BatchReader
+from brokerd.protocols.durable.catchup import Catchup
+from brokerd.protocols.durable.hosted_streams import HostedStream
+from brokerd.protocols.durable.lanes import Lane, Mode
+from brokerd.protocols.durable.windows import DurableWindows
+from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.selection import match_run
+
+LOST: Final = "early release"
+"""Why a subscriber does not get what it has missed."""
+
+Fetch = Callable[[StreamId, Sequence[Range]], None]
+
+
+class CatchingUp:
+    """All catch-up streams of a broker.
+
+    Args:
+        memo: who wants what.
+        most: how many events one may have unacknowledged before more are fetched for it.
+        fetch: have these ticks of a stream found; `take` is told.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        windows: DurableWindows,
+        memo: MatchMemo[Any, tuple[Any, ...]],
+        most: int,
+        fetch: Fetch,
+    ) -> None:
+        self._machine = machine
+        self._windows = windows
+        self._memo = memo
+        self._most = most
+        self._fetch = fetch
+
+    def begin(self, hosted: HostedStream, lane: Lane, had: int) -> None:
+        """A client goes on behind what it has: live, where that is all there is."""
+        lane.floor = had
+        if had >= hosted.position:
+            lane.mode = Mode.LIVE
+            return
+        reader = BatchReader(hosted.log, lane.subscription.identity, self._most)
+        # Of what a client has acknowledged, and has no more, nobody keeps for whom it was.
+        unknown_through = max(had, lane.acknowledged)
+        lane.mode = Mode.CATCHING_UP
+        lane.catchup = Catchup(reader, had, unknown_through, had)
+        self.advance(hosted, lane)
+
+    def go_on(self, hosted: HostedStream) -> None:
+        """More of the log of matches is in memory."""
+        waiting, hosted.reading = hosted.reading, {}
+        for lane in waiting:
+            self.advance(hosted, lane)
+
+    def take(
+        self,
+        hosted: HostedStream,
+        lanes: Iterable[Lane],
+        lost: int,
+        ranges: Sequence[Range],
+        run: PublicationRun | None,
+    ) -> None:
+        """What was fetched has come, for whoever lacks it."""
+        for lane in lanes:
+            catchup = lane.catchup
+            if catchup is not None and catchup.open:
+                catchup.take(lost, ranges, run)
+                if not catchup.is_busy:
+                    self.advance(hosted, lane)
+
+    def advance(self, hosted: HostedStream, lane: Lane) -> None:
+        """Give a client what there is for it, and see to what is not; live from where all are."""
+        catchup = lane.catchup
+        while catchup is not None and catchup is lane.catchup and not catchup.open:
+            if catchup.has_batch:
+                self._give(lane, catchup)
+            elif catchup.given >= hosted.position:
+                lane.mode, lane.catchup, lane.floor = Mode.LIVE, None, catchup.given
+            elif lane.out_events >= self._most:
+                return
+            else:
+                batch = self._next_batch(hosted, lane, catchup)
+                if batch is None:
+                    return
+                ranges = catchup.next_batch(batch)
+                if ranges:
+                    catchup.is_busy = True
+                    self._fetch(hosted.identity, ranges)
+                    catchup.is_busy = False
+
+    def _next_batch(self, hosted: HostedStream, lane: Lane, catchup: Catchup) -> Batch | None:
+        if catchup.given < catchup.unknown_through:
+            through = catchup.unknown_through
+            return Batch(catchup.given, through, (), through)
+        if not catchup.is_reading:
+            catchup.reader.begin(catchup.given, hosted.position, hosted.position)
+            catchup.is_reading = True
+        batch, effects = catchup.reader.step()
+        for effect in effects:
+            self._machine.emit(effect)
+        if batch is None:
+            hosted.reading[lane] = None
+        return batch
+
+    def _give(self, lane: Lane, catchup: Catchup) -> None:
+        local = lane.subscription
+        for each in catchup.finish():
+            if isinstance(each, PublicationRun):
+                wanted = self._wanted(each, lane)
+                if wanted is not None:
+                    self._windows.give(wanted, [lane])
+            else:
+                first, last = each
+                self._windows.say(lane, last, Gap((local.number,), lane.stream, first, last, LOST))
+
+    def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:
+        """What of it is for a subscription: all of what was written down as such."""
+        results = match_run(self._memo, run, run.source.broker)
+        is_for = [lane.subscription in those for those in results]
+        positions = [n for n, place in enumerate(run.attribute_index) if is_for[place]]
+        return run.select(positions) if positions else None

@@ -1,0 +1,42 @@
+"""What simulations know of durable."""
+
+from brokerd.protocols.durable.checks.disks import DurableChecks
+from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
+from brokerd.protocols.durable.checks.planning import DurablePlanning
+from brokerd.protocols.durable.checks.words import DurableWording
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.gryphon.checks import SIMULATED as CORE
+from brokerd.protocols.gryphon.checks import GryphonReach
+from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+
+SIMULATED = SimulatedProtocol(
+    bugs=MUTANTS,
+    canaries=("switched-without-a-floor",),
+    marks=MARKS,
+    make_observer=DurableMarks,
+    make_reach=GryphonReach,
+    make_wording=DurableWording,
+    kept=Kept(
+        empty=(
+            *CORE.kept.empty,
+            "Durable._early",
+            "Lane.out",
+            "HostedStream.reading",
+            "FilterLog._asked",
+            "Fetching._wanted",
+        ),
+        paired=(
+            *CORE.kept.paired,
+            "DurableSubscription.lanes",
+            "DurableClients._changed",
+            "DurableClients._hosted",
+            "Release._below",
+            "Release._through",
+            "acknowledged",
+            "delivered",
+        ),
+    ),
+    make_checks=DurableChecks,
+    make_planning=DurablePlanning,
+)

@@ -1,0 +1,72 @@
+"""The marks of durable, found in what goes into a core and what comes out of it.
+
+`PROTOCOL.md` names each of them at the rule that it stands for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.model.client_messages import Deliveries, Silence
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.durable.hosted_streams import DELIVERED
+from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.interface import (
+    Chop,
+    Commit,
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    Persisted,
+    Send,
+    Truncate,
+)
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+MARKS = (
+    Mark("fetched", "a subscriber's broker asked for what somebody had missed", seeds=6),
+    Mark("fetched-for-another", "a broker passed on such a question", seeds=10),
+    Mark("fetched-on-the-way", "a broker that is no pubend's answered one", seeds=15),
+    Mark("released", "a pubend let go of what everybody had acknowledged", seeds=2),
+    Mark("matches-committed", "it was written down how far a stream had come", seeds=2),
+    Mark("matches-chopped", "what was for whom was not needed any more", seeds=2),
+    Mark("matches-truncated", "a restart dropped matches behind the last commit", seeds=10),
+    Mark("silence-said", "a client was told how far a stream had come", seeds=2),
+    Mark("caught-up", "a client got what it had missed from afar", seeds=10),
+)
+
+
+class DurableMarks:
+    """See MarkObserver."""
+
+    def __init__(self, graph: OverlayGraph) -> None:
+        self.counts = {mark.name: 0 for mark in MARKS}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """See MarkObserver."""
+        for name in _reached(broker, event, effects):
+            self.counts[name] += 1
+
+
+def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+    message = event.message if isinstance(event, MessageReceived) else None
+    for effect in effects:
+        match effect:
+            case Send(message=Fetch()):
+                yield "fetched" if type(message) is not Fetch else "fetched-for-another"
+            case Send(message=Fetched()):
+                if type(message) is Fetch and message.stream.broker != broker.number:
+                    yield "fetched-on-the-way"
+            case Chop(log=log):
+                yield "released" if log == LOG else "matches-chopped"
+            case Truncate():
+                yield "matches-truncated"
+            case Deliver(item=Silence()):
+                yield "silence-said"
+            case Deliver(item=Deliveries()):
+                if type(message) is Fetched:
+                    yield "caught-up"
+            case Commit(changes=changes):
+                if type(event) is Persisted and any(row.table == DELIVERED for row in changes):
+                    yield "matches-committed"

@@ -1,0 +1,41 @@
+"""The topologies and parameters that simulated seeds draw for durable."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, drawn_tree, tree_of_cells
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+
+class DurablePlanning(GryphonPlanning):
+    """See ProtocolPlanning."""
+
+    def topology(self, random: Random) -> Topology:
+        """See ProtocolPlanning: each cell is one broker."""
+        names, bundles = drawn_tree(random)
+        return tree_of_cells(sorted(names), bundles)
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """See ProtocolPlanning: small batches, so that a few events make several."""
+        chosen = super().options(seed, parameters, long=long, simple=simple)
+        random = Random(f"durable {seed}")
+        options: DurableParameters = replace(chosen, order="publisher", silence_percent=0)
+        if long:
+            return options
+        return replace(
+            options,
+            commit_interval_ns=random.choice((2, 20, 100)) * MILLISECOND_NS,
+            silence_interval_ns=random.choice((20, 100)) * MILLISECOND_NS,
+            catchup_batch=random.choice((16, 40, 5_000)),
+            live_limit=random.choice((20, 16_384)),
+        )
+
+    def discovery_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning: what is missed may be said to be over first."""
+        chosen: DurableParameters = parameters
+        return super().discovery_ns(parameters) + 4 * (
+            chosen.commit_interval_ns + chosen.silence_interval_ns
+        )

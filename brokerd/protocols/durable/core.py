@@ -1,0 +1,149 @@
+"""A broker of durable: gryphon's core, whose clients may be away.
+
+Paper: [DS03]; [GD02] is the core.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.durable.commits import COMMIT
+from brokerd.protocols.durable.fetching import FETCHES, Fetching
+from brokerd.protocols.durable.hosted_streams import HostedStream
+from brokerd.protocols.durable.hosting import SILENCE, DurableClients, Surroundings
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.release import RELEASE, Release
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
+from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import RecordsRead, SessionEstablished, Started
+
+
+class Durable(Gryphon):
+    """See DeliveryProtocol."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        routes: Routes,
+        parameters: DurableParameters,
+        decode_attributes: DecodeAttributes,
+    ) -> None:
+        surroundings = Surroundings(
+            routes.pubend_streams(), self._stream, self._fetch, self._settle_release
+        )
+        make_clients = partial(DurableClients, surroundings)
+        super().__init__(broker, routes, parameters, decode_attributes, make_clients)
+        clients = self._clients
+        assert isinstance(clients, DurableClients), f"{clients} does not keep what it is given"
+        self._durable = clients
+        self._fetching = Fetching(
+            self,
+            broker,
+            routes,
+            parameters,
+            self._deadlines,
+            self._counters,
+            self._relay.stream,
+            self._relay.links,
+            clients.on_found,
+        )
+        self._release = Release(
+            self,
+            routes,
+            self._deadlines,
+            parameters.ack_interval_ns,
+            self._relay.stream,
+            self._relay.links,
+            clients.released,
+            self._on_released,
+        )
+        for identity in routes.pubend_streams():
+            self._relay.stream(identity)
+        self._from_brokers |= {**self._fetching.handlers(), **self._release.handlers()}
+
+    def hosted(self) -> Iterator[HostedStream]:
+        """All streams, as this broker's subscribers have them."""
+        return self._durable.hosted()
+
+    def _stream(self, identity: StreamId) -> Stream:
+        return self._relay.stream(identity)
+
+    def _fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
+        self._fetching.fetch(identity, ranges)
+
+    def _settle_release(self, stream: Stream) -> None:
+        self._release.settle(stream)
+
+    # ------------------------------------------------------------ start
+
+    def _on_started(self, event: Started) -> None:
+        self._durable.recover_logs(event)
+        super()._on_started(event)
+
+    def _on_records(self, event: RecordsRead) -> None:
+        if event.log == LOG:
+            super()._on_records(event)
+            return
+        self._durable.on_records(event)
+        if self.is_reading and self._is_read():
+            self.go_on()
+
+    def _is_read(self) -> bool:
+        return super()._is_read() and self._durable.is_read
+
+    def _begin(self, event: Started) -> None:
+        for pubend in range(self._parameters.pubends):
+            stream = self._relay.stream(self._pubends.stream(pubend))
+            stream.held = self._pubends.released(pubend)
+            self._release.restore(stream, stream.held)
+        super()._begin(event)
+
+    # ------------------------------------------------------------ what neighbours say
+
+    def _on_session_established(self, event: SessionEstablished) -> None:
+        peer = event.peer
+        is_new = isinstance(peer, int) and self._incarnations.get(peer) != event.incarnation
+        super()._on_session_established(event)
+        if isinstance(peer, int):
+            self._release.met(peer)
+            self._fetching.met(peer, is_new=is_new)
+            self._expect_of(peer)
+
+    def _expect_of(self, peer: BrokerNumber) -> None:
+        """Have a broker below ask at once for what it missed, as it does when it was down.
+
+        Paper: [DS03] §5.3 ("the constream nacks the events it missed").
+        """
+        cell = self._routes.cell_of(peer)
+        for stream in self._relay:
+            highest = stream.knowledge.highest
+            if cell in stream.children and self._release.below(cell, stream) < highest:
+                self.send(peer, AckExpected(stream.identity, highest, EVERYWHERE))
+
+    def _on_released(self, stream: Stream, through: int) -> None:
+        stream.held = through
+        self._relay.settle(stream)
+
+    def _look_at(self, stream: Stream) -> None:
+        super()._look_at(stream)
+        self._durable.look_at(stream)
+        self._release.settle(stream)
+
+    # ------------------------------------------------------------ time
+
+    def _on_due(self, purpose: str, whose: object) -> None:
+        due = {
+            COMMIT: self._durable.commit,
+            SILENCE: self._durable.say_silence,
+            FETCHES: self._fetching.due,
+            RELEASE: self._release.due,
+        }.get(purpose)
+        if due is None:
+            super()._on_due(purpose, whose)
+        else:
+            due()

@@ -1,0 +1,69 @@
+"""durable, as everybody else sees it."""
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.cells import CellGraph
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.definition import (
+    Acknowledgement,
+    CoreContext,
+    Promises,
+    ProtocolDefinition,
+)
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.hosted_streams import log_of
+from brokerd.protocols.durable.messages import KINDS
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.gryphon.routes import KIND, Routes
+from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+
+
+def _routes(topology: Topology, parameters: DurableParameters) -> Routes:
+    return Routes(0, topology, parameters.pubends)
+
+
+def _make_core(context: CoreContext) -> Durable:
+    parameters: DurableParameters = context.parameters
+    routes = Routes(context.broker, context.topology, parameters.pubends)
+    return Durable(context.broker, routes, parameters, context.decode_attributes)
+
+
+def _check_topology(topology: Topology, where: str) -> None:
+    graph = topology.overlay(KIND)
+    assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
+    for cell, members in zip(graph.cells, graph.members, strict=True):
+        if len(members) > 1:
+            names = ", ".join(topology.brokers[each] for each in members)
+            raise ConfigError(
+                f"{where}: cell {cell!r} is several brokers ({names}); durable takes cells of one"
+            )
+
+
+def _stream_logs(topology: Topology, parameters: DurableParameters) -> tuple[str, ...]:
+    streams = _routes(topology.of_kind(KIND), parameters).pubend_streams()
+    return tuple(log_of(each) for each in streams)
+
+
+DURABLE = ProtocolDefinition(
+    name="durable",
+    kind=KIND,
+    parameters=DurableParameters,
+    messages=KINDS,
+    promises=Promises(exactly_once=True, members_may_change=False),
+    acknowledgement=lambda parameters: Acknowledgement.STORED,
+    logs=lambda parameters: (LOG,),
+    stream_logs=_stream_logs,
+    bypasses_links=lambda parameters: False,
+    check_topology=_check_topology,
+    title="durable subscriptions",
+    recovery=(
+        "The publisher's broker logs every publication and keeps it until all subscribers, here or "
+        "away, have acknowledged it. A subscriber's broker writes down which publications are for "
+        "whom, and fetches what somebody has missed."
+    ),
+    make_core=_make_core,
+    pack_positions=pack_positions,
+    unpack_positions=unpack_positions,
+    checks="brokerd.protocols.durable.checks",
+)
+"""Gryphon's core, with subscriptions that outlast their clients' absence."""

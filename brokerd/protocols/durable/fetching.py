@@ -1,0 +1,236 @@
+"""Events that subscribers have missed, fetched from where they are kept: at their pubend.
+
+Asked for once, whoever lacks them; a broker on the way answers with the events that it still has,
+and passes on the rest. That there is nothing, only the pubend says: what others call silent may be
+what those below them did not want.
+
+Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.protocols.durable.catchup import ranges_of
+from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched
+from brokerd.protocols.gryphon.intervals import IntervalSet, Range
+from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.retained import part_of
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.protocols.interface import retransmission_requested
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+
+FETCHES: Final = "fetches"
+
+Found = Callable[[StreamId, int, Sequence[Range], PublicationRun | None], None]
+
+
+class Fetching:
+    """Who has asked this broker for what is over, and whom it has asked.
+
+    Args:
+        broker: this one, which asks for its own clients.
+        streams: what is known of a stream here.
+        links: whom to ask.
+        on_found: takes what this broker has asked for.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        broker: BrokerNumber,
+        routes: Routes,
+        parameters: GryphonParameters,
+        deadlines: DeadlineQueue[tuple[str, object]],
+        counters: dict[str, int],
+        streams: Callable[[StreamId], Stream],
+        links: Links,
+        on_found: Found,
+    ) -> None:
+        self._machine = machine
+        self._broker = broker
+        self._routes = routes
+        self._parameters = parameters
+        self._deadlines = deadlines
+        self._counters = counters
+        self._streams = streams
+        self._links = links
+        self._on_found = on_found
+        self._wanted: dict[StreamId, Stream] = {}
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes which message of a neighbour."""
+        return {
+            Fetch: self._on_fetch,
+            Fetched: self._on_fetched,
+            NothingFetched: self._on_nothing_fetched,
+        }
+
+    def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
+        """Have these ranges found; they all have been known here."""
+        self._want(self._broker, identity, ranges)
+
+    def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
+        """A neighbour is there: what was asked for it may have been asked in vain."""
+        for stream in self._wanted.values():
+            if is_new:
+                stream.forget(peer)
+            if stream.upstream == self._routes.cell_of(peer):
+                stream.answered(0, _behind_all(stream))
+        self.due()
+
+    def due(self) -> None:
+        """Ask again for what has not come for long."""
+        now_ns = self._machine.now_ns
+        for identity, stream in list(self._wanted.items()):
+            stream.forget_asked(now_ns)
+            if not stream.curious:
+                del self._wanted[identity]
+                continue
+            for curious in list(stream.curious.values()):
+                self._ask(stream, list(curious))
+
+    # ------------------------------------------------------------ asking
+
+    def _want(self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]) -> None:
+        knowledge = self._streams(identity).knowledge
+        upstream, children = self._routes.of(identity)
+        if upstream is None:
+            self._answer_at_pubend(peer, identity, ranges)
+            return
+        left = IntervalSet(ranges)
+        parts = []
+        for start, end in ranges:
+            for tick in knowledge.events.ticks(start, end):
+                left.remove(tick, tick + 1)
+            if (part := knowledge.events.within(start, end)) is not None:
+                parts.append(part)
+        if parts:
+            run = merge_runs(parts)
+            self._answer(peer, identity, 0, ranges_of(run.sequences), run)
+        if not left:
+            return
+        if identity not in self._wanted:
+            self._wanted[identity] = Stream(
+                identity, upstream, children, self._parameters, has_subend=False
+            )
+        self._wanted[identity].want(peer, list(left))
+        self._ask(self._wanted[identity], list(left))
+
+    def _answer_at_pubend(
+        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
+    ) -> None:
+        """All that is kept, and that nothing else is."""
+        knowledge = self._streams(identity).knowledge
+        parts = [
+            part
+            for start, end in ranges
+            if (part := knowledge.events.within(start, end)) is not None
+        ]
+        self._answer(peer, identity, knowledge.final, ranges, merge_runs(parts) if parts else None)
+
+    def _ask(self, stream: Stream, ranges: Sequence[Range]) -> None:
+        whom = self._links.up(stream.identity, None, sideways=False)
+        if not whom:
+            return
+        now_ns = self._machine.now_ns
+        fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.nack_repetition_ns)
+        if fresh:
+            source, publisher, _ = stream.identity
+            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
+            self._counters["nacks_sent"] += 1
+            for peer in whom:
+                self._machine.send(peer, Fetch(stream.identity, tuple(fresh)))
+                self._machine.emit(
+                    retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                )
+        if (FETCHES, None) not in self._deadlines:
+            self._deadlines.set((FETCHES, None), now_ns + self._parameters.nack_repetition_ns)
+
+    def _on_fetch(self, peer: BrokerNumber, message: Fetch) -> None:
+        identity, ranges = message.stream, message.ranges
+        if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
+            raise RemoteProtocolError(peer, f"{identity} does not go there")
+        _check(peer, ranges)
+        highest = self._streams(identity).knowledge.highest
+        if self._routes.of(identity)[0] is None and ranges[-1][1] - 1 > highest:
+            what = f"asks for {ranges[-1]} of {identity}, which ends at {highest}"
+            raise RemoteProtocolError(peer, what)
+        self._counters["nacks_received"] += 1
+        self._want(peer, identity, ranges)
+
+    # ------------------------------------------------------------ answers
+
+    def _on_fetched(self, peer: BrokerNumber, message: Fetched) -> None:
+        run = message.run
+        inside = [part_of(run, start, end) for start, end in message.ranges]
+        if sum(len(part) for part in inside if part is not None) != len(run) or not run.origins:
+            raise RemoteProtocolError(peer, f"{run} beside {message.ranges}"[:300])
+        self._found(peer, run.source, message.lost, message.ranges, run)
+
+    def _on_nothing_fetched(self, peer: BrokerNumber, message: NothingFetched) -> None:
+        self._found(peer, message.stream, message.lost, message.ranges, None)
+
+    def _found(
+        self,
+        peer: BrokerNumber,
+        identity: StreamId,
+        lost: int,
+        ranges: Sequence[Range],
+        run: PublicationRun | None,
+    ) -> None:
+        if self._routes.upstream(peer, identity) != self._routes.cell_of(peer):
+            raise RemoteProtocolError(peer, f"{identity} does not come from there")
+        _check(peer, ranges)
+        stream = self._wanted.get(identity)
+        if stream is None:
+            return
+        for start, end in ranges:
+            stream.answered(start, end)
+        for asker in list(stream.curious):
+            theirs = [each for low, high in ranges for each in stream.wanted(asker, low, high)]
+            for start, end in theirs:
+                stream.satisfy(asker, start, end)
+            if theirs:
+                parts = [part_of(run, *each) for each in theirs] if run is not None else []
+                found = [part for part in parts if part is not None]
+                self._answer(asker, identity, lost, theirs, merge_runs(found) if found else None)
+        if not stream.curious and self._wanted.get(identity) is stream:
+            del self._wanted[identity]
+
+    def _answer(
+        self,
+        peer: BrokerNumber,
+        identity: StreamId,
+        lost: int,
+        ranges: Sequence[Range],
+        run: PublicationRun | None,
+    ) -> None:
+        if peer == self._broker:
+            self._on_found(identity, lost, ranges, run)
+        elif run is None:
+            self._machine.send(peer, NothingFetched(identity, lost, tuple(ranges)))
+        else:
+            self._counters["resent_publications"] += len(run)
+            self._machine.send(peer, Fetched(lost, tuple(ranges), run))
+
+
+def _behind_all(stream: Stream) -> int:
+    return stream.asked.last + 1 if stream.asked else 0
+
+
+def _check(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
+    """Ranges must be some, in order, and none of them empty.
+
+    Raises:
+        RemoteProtocolError: they are not.
+    """
+    flat = [tick for each in ranges for tick in each]
+    if not ranges or flat != sorted(flat) or any(start >= end for start, end in ranges):
+        raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])

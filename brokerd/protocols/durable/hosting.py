@@ -1,0 +1,451 @@
+"""The broker of durable subscribers: everybody's matches are written down, whoever is here.
+
+Paper: [DS03] §4.1 (consolidated stream), §3 (released).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerd.model.client_messages import Connect, Silence, Subscribe, Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
+from brokerd.protocols.durable.commits import CommitCycle
+from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream, key_of
+from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.windows import DurableWindows
+from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.interface import Change, Commit, RecordsRead, Started
+from brokerd.protocols.parts.clients.own_subscriptions import (
+    SUBSCRIPTIONS,
+    OwnClient,
+    OwnSubscription,
+)
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from brokerd.protocols.parts.selection import RunSelection, match_run
+
+ACKNOWLEDGED: Final = "acknowledged"
+"""Per subscription and stream, the tick up to which its client has acknowledged everything."""
+
+SILENCE: Final = "silence"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What durable subscriptions need of the broker that they are at.
+
+    Attributes:
+        all_streams: of all pubends that there are.
+        streams: what is known of a stream here.
+        fetch: have these ticks of a stream found; `on_found` is told.
+        on_released: this broker's subscriptions may have released more of a stream.
+    """
+
+    all_streams: Sequence[StreamId]
+    streams: Callable[[StreamId], Stream]
+    fetch: Fetch
+    on_released: Callable[[Stream], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one commit covers.
+
+    Attributes:
+        delivered: per stream, up to where matches are on disk, or will be first.
+        acknowledged: per lane, up to where its client has all.
+    """
+
+    delivered: Mapping[StreamId, int]
+    acknowledged: Mapping[Lane, int]
+
+
+class DurableClients(Clients):
+    """See ClientService: a subscription stays, and misses nothing, while its client is away."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        broker: BrokerNumber,
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: DurableParameters,
+        decode_attributes: DecodeAttributes,
+        counters: dict[str, int],
+        **others: Any,
+    ) -> None:
+        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters, **others)
+        self._parameters = parameters
+        self._timers: DeadlineQueue[Any] = deadlines
+        self._around = surroundings
+        self._all: dict[int, DurableSubscription] = {}
+        self._ending: dict[int, DurableSubscription] = {}
+        self._changed: dict[Lane, None] = {}
+        self._hosted = {
+            each: HostedStream(each, surroundings.streams) for each in surroundings.all_streams
+        }
+        self.windows = self._outlets = DurableWindows(
+            self._machine, parameters.client_window, self._on_acknowledged, counters
+        )
+        self._catching_up = CatchingUp(
+            self._machine,
+            self._outlets,
+            self.memo,
+            min(parameters.catchup_batch, parameters.live_limit),
+            surroundings.fetch,
+        )
+        self._commits = CommitCycle(
+            self._disk,
+            self._timers,
+            parameters.commit_interval_ns,
+            next((each.log.name for each in self._hosted.values()), ""),
+            self._take,
+            self._rows,
+            self._on_committed,
+        )
+
+    # ------------------------------------------------------------ start
+
+    def hosted(self) -> Iterator[HostedStream]:
+        """All streams."""
+        return iter(self._hosted.values())
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all that an earlier incarnation has matched is known."""
+        return all(hosted.log.is_read for hosted in self._hosted.values())
+
+    def recover_logs(self, event: Started) -> None:
+        """Read what an earlier incarnation has matched, and drop what it had not committed."""
+        delivered, acknowledged = _ticks(event, DELIVERED), _ticks(event, ACKNOWLEDGED)
+        identities = [row[0] for row in event.recovered.get(SUBSCRIPTIONS, {}).values()]
+        for identity, hosted in self._hosted.items():
+            key = key_of(identity)
+            hosted.delivered = delivered.get(key, 0)
+            least = [acknowledged.get(f"{each}/{key}", 0) for each in identities]
+            chopped = min([hosted.delivered, *least])
+            ends = event.logs[hosted.log.name]
+            for effect in hosted.log.recover(ends, hosted.delivered, chopped):
+                self._machine.emit(effect)
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of a log of matches."""
+        hosted = next(each for each in self._hosted.values() if each.log.name == event.log)
+        for effect in hosted.log.on_records(event):
+            self._machine.emit(effect)
+        self._catching_up.go_on(hosted)
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See OwnSubscriptions; streams go on from where their matches are on disk."""
+        for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
+            name, _, number = key.rpartition("/")
+            identity, predicate = row
+            local = DurableSubscription(name, int(number), read_predicate(predicate))
+            local.identity, local.accepted = identity, True
+            self._client(name).subscriptions[local.number] = local
+            self._begin(local)
+        streams = {key_of(each): each for each in self._hosted}
+        stale = []
+        for key, tick in recovered.get(ACKNOWLEDGED, {}).items():
+            owner, _, stream = key.partition("/")
+            if int(owner) in self._all:
+                lane = self._all[int(owner)].lane(streams[stream])
+                lane.acknowledged = lane.committed = tick
+            else:
+                stale.append(Change(ACKNOWLEDGED, key, None))
+        if stale:
+            self._machine.emit(Commit(tuple(stale), None))
+        for hosted in self._hosted.values():
+            if hosted.delivered:
+                subend = hosted.stream.subend
+                subend.position = max(subend.position, hosted.delivered)
+        for name in self._clients:
+            self._linger(name)
+
+    # ------------------------------------------------------------ the one stream for all
+
+    def deliver(self, stream: StreamId, run: PublicationRun) -> Delivered | None:
+        """Write down whom events are for, and give them to all who are live; None: for nobody."""
+        hosted = self._hosted[stream]
+        results = match_run(self.memo, run, run.source.broker)
+        wanted = [
+            (part, [local.lane(stream) for local in self._ours(those)])
+            for those, part in RunSelection(run).stretches(results)
+            if those
+        ]
+        for part, lanes in wanted:
+            self._write(hosted, part, lanes)
+        # Behind that: who falls behind now reads up to the end of the run.
+        for part, lanes in wanted:
+            self._give_live(part, lanes)
+        if not wanted:
+            return None
+        entry = Delivered(stream, run.first)
+        hosted.opened(run.last, entry)
+        return entry
+
+    def _write(self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]) -> None:
+        """Write down whom events are for; what is acknowledged already is for nobody."""
+        stretches = [part.sequences]
+        if any(lane.acknowledged >= part.first for lane in lanes):
+            stretches = [range(tick, tick + 1) for tick in part.sequences]
+        for ticks in stretches:
+            theirs = [lane.subscription.identity for lane in lanes if lane.acknowledged < ticks[0]]
+            for effect in hosted.log.write(ticks, theirs) if theirs else ():
+                self._machine.emit(effect)
+
+    def _give_live(self, part: PublicationRun, lanes: Sequence[Lane]) -> None:
+        by_client: dict[tuple[ClientId, int], list[Lane]] = {}
+        for lane in lanes:
+            if lane.mode is not Mode.LIVE:
+                continue
+            if lane.out_events >= self._parameters.live_limit:
+                self._catching_up.begin(
+                    self._hosted[lane.stream], lane, max(part.first - 1, lane.floor)
+                )
+                continue
+            had = lane.floor if lane.floor >= part.first else 0
+            by_client.setdefault((lane.subscription.client, had), []).append(lane)
+        for (_, had), theirs in by_client.items():
+            rest = part.after(had) if had else part
+            if rest is not None:
+                self._outlets.give(rest, theirs)
+
+    # ------------------------------------------------------------ silence
+
+    def look_at(self, stream: Stream) -> None:
+        """More of a stream may be known: whoever is behind hears of it in time."""
+        hosted = self._hosted[stream.identity]
+        if hosted.position > hosted.seen and self._all:
+            hosted.seen = hosted.position
+            self._commits.soon()
+            self._say_silence_later()
+
+    def _say_silence_later(self) -> None:
+        if (SILENCE, None) not in self._timers:
+            due_ns = self._machine.now_ns + self._parameters.silence_interval_ns
+            self._timers.set((SILENCE, None), due_ns)
+
+    def say_silence(self) -> None:
+        """Tell clients how far streams have come without anything for them.
+
+        Paper: [DS03] §4.1 (silence messages).
+        """
+        is_behind = False
+        for local in self._all.values():
+            for lane in local.lanes.values() if local.is_attached else ():
+                position = self._hosted[lane.stream].position
+                if lane.acknowledged >= position:
+                    continue
+                is_behind = True
+                if lane.mode is Mode.LIVE and not lane.out:
+                    first = lane.acknowledged + 1
+                    silence = Silence((local.number,), lane.stream, first, position)
+                    self._outlets.say(lane, position, silence)
+        if is_behind:
+            self._say_silence_later()
+
+    # ------------------------------------------------------------ the commit cycle
+
+    def commit(self) -> None:
+        """Write down what there is."""
+        self._commits.due()
+
+    def released(self, stream: StreamId) -> int:
+        """Up to where all durable subscriptions here have acknowledged a stream, on disk."""
+        hosted = self._hosted[stream]
+        if not self._all and not self._ending:
+            return hosted.stream.subend.done
+        return hosted.released((*self._all.values(), *self._ending.values()))
+
+    def _take(self) -> Snapshot | None:
+        delivered = {
+            identity: hosted.position
+            for identity, hosted in self._hosted.items()
+            if hosted.position > hosted.delivered
+        }
+        acknowledged = {lane: lane.acknowledged for lane in self._changed}
+        self._changed = {}
+        return Snapshot(delivered, acknowledged) if delivered or acknowledged else None
+
+    def _rows(self, taken: Snapshot) -> Sequence[Change]:
+        delivered = [
+            Change(DELIVERED, key_of(stream), max(tick, self._hosted[stream].delivered))
+            for stream, tick in taken.delivered.items()
+        ]
+        acknowledged = [
+            Change(ACKNOWLEDGED, _row_of(lane), tick)
+            for lane, tick in taken.acknowledged.items()
+            if not lane.subscription.is_over
+        ]
+        return [*delivered, *acknowledged]
+
+    def _on_committed(self, taken: Snapshot) -> None:
+        """Only now may anybody hear of it: what is behind could be lost, and asked for again."""
+        streams: dict[StreamId, None] = dict.fromkeys(taken.delivered)
+        for lane, tick in taken.acknowledged.items():
+            lane.committed = max(lane.committed, tick)
+            streams[lane.stream] = None
+        for identity in streams:
+            hosted = self._hosted[identity]
+            for entry in hosted.commit(taken.delivered.get(identity, 0)):
+                entry.open -= 1
+                super()._on_done(entry)
+            self._let_go(hosted)
+
+    def _let_go(self, hosted: HostedStream) -> None:
+        """Everybody here may have acknowledged more of a stream."""
+        for effect in hosted.log.chop(self.released(hosted.identity)):
+            self._machine.emit(effect)
+        self._around.on_released(hosted.stream)
+
+    def _on_done(self, entry: Delivered) -> None:
+        assert isinstance(entry, Handed), f"{entry} was given to nobody"
+        lane = entry.lane
+        if lane.settle():
+            self._changed[lane] = None
+            self._commits.soon()
+        self._catching_up.advance(self._hosted[lane.stream], lane)
+
+    def on_found(
+        self,
+        identity: StreamId,
+        lost: int,
+        ranges: Sequence[tuple[int, int]],
+        run: PublicationRun | None,
+    ) -> None:
+        """What subscriptions that catch up have missed has come."""
+        lanes = [each.lane(identity) for each in self._all.values()]
+        self._catching_up.take(self._hosted[identity], lanes, lost, ranges, run)
+
+    # ------------------------------------------------------------ subscriptions
+
+    def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
+        """Begin a subscription behind all that was delivered; it is told of once it is on disk.
+
+        A number that a crash took may be given again: records that have it are of ticks before.
+
+        Paper: [DS03] §4.1 (a new subscriber's starting point).
+        """
+        local = DurableSubscription(client.name, message.number, message.predicate, client.session)
+        others = (*self._all, *self._ending)
+        local.identity = max(others, default=0) + 1
+        client.subscriptions[local.number] = local
+        row = [local.identity, predicate_row(local.predicate)]
+        changes = [Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", row)]
+        for identity, hosted in self._hosted.items():
+            lane = local.lane(identity)
+            lane.acknowledged = lane.committed = hosted.position
+            if hosted.position:
+                changes.append(Change(ACKNOWLEDGED, _row_of(lane), hosted.position))
+                if not others:  # what is before is for nobody
+                    hosted.delivered = hosted.position
+                    changes.append(Change(DELIVERED, key_of(identity), hosted.position))
+        self._begin(local)
+        self._machine.send(client.name, Subscribed(local.number, "pending"))
+        self._disk.commit(changes, lambda: self._on_kept(client, local))
+
+    def _begin(self, local: DurableSubscription) -> None:
+        self._all[local.identity] = local
+        self._start(local)
+
+    def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
+        (durable,) = self._ours((local,))
+        durable.accepted = True
+        if client.connected and client.session == durable.claimed:
+            positions = tuple((each, lane.acknowledged) for each, lane in durable.lanes.items())
+            self._attach(durable, positions)
+
+    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
+        (durable,) = self._ours((subscription,))
+        durable.claimed = client.session
+        if durable.accepted:
+            self._attach(durable, ())
+
+    def _attach(
+        self, local: DurableSubscription, positions: tuple[tuple[StreamId, int], ...]
+    ) -> None:
+        """The client has asked for a subscription: it goes on from where it says that it is."""
+        self._machine.send(local.client, Subscribed(local.number, "started", positions))
+        if local.is_attached:
+            return
+        local.is_attached = True
+        self.windows.claim(local)
+        for identity, hosted in self._hosted.items():
+            lane = local.lane(identity)
+            had = local.presented.get(identity, lane.acknowledged)
+            self._catching_up.begin(hosted, lane, had)
+        self._say_silence_later()
+
+    def _end(
+        self,
+        client: OwnClient,
+        over: Sequence[OwnSubscription],
+        then: Callable[[], None],
+        *,
+        drain: bool = False,
+    ) -> None:
+        """See ClientService: what a subscription holds back is let go when its end is on disk."""
+        ended = list(self._ours(over))
+        for local in ended:
+            self._leave_lanes(local)
+
+        def both() -> None:
+            for local in ended:
+                del self._ending[local.identity]
+            for hosted in self._hosted.values() if ended else ():
+                self._let_go(hosted)
+            then()
+
+        super()._end(client, over, both, drain=drain)
+
+    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
+        rows = []
+        for local in self._ours(over):
+            self._ending[local.identity] = self._all.pop(local.identity)
+            for lane in local.lanes.values():
+                rows.append(Change(ACKNOWLEDGED, _row_of(lane), None))
+                self._changed.pop(lane, None)
+                self._hosted[lane.stream].log.forget(local.identity)
+        if rows:
+            self._machine.emit(Commit(tuple(rows), None))
+        super()._on_ended(over)
+        self._commits.soon()
+
+    def _on_gone(self, client: OwnClient) -> None:
+        super()._on_gone(client)
+        for local in self._ours(client.subscriptions.values()):
+            self._leave_lanes(local)
+
+    def _leave_lanes(self, local: DurableSubscription) -> None:
+        local.is_attached = False
+        local.presented = {}
+        for lane in local.lanes.values():
+            lane.leave()
+
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        client.submitted = client.told = message.next_sequence - 1
+        for number, seen in message.resume:
+            if number in client.subscriptions:
+                (local,) = self._ours((client.subscriptions[number],))
+                local.presented = dict(seen)
+
+    def _ours(self, locals_: Any) -> Iterator[DurableSubscription]:
+        for local in locals_:
+            assert isinstance(local, DurableSubscription), f"{local} is not durable"
+            yield local
+
+
+def _row_of(lane: Lane) -> str:
+    return f"{lane.subscription.identity}/{key_of(lane.stream)}"
+
+
+def _ticks(event: Started, table: str) -> Mapping[str, int]:
+    return event.recovered.get(table, {})

@@ -1,0 +1,42 @@
+"""What a topology may set of durable."""
+
+from dataclasses import dataclass
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.errors import ConfigError
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableParameters(GryphonParameters):
+    """How brokers behave; all brokers of a topology have the same.
+
+    Attributes:
+        client_linger_ns: how long a subscriber may be away before its subscriptions end.
+        commit_interval_ns: how often what was delivered and acknowledged is written down, at most.
+        silence_interval_ns: how long a subscriber hears nothing of a stream that goes on, at most.
+        catchup_batch: how many events a subscription that catches up may have unacknowledged
+            before more are fetched for it, and how many are fetched at once.
+        live_limit: how many events a subscription may have unacknowledged before it is left to
+            catch up.
+    """
+
+    client_linger_ns: int = 30 * 24 * 3600 * SECOND_NS
+    commit_interval_ns: int = 250 * MILLISECOND_NS
+    silence_interval_ns: int = SECOND_NS
+    catchup_batch: int = 5_000
+    live_limit: int = 16_384
+
+    def check(self, where: str) -> None:
+        """See Parameters."""
+        super(DurableParameters, self).check(where)
+        if self.is_total:
+            raise ConfigError(f"{where}: order = {self.order!r}; durable knows publisher order")
+        for name in (
+            "commit_interval_ns",
+            "silence_interval_ns",
+            "catchup_batch",
+            "live_limit",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")

@@ -1,0 +1,121 @@
+"""Release: a pubend keeps what any durable subscription, here or away, has not acknowledged.
+
+Of each stream the lowest tick is passed on that everybody below has acknowledged; a broker below
+of which nothing was heard yet holds all back. How far everybody was delivered to is the core's own
+ack, and nothing beyond that is let go.
+
+Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.durable.messages import Released
+from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.routes import Cell, Routes
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import Instant
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+
+RELEASE: Final = "release"
+
+
+class Release:
+    """How far streams are released here and below.
+
+    Args:
+        own: how far this broker's own subscriptions have released a stream.
+        on_released: everybody has released more of a stream of a pubend of this broker.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        routes: Routes,
+        deadlines: DeadlineQueue[tuple[str, object]],
+        interval_ns: Instant,
+        streams: Callable[[StreamId], Stream],
+        links: Links,
+        own: Callable[[StreamId], int],
+        on_released: Callable[[Stream, int], None],
+    ) -> None:
+        self._machine = machine
+        self._routes = routes
+        self._deadlines = deadlines
+        self._interval_ns = interval_ns
+        self._streams = streams
+        self._links = links
+        self._own = own
+        self._on_released = on_released
+        self._below: dict[tuple[Cell, StreamId], int] = {}
+        self._through: dict[StreamId, int] = {}
+        self._news: dict[StreamId, None] = {}
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes which message of a neighbour."""
+        return {Released: self._on_message}
+
+    def restore(self, stream: Stream, through: int) -> None:
+        """So far a stream of this broker was released when that was last written down."""
+        self._through[stream.identity] = through
+
+    def below(self, cell: Cell, stream: Stream) -> int:
+        """How far all in a cell and below it have released a stream; 0 where they did not say."""
+        return self._below.get((cell, stream.identity), 0)
+
+    def settle(self, stream: Stream) -> None:
+        """This broker's subscriptions may have released more."""
+        identity = stream.identity
+        below = [self.below(cell, stream) for cell in stream.children]
+        through = min([self._own(identity), *below])
+        if through <= self._through.get(identity, 0):
+            return
+        self._through[identity] = through
+        if stream.upstream is None:
+            self._on_released(stream, through)
+        else:
+            self._news[identity] = None
+            if (RELEASE, None) not in self._deadlines:
+                self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+
+    def due(self) -> None:
+        """Tell those above."""
+        news, self._news = self._news, {}
+        by_peer: dict[BrokerNumber, list[StreamId]] = {}
+        for identity in news:
+            for peer in self._links.up(identity, None, sideways=False):
+                by_peer.setdefault(peer, []).append(identity)
+        for peer, identities in by_peer.items():
+            self._tell(peer, identities)
+
+    def met(self, peer: BrokerNumber) -> None:
+        """A neighbour has come that may not know what it was told."""
+        cell = self._routes.cell_of(peer)
+        self._tell(peer, [each for each in self._through if self._streams(each).upstream == cell])
+
+    def _tell(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
+        if identities:
+            through = tuple((each, self._through[each]) for each in identities)
+            self._machine.send(peer, Released(through))
+
+    def _on_message(self, peer: BrokerNumber, message: Released) -> None:
+        cell = self._routes.cell_of(peer)
+        told = list(self._checked(peer, message))
+        for stream, through in told:
+            key = cell, stream.identity
+            self._below[key] = max(through, self._below.get(key, 0))
+            self.settle(stream)
+
+    def _checked(self, peer: BrokerNumber, message: Released) -> Iterator[tuple[Stream, int]]:
+        for identity, through in message.through:
+            if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
+                raise RemoteProtocolError(peer, f"{identity} does not go there")
+            stream = self._streams(identity)
+            if stream.upstream is None and through > stream.knowledge.highest:
+                raise RemoteProtocolError(
+                    peer, f"releases {through} of {identity}, which is not that far"
+                )
+            yield stream, through

@@ -1,0 +1,40 @@
+"""What is out to clients; what is not acknowledged when a client goes is not kept for it."""
+
+from collections.abc import Sequence
+
+from brokerd.model.client_messages import Gap, Silence
+from brokerd.model.identity import ClientId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.lanes import Handed, Lane
+from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
+
+
+class DurableWindows(DeliveryWindows[Delivered, OwnSubscription]):
+    """See DeliveryWindows: who comes back gets it from where events are kept."""
+
+    def close(self, client: ClientId) -> None:
+        """See DeliveryWindows."""
+        self._outlets.pop(client, None)
+
+    def give(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
+        """Queue events for subscriptions of one client."""
+        self._queue(run, lanes, None)
+
+    def say(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
+        """Queue what is said of events up to `last`."""
+        run = PublicationRun(lane.stream, range(last, last + 1), (b"",), b"\0", 0, ())
+        self._queue(run, [lane], instead)
+
+    def _queue(
+        self, run: PublicationRun, lanes: Sequence[Lane], instead: Gap | Silence | None
+    ) -> None:
+        entries = []
+        for lane in lanes:
+            handed = Handed(lane, run.first, run.last, len(run))
+            lane.out.append(handed)
+            lane.out_events += handed.events
+            entries.append(handed)
+        locals_ = tuple(lane.subscription for lane in lanes)
+        self.deliver(locals_[0].client, run, locals_, tuple(entries), instead)

@@ -1,0 +1,59 @@
+"""Stories of durable subscriptions: whose client is away, and what its broker keeps of it."""
+
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.interface import Deliver
+from brokerd.simulator.world.cluster import Subscription
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.gryphon_stories import Story
+
+
+class DurableStory(Story):
+    """See Story."""
+
+    protocol = "durable"
+    parameters = DurableParameters
+
+    def __init__(self, *bundles: str, **parameters) -> None:
+        self.given: list[Deliver] = []
+        super().__init__(*bundles, **parameters)
+
+    def _watch(self, broker, event, effects) -> None:
+        super()._watch(broker, event, effects)
+        self.given += [effect for effect in effects if type(effect) is Deliver]
+
+    @staticmethod
+    def blob(kind: str) -> bytes:
+        """The attributes of a publication."""
+        return encode_attributes({"kind": kind})
+
+    def subscriber(self, at: str = "s1", predicate: str = "true") -> Subscription:
+        """A client with a subscription that has started."""
+        subscription = self.cluster.subscribe(at, predicate)
+        self.cluster.run_until_quiet()
+        return subscription
+
+    def away(self, subscription: Subscription, at: str = "s1"):
+        """Its client's session ends, and no new one begins until the link is healed."""
+        link = self.cluster.link(subscription.client.name, at)
+        link.cut()
+        self.cluster.run_for(1)
+        return link
+
+    def kill(self, broker: str, kept: int) -> None:
+        """Crash a broker; of what was not durable, only so much is there afterwards."""
+        self.cluster.broker(broker).broker.kill(kept)
+
+    def core(self, broker: str) -> Durable:
+        core = self.cluster.broker(broker).broker.core
+        assert isinstance(core, Durable)
+        return core
+
+    def kept(self, broker: str) -> int:
+        """How many publications a broker has in memory."""
+        return sum(each.knowledge.events.events for each in self.core(broker).streams())
+
+    def logged(self, broker: str, log: str = "events") -> int:
+        """How many records a broker's log has."""
+        ends = self.cluster.broker(broker).broker.disk.ends()[log]
+        return ends.next - ends.first

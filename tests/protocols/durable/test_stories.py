@@ -1,0 +1,249 @@
+"""Subscribers who are away, and crashes of their broker, one story each.
+
+Paper: [DS03] §3, §4; what each rule left out does is seen by the story about it.
+"""
+
+import pytest
+
+from brokerd.model.client_messages import Deliveries
+from brokerd.named_bugs import mistaken_functions, planted
+from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.protocols.durable.mutants import BUGS, MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.durable_stories import DurableStory
+
+
+def fails(story, *arguments) -> bool:
+    """Whether a story comes out wrong, or a rule is broken in it."""
+    try:
+        return not story(*arguments)
+    except (AssertionError, InvariantViolated):
+        return True
+
+
+def test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it() -> None:
+    story = DurableStory()
+    away, other = story.subscriber("s1"), story.subscriber("s1", "kind = 'b'")
+    sent = story.publish(5)
+    link = story.away(away)
+    sent += story.publish(20)
+    story.cluster.run_for(5)
+    assert [story.kept(broker) for broker in ("p1", "b1", "s1")] == [20, 0, 0]
+    assert (story.logged("p1"), story.logged("s1")) == (20, 0)
+    assert story.logged("s1", "matches.0.0") == 20
+    story.quiet_since()
+    link.heal()
+    story.settle()
+    assert away.received == sent
+    assert other.received == []
+    (asked,) = story.from_to("s1", "b1", Fetch)
+    (answer,) = story.from_to("p1", "b1", Fetched)
+    assert asked.ranges == answer.ranges
+    assert len(answer.run) == 20
+    assert [story.kept(broker) for broker in ("p1", "b1", "s1")] == [0, 0, 0]
+
+
+def test_only_what_is_for_a_subscription_is_fetched() -> None:
+    story = DurableStory()
+    away = story.subscriber("s1", "kind = 'b'")
+    link = story.away(away)
+    story.publish(30)
+    wanted = [story.cluster.publish("p1", kind="b")]
+    story.publish(10)
+    story.quiet_since()
+    link.heal()
+    story.settle()
+    assert away.received == wanted
+    assert [len(each.run) for each in story.from_to("b1", "s1", Fetched)] == [1]
+
+
+def test_a_broker_that_was_down_too_catches_up_first_and_then_its_clients() -> None:
+    story = DurableStory()
+    away = story.subscriber()
+    sent = story.publish(5)
+    link = story.away(away)
+    sent += story.publish(10)
+    story.cluster.broker("s1").kill()
+    sent += story.publish(10)
+    story.cluster.broker("s1").start()
+    sent += story.publish(10)
+    link.heal()
+    story.settle()
+    assert away.received == sent
+
+
+def test_two_who_come_back_together_ask_once() -> None:
+    story = DurableStory()
+    both = story.subscriber(), story.subscriber()
+    links = [story.away(each) for each in both]
+    sent = story.publish(20)
+    story.cluster.run_for(3)
+    story.quiet_since()
+    upstream = story.cluster.link("p1", "b1").cut()
+    story.cluster.run_for(1)
+    for link in links:
+        link.heal()
+    story.cluster.run_for(3)
+    upstream.heal()
+    story.settle()
+    assert [each.received for each in both] == [sent, sent]
+    assert sum(len(each.run) for each in story.from_to("p1", "b1", Fetched)) == 20
+    assert sum(len(each.run) for each in story.from_to("b1", "s1", Fetched)) == 20
+
+
+def test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing() -> None:
+    story = DurableStory(live_limit=4, catchup_batch=3)
+    slow, quick = story.subscriber(), story.subscriber()
+    slow.client.take_after_ns = 2_000_000_000
+    sent = story.publish(30)
+    assert quick.received == sent
+    assert story.core("s1").status().state == "running"
+    story.settle(200)
+    assert slow.received == sent
+
+
+def test_an_unsubscription_lets_go_of_what_it_held_back() -> None:
+    story = DurableStory()
+    away, other = story.subscriber("s1"), story.subscriber("s1")
+    link = story.away(away)
+    story.publish(10)
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 10
+    link.heal()
+    story.cluster.run_until_quiet()
+    away.client.unsubscribe(away.number)
+    story.cluster.run_until_quiet()
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 0
+    assert len(other.received) == 10
+
+
+def given_again() -> bool:
+    """Whether a client that is ahead of its broker's disk is sent nothing twice."""
+    story = DurableStory(commit_interval_ns=10**10)
+    subscription = story.subscriber()
+    sent = story.publish(10)
+    before = deliveries(story)
+    link = story.cluster.link("b1", "s1").cut()
+    story.cluster.broker("s1").restart()
+    story.cluster.run_for(2)
+    link.heal()
+    sent += story.publish(5)
+    story.settle(30)
+    assert before == 10
+    return subscription.received == sent and deliveries(story) == 15
+
+
+def deliveries(story: DurableStory) -> int:
+    return sum(len(each.item.run) for each in story.given if type(each.item) is Deliveries)
+
+
+def crashed(at_ms: int, kept: int) -> bool:
+    """Whether a broker that dies at such a moment, with a client away, gives it all.
+
+    Args:
+        kept: so much of what was not durable is there all the same.
+    """
+    story = DurableStory(commit_interval_ns=20_000_000)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = story.publish(4, pause_s=0.01)
+    story.cluster.run_for(at_ms / 1000)
+    story.kill("s1", kept)
+    story.cluster.broker("s1").start()
+    sent += story.publish(3)
+    link.heal()
+    story.settle(25)
+    return subscription.received == sent
+
+
+def new_beside_an_old_tail() -> bool:
+    """Whether a subscription made after a crash gets what was matched before it, and not kept."""
+    story = DurableStory(commit_interval_ns=20_000_000)
+    story.subscriber()
+    sent = story.publish(4, pause_s=0.01)
+    upstream = story.cluster.link("b1", "s1").cut()
+    story.kill("s1", 1_000)
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(1)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    upstream.heal()
+    sent += story.publish(1)
+    story.cluster.run_for(5)
+    link.heal()
+    story.settle(25)
+    return bool(subscription.received) and subscription.received == sent[-2:]
+
+
+def accepted(at_us: int) -> bool:
+    """Whether a subscription is on disk, if its client was told that it started."""
+    story = DurableStory()
+    subscription = story.cluster.subscribe("s1")
+    story.cluster.run_for(at_us / 1_000_000)
+    started = subscription.number in subscription.client.started_numbers
+    story.kill("s1", 0)
+    rows = story.cluster.broker("s1").broker.on_disk().get("subscriptions", {})
+    return bool(rows) or not started
+
+
+def one_of_two_is_away() -> bool:
+    """Whether the one gets everything, although the other has acknowledged it."""
+    story = DurableStory()
+    away, other = story.subscriber("s1"), story.subscriber("s2")
+    link = story.away(away)
+    sent = story.publish(10)
+    story.cluster.run_for(5)
+    link.heal()
+    story.settle(25)
+    return away.received == other.received == sent
+
+
+def in_small_batches() -> bool:
+    """Whether what is missed in many batches, while more is published, comes once and in order."""
+    story = DurableStory(catchup_batch=3, live_limit=5, silence_interval_ns=2_000_000)
+    subscription = story.subscriber()
+    story.subscriber("s1", "kind = 'b'")
+    link = story.away(subscription)
+    sent = story.publish(20)
+    link.heal()
+    sent += story.publish(20, pause_s=0.005)
+    sent += story.cluster.publish_run("p1", [(story.blob(kind), b"") for kind in "aabbaabbaabb"])
+    story.settle(25)
+    return subscription.received == sent
+
+
+def test_who_falls_behind_in_the_middle_of_a_run_gets_the_rest_of_it() -> None:
+    story = DurableStory(catchup_batch=3, live_limit=5)
+    subscription = story.subscriber()
+    story.subscriber("s1", "kind = 'b'")
+    contents = [(story.blob(kind), b"") for kind in "aabbaabbaabb"]
+    sent = story.cluster.publish_run("p1", contents)
+    story.settle(25)
+    assert subscription.received == sent
+
+
+MOMENTS = range(0, 40, 4)
+
+STORIES = (
+    ("no-floor", given_again, [()]),
+    ("rows-before-matches", crashed, [(each, 0) for each in MOMENTS]),
+    ("not-truncated", new_beside_an_old_tail, [()]),
+    ("accepted-before-written", accepted, [(each,) for each in range(6_000, 12_000, 250)]),
+    ("released-before-written", one_of_two_is_away, [()]),
+    ("released-when-anybody-has", one_of_two_is_away, [()]),
+    ("live-too-early", in_small_batches, [()]),
+    ("silence-said-over-what-is-out", in_small_batches, [()]),
+)
+
+
+@pytest.mark.parametrize("name, told, tellings", STORIES, ids=[name for name, *_ in STORIES])
+def test_a_story_comes_out_right_but_for_its_bug(name, told, tellings) -> None:
+    assert not [each for each in tellings if fails(told, *each)]
+    with planted([MUTANTS[name]]):
+        assert any(fails(told, *each) for each in tellings), f"{name} is not seen"
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_row_of_a_bug_fits_the_source(bug) -> None:
+    assert mistaken_functions((bug,))

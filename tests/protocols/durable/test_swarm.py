@@ -1,0 +1,39 @@
+"""durable in swarms: nothing is broken, every rule is met, and named bugs are seen."""
+
+import pytest
+
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+
+SEEDS = range(1, 6)
+BY_SEEDS = {
+    "released-before-written": 2,
+    "silence-said-over-what-is-out": 4,
+    "restart-forgets-where-streams-are": 4,
+}
+"""Beside those that a story sees: the first seed that does."""
+
+
+def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+    reports = [run_seed(seed, "durable") for seed in SEEDS]
+    failed = [(report.seed, report.violations) for report in reports if report.violations]
+    assert not failed
+    marks = reached(marks_of("durable"), reports)
+    assert all(row.is_enough for row in marks), in_words(marks)
+    assert sum(report.counters["at_risk"] for report in reports) > 100
+
+
+def test_an_adversary_without_a_clock_breaks_nothing() -> None:
+    options = AdversaryOptions(protocol="durable")
+    reports = [run_adversary(seed, options) for seed in range(1, 4)]
+    assert not [(report.seed, report.violations) for report in reports if report.violations]
+
+
+@pytest.mark.parametrize("name", [*BY_SEEDS])
+def test_a_named_bug_is_seen(name: str) -> None:
+    assert name in MUTANTS
+    options = SwarmOptions(mutants=frozenset((name,)), check_purity=False)
+    assert run_seed(BY_SEEDS[name], "durable", options).violations
