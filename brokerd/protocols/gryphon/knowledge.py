@@ -72,6 +72,8 @@ class Knowledge:
             if part is not None:
                 self.events.add(part)
         self.known.add(start, end)
+        if self.events.is_scattered:
+            self.events.condense(self.horizon(self.final))
         return fresh
 
     def finish(self, through: int) -> bool:

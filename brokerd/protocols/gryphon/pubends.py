@@ -6,8 +6,7 @@ Paper: [GD02] §2.2 (pubends), §4.1 (group commit).
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import StorageCorrupt
@@ -40,11 +39,15 @@ _AHEAD_TICKS: Final = ticks_in(SECOND_NS)
 OnDurable = Callable[[StreamId, PublicationRun, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Logged:
-    """A record of the log: where it is, and what it holds."""
+_LOGGED_RECORDS: Final = 1_024
+_LOGGED_TOGETHER: Final = 64
+"""Of more records than that, so many are chopped together: else each costs as much as an event."""
 
-    index: int
+
+class _Logged(NamedTuple):
+    """A record of the log, or some: where the first is, and how far they go."""
+
+    first: int
     pubend: int
     last: int
     source: SourceId
@@ -152,7 +155,7 @@ class Pubends:
                     f"after {self._restored[pubend]}"
                 )
             self._restored[pubend] = last = first + len(run) - 1
-            self._logged.append(_Logged(index, pubend, last, run.source, run.last))
+            self._note_logged(_Logged(index, pubend, last, run.source, run.last))
             self._last[pubend] = max(self._last[pubend], last)
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
             self._durable[run.source] = self._assigned[run.source]
@@ -194,7 +197,7 @@ class Pubends:
         silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))
         self._assigned[rest.source] = rest.last
         self._pending[pubend].append(first)
-        self._logged.append(_Logged(self._next, pubend, last, rest.source, rest.last))
+        self._note_logged(_Logged(self._next, pubend, last, rest.source, rest.last))
         self._next += 1
 
         def see() -> None:
@@ -212,6 +215,18 @@ class Pubends:
         self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
         if silent > last:
             self._reserve(silent + _AHEAD_TICKS)
+
+    def _note_logged(self, record: _Logged) -> None:
+        """Keep where a record is; where there are many, neighbours of one source go together."""
+        before = self._logged[-1] if len(self._logged) > _LOGGED_RECORDS else None
+        if (
+            before is not None
+            and (before.pubend, before.source) == (record.pubend, record.source)
+            and record.first - before.first < _LOGGED_TOGETHER
+        ):
+            record = _Logged(before.first, *record[1:])
+            self._logged.pop()
+        self._logged.append(record)
 
     # ------------------------------------------------------------ silence
 
@@ -281,7 +296,7 @@ class Pubends:
         if not changes:
             return
         self._is_releasing = True
-        first = logged[0].index if logged else self._next
+        first = logged[0].first if logged else self._next
 
         def chop() -> None:
             self._is_releasing = False

@@ -4,26 +4,35 @@ Paper: [GD02] §3.1 (D ticks of an istream).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 from brokerd.model.publication import PublicationRun, merge_runs
+
+_SCATTERED: Final = 1_024
+"""So many runs may be as they came; more are made fewer, as many at once."""
+_RUN_EVENTS: Final = 64
 
 
 class RetainedEvents:
     """Runs of one stream whose extents do not overlap, by tick.
 
-    Payloads are the slices they came in; nothing here looks at them.
+    Payloads are the slices they came in; nothing here looks at them. Where somebody takes nothing,
+    lone events become so many that each is to cost little beside its payload: old ones are copied
+    into longer runs.
 
     Attributes:
         events: how many there are.
         payload_bytes: of all of them.
     """
 
-    __slots__ = ("_firsts", "_runs", "events", "payload_bytes")
+    __slots__ = ("_dense", "_firsts", "_runs", "events", "payload_bytes")
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._runs: list[PublicationRun] = []
+        self._dense = 0  # so many of the lowest runs are as long as they get
         self.events = 0
         self.payload_bytes = 0
 
@@ -44,6 +53,31 @@ class RetainedEvents:
         assert not place or self._runs[place - 1].last < run.first, f"{run.first}"
         self._firsts.insert(place, run.first)
         self._runs.insert(place, run)
+        self._dense = min(self._dense, place)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether there are many runs that could be fewer."""
+        return len(self._runs) - self._dense >= 2 * _SCATTERED
+
+    def condense(self, through: int) -> None:
+        """Make long runs of old short ones; nothing will be added up to this tick."""
+        known = max(0, bisect_left(self._firsts, through + 1) - 1)
+        end = min(len(self._runs) - _SCATTERED, known)
+        found: list[PublicationRun] = []
+        group: list[PublicationRun] = []
+        events = 0
+        for run in self._runs[self._dense : end]:
+            if events + len(run) > _RUN_EVENTS:
+                found += _dense_run(group)
+                group, events = [], 0
+            group.append(run)
+            events += len(run)
+        found += _dense_run(group)
+        if end > self._dense:
+            self._runs[self._dense : end] = found
+            self._firsts[self._dense : end] = [run.first for run in found]
+            self._dense += len(found)
 
     @property
     def last(self) -> int:
@@ -91,6 +125,7 @@ class RetainedEvents:
         if gone:
             del runs[:gone]
             del self._firsts[:gone]
+            self._dense = max(0, self._dense - gone)
         if runs and runs[0].first <= tick:
             self._count_out(runs[0])
             rest = runs[0].after(tick)
@@ -102,6 +137,14 @@ class RetainedEvents:
     def _count_out(self, run: PublicationRun) -> None:
         self.events -= len(run)
         self.payload_bytes -= run.payload_bytes()
+
+
+def _dense_run(runs: Sequence[PublicationRun]) -> list[PublicationRun]:
+    """Runs as one, whose payload is one piece; nothing for none."""
+    if len(runs) < 2:
+        return [*runs]
+    merged = merge_runs(runs)
+    return [replace(merged, payload=(b"".join(merged.payload),) if merged.payload else ())]
 
 
 def sequences_within(run: PublicationRun, start: int, end: int) -> range | tuple[int, ...]:

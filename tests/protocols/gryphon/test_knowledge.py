@@ -1,9 +1,12 @@
 """What is known of a stream against a plain list with one value per tick."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.protocols.gryphon import retained
 from brokerd.protocols.gryphon.knowledge import Contradiction, Knowledge
 from tests.helpers.stream_runs import run_at
 
@@ -56,6 +59,32 @@ def test_what_is_known_is_what_was_told_tick_by_tick(truth, history):
             value != "Q" for value in values[:SIZE]
         ]
         check_questions(knowledge, values)
+
+
+def test_the_same_is_known_where_old_events_were_made_long_runs() -> None:
+    with patch.multiple(retained, _SCATTERED=1, _RUN_EVENTS=3):
+        test_what_is_known_is_what_was_told_tick_by_tick()
+
+
+def test_lone_events_that_stay_become_long_runs_of_one_piece() -> None:
+    knowledge = Knowledge()
+    for tick in range(1, 6_001):
+        knowledge.accumulate(tick, tick + 1, run_at([tick]))
+    runs = [*knowledge.events]
+    assert len(runs) < 2_200
+    assert max(len(run) for run in runs) == 64
+    assert max(len(run.payload) for run in runs) == 1
+    assert knowledge.finish(5_990)
+    assert [run.first for run in knowledge.events] == [*range(5_991, 6_001)]
+
+
+def test_events_before_a_gap_stay_as_they_are_while_it_may_be_filled() -> None:
+    knowledge = Knowledge()
+    for tick in range(3, 9_000, 2):
+        knowledge.accumulate(tick, tick + 1, run_at([tick]))
+    assert len([*knowledge.events]) == 4_499
+    knowledge.accumulate(1, 9_000, run_at([*range(1, 9_000)]))
+    assert events_of(knowledge) == [(tick, tick.to_bytes(4)) for tick in range(1, 9_000)]
 
 
 def check_questions(knowledge, values):
