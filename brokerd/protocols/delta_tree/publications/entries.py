@@ -188,13 +188,16 @@ class SourceQueue:
             end += 1
         return self._entries[self._settled : end]
 
-    def settle(self, count: int, entries: Sequence[Entry]) -> None:
-        """Put entries in place of so many unsettled ones, of which they hold what is not done."""
+    def settle(self, count: int, entries: Sequence[Entry], settled: int) -> None:
+        """Put entries in place of so many unsettled ones, of which they hold what is not done.
+
+        So many of the new ones are settled.
+        """
         start, end = self._settled, self._settled + count
         self._living += len(entries) - sum(not each.done for each in self._entries[start:end])
         self._entries[start:end] = entries
         self._frame_firsts[start:end] = [entry.frame_first for entry in entries]
-        self._settled += len(entries)
+        self._settled += settled
         self._done_in_front = 0
 
     def end(self, entry: Entry) -> None:

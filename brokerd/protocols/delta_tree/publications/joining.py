@@ -30,8 +30,9 @@ class JoiningBounds:
         fewest: publications in the queue up to which nobody looks.
         step: so many have come, and it is looked again.
         interval_ns: what has stayed was there so long ago.
-        window: so many publications are joined at one look, about: nothing else is done meanwhile.
+        window: so many entries are joined at one look, about: nothing else is done meanwhile.
         crowd: entries that stayed, above which few of a source are joined, too.
+        few: so many of a source, at least, of which one may be what was joined before.
         publications: so many become one entry, or one delivery, at most.
         payload_bytes: likewise.
     """
@@ -41,6 +42,7 @@ class JoiningBounds:
     interval_ns: int = 250 * MILLISECOND_NS
     window: int = 128
     crowd: int = 4_096
+    few: int = 8
     publications: int = JOINED_PUBLICATIONS
     payload_bytes: int = JOINED_BYTES
 
@@ -65,6 +67,8 @@ class Joining:
         )
         self._stayed: dict[SourceId, int] = {}
         self._newest: dict[SourceId, int] = {}
+        self._due: list[SourceId] = []
+        self._fewest_due = 0
         self._noted_ns = 0
         queue.look_above = self.bounds.fewest
 
@@ -75,7 +79,7 @@ class Joining:
             received = self._counters["publications_received"]
             if received >= queue.look_at:
                 self._look(now_ns)
-                queue.look_at = received + max(self.bounds.step, len(queue.entries))
+                queue.look_at = received + self.bounds.step
 
     def _look(self, now_ns: int) -> None:
         """Join some of what has stayed for an interval or two."""
@@ -83,21 +87,30 @@ class Joining:
         if now_ns - self._noted_ns >= self.bounds.interval_ns:
             self._noted_ns, self._stayed = now_ns, self._newest
             self._newest = {source: entries.newest() for source, entries in of_sources.items()}
-        stayed = {
-            source: count
-            for source, through in self._stayed.items()
-            if source in of_sources and (count := of_sources[source].unsettled(through)) > 1
-        }
-        is_crowded = sum(stayed.values()) > self.bounds.crowd
+            self._note_due()
         left = self.bounds.window
-        for source, count in stayed.items():
-            if is_crowded or count >= self.bounds.window:
+        while self._due and left > 0:
+            source = self._due[-1]
+            entries = of_sources.get(source)
+            if entries is None or entries.unsettled(self._stayed[source]) < self._fewest_due:
+                self._due.pop()
+            else:
                 left -= self._settle(source)
-            if left <= 0:
-                return
+
+    def _note_due(self) -> None:
+        """Of which sources enough has stayed: fewer are enough where there are many sources."""
+        bounds, of_sources = self.bounds, self._queue.entries
+        stayed = {
+            source: of_sources[source].unsettled(through)
+            for source, through in self._stayed.items()
+            if source in of_sources
+        }
+        is_crowded = sum(stayed.values()) > max(bounds.crowd, bounds.few * len(stayed))
+        self._fewest_due = bounds.few if is_crowded else bounds.window
+        self._due = [source for source, count in stayed.items() if count >= self._fewest_due]
 
     def _settle(self, source: SourceId) -> int:
-        """Join the oldest entries that stayed of a source; how many publications these are."""
+        """Join the oldest entries that stayed of a source; how many these are."""
         queue = self._queue
         of_source = queue.entries[source]
         old = of_source.next_unsettled(self._stayed[source], self.bounds.window)
@@ -121,7 +134,7 @@ class Joining:
         entries.sort(key=_first)
         if old:
             _number_frames(entries, old[0].frame_first)
-        of_source.settle(len(old), entries)
+        of_source.settle(len(old), entries, self._settled(entries) if joined else len(entries))
         for whole in joined:
             for hop, transfer in whole.transfers.items():
                 queue.replace_sent(hop, source, transfer)
@@ -129,7 +142,14 @@ class Joining:
         serials = old[0].serial, max(entry.serial + 4 * len(entry.clients) for entry in old)
         for client in clients:
             self._windows.join(client, source, serials, self._wholes)
-        return sum(entry.publications for entry in old)
+        return len(old)
+
+    def _settled(self, entries: list[Entry]) -> int:
+        """How many come before those at the end that are small still, which may be joined again."""
+        count = len(entries)
+        while count and self._is_small(entries[count - 1]):
+            count -= 1
+        return count
 
     def _is_small(self, entry: Entry) -> bool:
         """Whether it is to be joined to others, if there are any."""
