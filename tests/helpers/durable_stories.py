@@ -44,6 +44,10 @@ class DurableStory(Story):
         """Crash a broker; of what was not durable, only so much is there afterwards."""
         self.cluster.broker(broker).broker.kill(kept)
 
+    def taken(self, subscription: Subscription) -> dict:
+        """How far a client says that it has come, which is changed here."""
+        return subscription.client.core._progress._taken
+
     def core(self, broker: str) -> Durable:
         core = self.cluster.broker(broker).broker.core
         assert isinstance(core, Durable)

@@ -55,6 +55,11 @@ class HostedStream:
         """Everything up to here was given to all who are live, and its matches were written."""
         return self.stream.subend.position
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.position > self.delivered or bool(self._open)
+
     def released(self, subscriptions: Iterable[DurableSubscription]) -> int:
         """Everybody has acknowledged what is up to here, and that is on disk."""
         committed = [each.lane(self.identity).committed for each in subscriptions]

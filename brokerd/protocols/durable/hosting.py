@@ -269,7 +269,7 @@ class DurableClients(Clients):
         delivered = {
             identity: hosted.position
             for identity, hosted in self._hosted.items()
-            if hosted.position > hosted.delivered
+            if hosted.is_ahead
         }
         acknowledged = {lane: lane.acknowledged for lane in self._changed}
         self._changed = {}

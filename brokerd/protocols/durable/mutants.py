@@ -89,6 +89,14 @@ BUGS: Final = (
         ("if lane.mode is Mode.LIVE and not lane.out:", "if True:"),
     ),
     _bug(
+        "open-matches-forgotten",
+        "hosted_streams.py",
+        (
+            "return self.position > self.delivered or bool(self._open)",
+            "return self.position > self.delivered",
+        ),
+    ),
+    _bug(
         "restart-forgets-where-streams-are",
         "hosting.py",
         ("subend.position = max(subend.position, hosted.delivered)", "pass"),
@@ -100,7 +108,8 @@ matches are on disk before it is written down how far they go; nobody says that 
 than is written down; what a client has is not given to it again; a subscription that was called
 started is on disk; what is behind the last commit is dropped at a restart; a stream of one's own
 ends where the common one is; everybody has to release; silence is said of what is behind
-everything given; a restart goes on where it had come to.
+everything given; matches are done also where a later subscription begins behind them; a restart
+goes on where it had come to.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -5,7 +5,7 @@ Paper: [DS03] §3, §4; what each rule left out does is seen by the story about 
 
 import pytest
 
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import Deliveries, Gap
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import BUGS, MUTANTS
@@ -118,6 +118,32 @@ def test_an_unsubscription_lets_go_of_what_it_held_back() -> None:
     assert len(other.received) == 10
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost(is_kept) -> None:
+    """Never silence: of what it has acknowledged, nobody keeps for whom it was."""
+    story = DurableStory()
+    subscription = story.subscriber()
+    if is_kept:
+        story.away(story.subscriber("s2"), "s2")
+    story.publish(5)
+    tokens = dict(story.taken(subscription))
+    story.publish(5)
+    story.cluster.run_for(5)
+    assert story.kept("p1") == (10 if is_kept else 0)
+    link = story.away(subscription)
+    story.taken(subscription).update(tokens)
+    story.given.clear()
+    link.heal()
+    story.cluster.run_for(5)
+    if is_kept:
+        assert deliveries(story) == 5
+    else:
+        (gap,) = [each.item for each in story.given if type(each.item) is Gap]
+        assert gap.first == tokens[subscription.number, gap.stream] + 1
+        assert gap.reason == "early release"
+        assert deliveries(story) == 0
+
+
 def given_again() -> bool:
     """Whether a client that is ahead of its broker's disk is sent nothing twice."""
     story = DurableStory(commit_interval_ns=10**10)
@@ -223,6 +249,18 @@ def test_who_falls_behind_in_the_middle_of_a_run_gets_the_rest_of_it() -> None:
     assert subscription.received == sent
 
 
+def subscribed_anew() -> bool:
+    """Whether matches are done, although a new subscription has begun behind them meanwhile."""
+    story = DurableStory(commit_interval_ns=500_000_000)
+    subscription = story.subscriber()
+    story.publish(3)
+    subscription.client.unsubscribe(subscription.number)
+    story.cluster.run_for(0.1)
+    story.cluster.subscribe("s1")
+    story.cluster.run_for(5)
+    return story.kept("b1") == 0
+
+
 MOMENTS = range(0, 40, 4)
 
 STORIES = (
@@ -233,6 +271,7 @@ STORIES = (
     ("released-before-written", one_of_two_is_away, [()]),
     ("released-when-anybody-has", one_of_two_is_away, [()]),
     ("live-too-early", in_small_batches, [()]),
+    ("open-matches-forgotten", subscribed_anew, [()]),
     ("silence-said-over-what-is-out", in_small_batches, [()]),
 )
 
