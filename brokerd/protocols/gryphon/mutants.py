@@ -262,7 +262,7 @@ BUGS: Final = (
     _bug(
         "chops-all-there-is",
         "pubends.py",
-        ("first = logged[0].index if logged else self._next", "first = self._next"),
+        ("first = logged[0].first if logged else self._next", "first = self._next"),
     ),
     _bug(
         "curious-of-what-it-was-told",

@@ -11,7 +11,8 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.gryphon_stories import Story
 from tests.protocols.gryphon.test_checks import SEEN
 
-SEEDS = range(1, 61)
+SEEDS = (*range(1, 6), *range(7, 62))
+"""Without seed 6, which takes as long as half of the others: 85,000 events in total order."""
 BY_A_STORY = "M03-done-when-handed-out"
 """It takes a broker that dies after its ack and before its client's: few seeds have that."""
 BY_STORIES = (
@@ -34,6 +35,8 @@ BY_STORIES = (
 """Those behind the first one: see the stories of cells, of total order, of questions, losses and
 restarts; and those of whole checks."""
 BUDGET = 40
+EARLY = (4, 8)
+"""Short seeds that see most of them."""
 
 
 def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
@@ -56,7 +59,7 @@ def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in BY_STORIES])
 def test_a_named_bug_is_seen(name: str) -> None:
     options = SwarmOptions(mutants=frozenset((name,)), check_purity=False)
-    for seed in range(1, 1 + BUDGET):
+    for seed in dict.fromkeys((*EARLY, *range(1, 1 + BUDGET))):
         if run_seed(seed, "gryphon", options).violations:
             return
     pytest.fail(f"{name} survived seeds 1 to {BUDGET}")
