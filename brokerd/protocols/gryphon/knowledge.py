@@ -72,9 +72,12 @@ class Knowledge:
             if part is not None:
                 self.events.add(part)
         self.known.add(start, end)
-        if self.events.is_scattered:
-            self.events.condense(self.horizon(self.final))
         return fresh
+
+    def condense(self, through: int) -> None:
+        """Make few runs of many: of old events up to a tick, below the first unknown one."""
+        if self.events.is_scattered:
+            self.events.condense(min(through, self.horizon(self.final)))
 
     def finish(self, through: int) -> bool:
         """Everything up to a tick is final; whether that was not known."""

@@ -79,7 +79,11 @@ class Stream:
         return True
 
     def settle(self) -> bool:
-        """Everything is final with which all are done, here and below; whether that has grown."""
+        """Everything is final with which all are done, here and below; whether that has grown.
+
+        What clients here are not done with stays as they were given it: a copy would be one more.
+        """
+        self.knowledge.condense(self.subend.done)
         done = [*map(self.done_by, self.children)]
         if self._has_subend:
             done.append(self.subend.done)

@@ -47,6 +47,7 @@ def test_what_is_known_is_what_was_told_tick_by_tick(truth, history):
             for tick in range(start, end):
                 if values[tick] == "Q":
                     values[tick] = "D" if tick in truth else "S"
+            knowledge.condense(SIZE)
         else:
             grew = knowledge.finish(argument)
             assert grew == (values[argument] != "F")
@@ -70,6 +71,7 @@ def test_lone_events_that_stay_become_long_runs_of_one_piece() -> None:
     knowledge = Knowledge()
     for tick in range(1, 6_001):
         knowledge.accumulate(tick, tick + 1, run_at([tick]))
+        knowledge.condense(9_000)
     runs = [*knowledge.events]
     assert len(runs) < 2_200
     assert max(len(run) for run in runs) == 64
@@ -82,6 +84,7 @@ def test_events_before_a_gap_stay_as_they_are_while_it_may_be_filled() -> None:
     knowledge = Knowledge()
     for tick in range(3, 9_000, 2):
         knowledge.accumulate(tick, tick + 1, run_at([tick]))
+        knowledge.condense(9_000)
     assert len([*knowledge.events]) == 4_499
     knowledge.accumulate(1, 9_000, run_at([*range(1, 9_000)]))
     assert events_of(knowledge) == [(tick, tick.to_bytes(4)) for tick in range(1, 9_000)]
