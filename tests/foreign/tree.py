@@ -13,8 +13,8 @@ FILES = ("ring.toml", "flood.toml")
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
-_SAID = "registered((BEST_EFFORT, DELTA_TREE, GRYPHON))"
-_NOW = "registered((BEST_EFFORT, DELTA_TREE, GRYPHON, RING_FLOOD))"
+_SAID = "registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE))"
+_NOW = "registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, RING_FLOOD))"
 
 
 def make_tree(to: Path) -> Path:
