@@ -179,10 +179,13 @@ class Story:
 
 
 class PaperStory(Story):
-    """On the paper's ten brokers: four publishers at p1; subscribers at s1 and s2, or elsewhere."""
+    """On the paper's ten brokers: four publishers at p1; subscribers at s1 and s2, or elsewhere.
+
+    Without filters, as in the paper.
+    """
 
     def __init__(self, at: Sequence[str] = ("s1", "s2"), **parameters: Any) -> None:
-        super().__init__(topology=paper_cells(), **parameters)
+        super().__init__(topology=paper_cells(), **{"filters": False, **parameters})
         self.subscribers = [self.cluster.subscribe(name) for name in at]
         self.cluster.run_until_quiet()
         self.sent: list[Published] = []

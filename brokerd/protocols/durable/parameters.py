@@ -12,6 +12,7 @@ class DurableParameters(GryphonParameters):
     """How brokers behave; all brokers of a topology have the same.
 
     Attributes:
+        filters: off; what somebody who is away wants is matched at its own broker.
         client_linger_ns: how long a subscriber may be away before its subscriptions end.
         commit_interval_ns: how often what was delivered and acknowledged is written down, at most.
         silence_interval_ns: how long a subscriber hears nothing of a stream that goes on, at most.
@@ -21,6 +22,7 @@ class DurableParameters(GryphonParameters):
             catch up.
     """
 
+    filters: bool = False
     client_linger_ns: int = 30 * 24 * 3600 * SECOND_NS
     commit_interval_ns: int = 250 * MILLISECOND_NS
     silence_interval_ns: int = SECOND_NS
@@ -32,6 +34,8 @@ class DurableParameters(GryphonParameters):
         super(DurableParameters, self).check(where)
         if self.is_total:
             raise ConfigError(f"{where}: order = {self.order!r}; durable knows publisher order")
+        if self.filters:
+            raise ConfigError(f"{where}: filters = true; durable matches at subscribers' brokers")
         for name in (
             "commit_interval_ns",
             "silence_interval_ns",

@@ -5,7 +5,7 @@ what was put into its queue, and its subscriptions are on disk, so that a restar
 ends nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,10 @@ from brokerd.model.client_messages import Connect, Publish
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnClient,
     OwnSubscription,
@@ -35,6 +37,7 @@ class Clients(OwnSubscriptions[Delivered]):
         on_unwanted: the last subscription has ended.
         is_host: whether clients may be here.
         merged: the streams that are handed out as one, in order; none: each by itself.
+        own_filter: where subscriptions begin in other brokers' streams; None: wherever they are.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Clients(OwnSubscriptions[Delivered]):
         on_unwanted: Callable[[], None],
         is_host: bool,
         merged: Sequence[StreamId],
+        own_filter: OwnFilter | None,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._publish_run = publish
@@ -60,6 +64,7 @@ class Clients(OwnSubscriptions[Delivered]):
         self._on_unwanted = on_unwanted
         self._is_host = is_host
         self._merged = tuple(merged)
+        self._own_filter = own_filter
 
     def on_connect(self, name: ClientId, message: Connect) -> None:
         """See ClientService; what comes to a cell of several comes to one of them only."""
@@ -74,6 +79,52 @@ class Clients(OwnSubscriptions[Delivered]):
         entry.open -= 1
         return entry if entry.open else None
 
+    def _take_over(
+        self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        row = recovered.get(BEGINS, {}).get(f"{local.client}/{local.number}")
+        if self._own_filter is None:
+            self._start(local)
+        elif row is None:
+            self._on_kept(client, local)
+        else:
+            self._own_filter.recover(local, row)
+            self._start(local)
+
+    def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
+        """See OwnSubscriptions; it starts when it is known where it begins in all streams."""
+        if self._own_filter is None:
+            super()._on_kept(client, local)
+        elif not local.is_over:
+            self._own_filter.add(local, partial(self._begin_one, client, local))
+
+    def _end(
+        self,
+        client: OwnClient,
+        over: Sequence[OwnSubscription],
+        then: Callable[[], None],
+        *,
+        drain: bool = False,
+    ) -> None:
+        """See OwnSubscriptions; others still hold events against what may come back."""
+        own_filter = self._own_filter
+        if own_filter is None:
+            super()._end(client, over, then, drain=drain)
+            return
+
+        def ended() -> None:
+            for local in over:
+                own_filter.release(local)
+            then()
+
+        for local in over:
+            own_filter.ended(local)
+        super()._end(client, over, ended, drain=drain)
+
+    def _rows_over(self, key: str) -> Sequence[Change]:
+        rows = super()._rows_over(key)
+        return rows if self._own_filter is None else (*rows, Change(BEGINS, key, None))
+
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
         if not self.started:
             self._on_unwanted()
@@ -81,23 +132,25 @@ class Clients(OwnSubscriptions[Delivered]):
     def _publish(self, client: OwnClient, message: Publish) -> None:
         self.check_run(message.run, client.name)
         client.submitted = max(client.submitted, message.run.last)
-        self._publish_run(message.run, partial(self._tell_durable, client))
+        self._publish_run(message.run, partial(self._tell_durable, client.name))
 
-    def _tell_durable(self, client: OwnClient) -> None:
-        """Tell a publisher that is here what of its publications is on disk."""
-        if client.source is not None:
+    def _tell_durable(self, name: ClientId) -> None:
+        """Tell a publisher that is here, or here again, what of its publications is on disk."""
+        client = self._clients.get(name)
+        if client is not None and client.source is not None:
             self.tell_done(client, self._durable(client.source))
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         """See ClientService: who has an event in total order has, or never wanted, all before."""
         super()._resume(client, message)
-        for number, _ in message.resume if self._merged else ():
+        for number, seen in message.resume if self._merged else ():
             if number in client.subscriptions:
                 begins_after = client.subscriptions[number].begins_after
-                places = [(last, stream) for stream, last in begins_after.items()]
+                places = [(last, stream) for stream, last in seen]
                 tick, latest = max(places, default=(0, self._merged[0]))
                 for stream in self._merged if tick else ():
-                    begins_after[stream] = tick if stream <= latest else tick - 1
+                    last = tick if stream <= latest else tick - 1
+                    begins_after[stream] = max(last, begins_after.get(stream, 0))
 
     def _on_done(self, entry: Delivered) -> None:
         self._on_done_with(entry)

@@ -1,7 +1,7 @@
 """A broker of gryphon: publisher-hosting, on the way and subscriber-hosting at once.
 
-What is published here is logged, and seen once it is on disk; everything goes to every broker,
-and only gaps are asked for. Which publications a client wants is decided at its own broker.
+What is published here is logged, and seen once it is on disk; it goes where somebody wants it,
+and only gaps are asked for.
 
 Paper: [GD02].
 """
@@ -14,10 +14,13 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.exchange import Exchange
+from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.merge import Merge
+from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG, Pubends
-from brokerd.protocols.gryphon.relay import FORGETTING, Relay
+from brokerd.protocols.gryphon.relay import FORGETTING, UNWANTED, Relay
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
@@ -88,6 +91,23 @@ class Gryphon(LogFirstMachine):
         self._pubends = Pubends(
             broker, parameters.pubends, self._disk, self._on_durable, self._on_silent, parameters
         )
+        self._filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
+        self._exchange = Exchange(
+            broker,
+            routes,
+            self._filters,
+            self._disk,
+            has_session=self._sessions.__contains__,
+            given=self._pubends.given,
+            on_beginning=lambda beginning: self._own_filter.on_beginning(beginning),
+            on_less=lambda: self._relay.settle_all(),
+        )
+        self._own_filter = OwnFilter(
+            [host for host in routes.hosts if host != broker],
+            self._disk,
+            change=self._exchange.change,
+            position=lambda stream: self._relay.position(stream),
+        )
         self._clients = make_clients(
             broker,
             self._disk,
@@ -101,11 +121,13 @@ class Gryphon(LogFirstMachine):
             on_unwanted=self._look_at_all,
             is_host=routes.is_host,
             merged=routes.pubend_streams() if parameters.is_total else (),
+            own_filter=self._own_filter if parameters.filters else None,
         )
         self._relay = Relay(
             self,
             routes,
             parameters,
+            self._filters,
             self._deadlines,
             self._counters,
             has_session=self._sessions.__contains__,
@@ -128,7 +150,7 @@ class Gryphon(LogFirstMachine):
                 DeadlineReached: self._on_deadline,
             }
         )
-        self._from_brokers = self._relay.handlers()
+        self._from_brokers = {**self._relay.handlers(), **self._exchange.handlers()}
         self._from_clients = self._clients.handlers()
 
     def next_deadline(self) -> Instant | None:
@@ -154,8 +176,8 @@ class Gryphon(LogFirstMachine):
             "queue_publications": self._retained(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
             "subscriptions": self._clients.subscriptions(),
-            "matching_hits": self._clients.memo.hits,
-            "matching_misses": self._clients.memo.misses,
+            "matching_hits": self._clients.memo.hits + self._filters.memo.hits,
+            "matching_misses": self._clients.memo.misses + self._filters.memo.misses,
             "sessions_active": len(self._sessions),
             "sessions_ready": len(self._sessions),
         }
@@ -206,6 +228,7 @@ class Gryphon(LogFirstMachine):
     def _begin(self, event: Started) -> None:
         if self._parameters.is_total:
             self._merge.begin()
+        self._exchange.begin(event.incarnation, event.recovered)
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         for pubend in range(self._parameters.pubends):
@@ -214,8 +237,7 @@ class Gryphon(LogFirstMachine):
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
         self._look_at_all()
-        for stream in self._relay:
-            self._relay.settle(stream)
+        self._relay.settle_all()
         self._check_acks()
 
     # ------------------------------------------------------------ sessions
@@ -231,6 +253,7 @@ class Gryphon(LogFirstMachine):
         self._waited_ns.pop(peer, None)
         is_new = self._incarnations.get(peer) != event.incarnation
         self._incarnations[peer] = event.incarnation
+        self._exchange.met(peer)
         self._relay.met(peer, is_new=is_new)
         self._check_acks()
         self._look_at_all()
@@ -278,6 +301,8 @@ class Gryphon(LogFirstMachine):
             self._relay.acks.due()
         elif purpose == FORGETTING:
             self._relay.forget_asked()
+        elif purpose == UNWANTED:
+            self._relay.let_go()
         elif purpose == DOUBT:
             self._resolve_doubt()
         elif purpose == EXPECTED:

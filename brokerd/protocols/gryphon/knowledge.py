@@ -88,17 +88,6 @@ class Knowledge:
         self.events.drop_through(through)
         return True
 
-    def bracket(self, tick: int) -> int:
-        """Where the silence before a known tick begins: behind an event or an unknown tick.
-
-        Paper: [GD02] §3.1 ("a D tick bracketed by silence").
-        """
-        run = self.known.run(tick)
-        assert run is not None, f"{tick} is unknown"
-        before = self.events.before(tick)
-        lowest = max(run[0], self.final + 1)
-        return lowest if before is None else max(lowest, before + 1)
-
 
 def _first_difference(ours: list[int], theirs: list[int]) -> int:
     return min({*ours} ^ {*theirs})

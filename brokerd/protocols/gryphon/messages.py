@@ -7,14 +7,15 @@ Paper: [GD02] §2.4, §3.1, §3.2 (data, silence, nack, ack, AckExpected, link s
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from brokerd.model.identity import StreamId
+from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.message_kind import (
     JOINED_PUBLICATIONS,
     Joining,
     MessageKind,
 )
+from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.model.record import record
 from brokerd.protocols.gryphon.intervals import Range
@@ -25,7 +26,7 @@ EVERYWHERE: Final = (1 << 16) - 1
 
 @record
 class Events:
-    """Down: these are all events of their stream in [start, end); everything else is silence.
+    """Down: these are all events in [start, end) that are wanted below; the rest is silence.
 
     Attributes:
         final: everybody below the receiver is done with what is up to here.
@@ -47,11 +48,16 @@ class Events:
 
 @record
 class Silent:
-    """Down: the stream has no events in these ranges, or everybody below is done with them."""
+    """Down: nobody below wants anything in these ranges, or everybody is done with it.
+
+    Attributes:
+        again: the receiver has asked; else it is the first time, as with events.
+    """
 
     stream: StreamId
     final: int
     ranges: tuple[Range, ...]
+    again: bool = True
 
 
 @record
@@ -100,6 +106,84 @@ class LinkStatus:
 
     direct: tuple[int, ...]
     around: tuple[int, ...]
+
+
+class FilterVersion(NamedTuple):
+    """A state of what one broker's clients want; 0, 0 is the one of which nothing is known.
+
+    Attributes:
+        broker: whose clients.
+        incarnation: of that broker.
+        number: goes up by one with each change.
+    """
+
+    broker: BrokerNumber
+    incarnation: int
+    number: int
+
+
+class Named(NamedTuple):
+    """A predicate of a filter; no other one of the same incarnation gets its number."""
+
+    number: int
+    predicate: Predicate
+
+
+@record
+class FilterVersions:
+    """To neighbours: there are filters as new as these, whatever they are.
+
+    Who knows older ones lets everything pass until it is told; who knows what the sender lacks
+    tells it.
+
+    Attributes:
+        lacking: the brokers of which the sender does not know what is in that version.
+    """
+
+    versions: tuple[FilterVersion, ...]
+    lacking: tuple[BrokerNumber, ...]
+
+
+@record
+class FilterSet:
+    """To neighbours: all that one broker's clients want; several messages where it is much.
+
+    Attributes:
+        is_last: nothing of it follows.
+    """
+
+    version: FilterVersion
+    predicates: tuple[Named, ...]
+    is_last: bool
+
+
+@record
+class FilterChange:
+    """To neighbours: what has changed since the version before."""
+
+    version: FilterVersion
+    added: tuple[Named, ...]
+    removed: tuple[int, ...]
+
+
+class Beginning(NamedTuple):
+    """What a broker publishes behind these ticks is held against this filter, or a newer one.
+
+    Attributes:
+        broker: whose pubends these are.
+        ticks: the last one that each of them had given by then.
+    """
+
+    broker: BrokerNumber
+    version: FilterVersion
+    ticks: tuple[int, ...]
+
+
+@record
+class Beginnings:
+    """Towards the brokers whose filters these are: where what they have added begins."""
+
+    beginnings: tuple[Beginning, ...]
 
 
 def _halves(message: Events) -> Sequence[Events]:
@@ -157,5 +241,9 @@ KINDS = (
     MessageKind(67, Done),
     MessageKind(68, AckExpected),
     MessageKind(69, LinkStatus),
+    MessageKind(70, FilterVersions),
+    MessageKind(71, FilterSet),
+    MessageKind(72, FilterChange),
+    MessageKind(73, Beginnings),
 )
 """With the numbers they have on the wire; 64 to 79 are gryphon's."""

@@ -22,8 +22,8 @@ BUGS: Final = (
     ),
     _bug(
         "M02-silence-over-unknown",
-        "knowledge.py",
-        ("lowest = max(run[0], self.final + 1)", "lowest = self.final + 1"),
+        "ostreams.py",
+        ("lowest = max(run[0], stream.knowledge.final + 1", "lowest = max(1"),
     ),
     _bug(
         "M03-done-when-handed-out",
@@ -57,7 +57,7 @@ BUGS: Final = (
     ),
     _bug(
         "M07-range-one-too-long",
-        "relay.py",
+        "ostreams.py",
         (
             "run = stream.knowledge.events.within(start, end)",
             "run = stream.knowledge.events.within(start, end - 1)",
@@ -151,11 +151,11 @@ BUGS: Final = (
     _bug(
         "resumes-each-stream-alone",
         "clients.py",
-        ("begins_after[stream] = tick if stream <= latest else tick - 1", "pass"),
+        ("begins_after[stream] = max(last, begins_after.get(stream, 0))", "pass"),
     ),
     _bug(
         "final-of-one-cell-told-to-another",
-        "relay.py",
+        "ostreams.py",
         ("                    final = stream.knowledge.final\n", "                    pass\n"),
     ),
     _bug(
@@ -192,18 +192,100 @@ BUGS: Final = (
         "known-news-not-passed-on",
         "relay.py",
         (
-            "if not message.again:\n            self._forward",
-            "if not message.again and fresh:\n            self._forward",
+            "if not message.again:\n            self.below.forward",
+            "if not message.again and fresh:\n            self.below.forward",
+        ),
+    ),
+    _bug(
+        "unknown-filter-is-false",
+        "filters.py",
+        ("known.predicates is None or known.everything", "known.everything"),
+    ),
+    _bug(
+        "narrowed-when-a-link-is-lost",
+        "core.py",
+        (
+            "self._relay.lost(event.peer)",
+            "self._relay.lost(event.peer)\n"
+            "        if event.peer in self._filters:\n"
+            "            self._filters.replace(self._filters.version(event.peer), {})",
+        ),
+    ),
+    _bug(
+        "begins-with-the-stream",
+        "own_filter.py",
+        ("max(tick, had, self._position(stream))", "had"),
+    ),
+    _bug(
+        "begins-too-late",
+        "exchange.py",
+        ("tuple(self._given())", "tuple(tick + 100_000 for tick in self._given())"),
+    ),
+    _bug(
+        "begins-before-it-is-held-against",
+        "exchange.py",
+        (
+            "rows = [Change(FILTERED, str(each.broker), [*each[1:]]) for each in versions]\n"
+            "        self._disk.commit(rows, written)",
+            "written()",
+        ),
+    ),
+    _bug(
+        "M13-older-filter-kept",
+        "exchange.py",
+        (
+            "for version in newer:\n            self._table.replace(version, None)\n"
+            "        if newer:",
+            "newer = [each for each in newer if not self._knows(each.broker)]\n"
+            "        for version in newer:\n            self._table.replace(version, None)\n"
+            "        if newer:",
+        ),
+    ),
+    _bug(
+        "beginning-forgotten",
+        "own_filter.py",
+        (
+            'change = Change(BEGINS, f"{local.client}/{local.number}", row)',
+            'change = Change(BEGINS, f"{local.client}/{local.number}", [[b, *[0] * len(t)] '
+            "for b, *t in row])",
+        ),
+    ),
+    _bug(
+        "filtered-for-one-cell-told-to-another",
+        "ostreams.py",
+        ("part, whose = run.after(final), EVERYWHERE", "part, whose = part, cell"),
+    ),
+    _bug(
+        "silence-over-what-is-wanted",
+        "ostreams.py",
+        ("return lowest if before is None else before + 1", "return lowest"),
+    ),
+    _bug(
+        "done-with-what-is-wanted",
+        "ostreams.py",
+        ("through if wanted is None else min(through, wanted - 1)", "through"),
+    ),
+    _bug(
+        "acks-wait-for-what-nobody-wants",
+        "relay.py",
+        ("self.below.skip_unwanted(stream)", "pass"),
+    ),
+    _bug(
+        "bracket-ends-at-what-nobody-wants",
+        "ostreams.py",
+        (
+            "before = self._filters.last_wanted(events, cell, lowest, end)",
+            "before = events.before(end)",
         ),
     ),
     _bug(
         "M11-answers-for-everybody",
-        "relay.py",
+        "ostreams.py",
         ("wanted = stream.wanted(peer, start, end)", "wanted = [(start, end)]"),
     ),
     _bug(
         "M12-sideways-again",
-        "relay.py",
+        "ostreams.py",
         (
             "yield onto, down(stream.identity, onto, sideways=False)",
             "yield onto, down(stream.identity, onto)",
@@ -266,7 +348,7 @@ BUGS: Final = (
     ),
     _bug(
         "curious-of-what-it-was-told",
-        "relay.py",
+        "ostreams.py",
         (
             "for start, end in known:\n            stream.satisfy(peer, start, end)\n",
             "for start, end in known:\n            pass\n",
@@ -330,7 +412,12 @@ rest goes sideways, and so does a question; silence is said of ticks that no res
 under way has, nor one that comes later, and of none beyond the lease; a merge waits for all
 streams, and sorts them; the clock goes on from ticks that were assigned; who has an event in
 total order has all before; what somebody asks for again is passed on although it comes sooner
-than it was sent; news go to all also where they have come as an answer to one.
+than it was sent; news go to all also where they have come as an answer to one; a filter that is
+not known is true, and stays what it was when a link is lost; a subscription begins behind the
+ticks that its pubends had given, which are on disk, and not later; pubends write down which filter
+they know before they say so; an older filter is not used where a newer one is known to be; what
+goes sideways is for others, too; a bracket ends at what its cell wants, and at nothing else; a cell
+is done with what it does not want, and with nothing else.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

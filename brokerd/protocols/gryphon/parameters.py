@@ -33,6 +33,9 @@ class GryphonParameters:
             wait for every pubend.
         doubt_curiosity_ns: how long an event may wait for other pubends before these are asked
             (DCT); in total order only.
+        filters: whether brokers hold back what nobody below them wants; a subscription starts when
+            all pubends know of it. Without, everything goes to every broker, as in the paper's
+            experiments, and a subscription starts at once.
         silence_percent: after an event, its pubend says of this share of the expected wait for the
             next one that it is silent, without being asked; in total order only.
         silence_limit_ns: of no more than this.
@@ -58,6 +61,7 @@ class GryphonParameters:
 
     order: str = "publisher"
     doubt_curiosity_ns: int = 20 * MILLISECOND_NS
+    filters: bool = True
     silence_percent: int = 0
     silence_limit_ns: int = 200 * MILLISECOND_NS
     pubends: int = 4

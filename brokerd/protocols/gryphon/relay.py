@@ -9,6 +9,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.acks import Acks
+from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.knowledge import Contradiction
 from brokerd.protocols.gryphon.links import Links
@@ -20,8 +21,8 @@ from brokerd.protocols.gryphon.messages import (
     LinkStatus,
     Nack,
     Silent,
-    in_messages_of,
 )
+from brokerd.protocols.gryphon.ostreams import Ostreams
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.gryphon.stream import Stream
@@ -31,6 +32,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 FORGETTING = "forgetting"
+UNWANTED = "unwanted"
 
 _LAST_TICK = 1 << 54
 """No machine's clock shows this in the next five hundred years."""
@@ -50,6 +52,7 @@ class Relay:
     Attributes:
         acks: what those above are told.
         links: whom to tell and whom to ask.
+        below: what those below are told.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Relay:
         machine: EventMachine,
         routes: Routes,
         parameters: GryphonParameters,
+        filters: FilterTable,
         deadlines: DeadlineQueue[tuple[str, object]],
         counters: dict[str, int],
         *,
@@ -70,9 +74,9 @@ class Relay:
         self._machine = machine
         self._routes = routes
         self._parameters = parameters
+        self._filters = filters
         self._deadlines = deadlines
         self._counters = counters
-        self._any = not parameters.events_per_message
         self._on_news = on_news
         self._on_links = on_links
         self._on_doubt = on_doubt
@@ -80,6 +84,7 @@ class Relay:
         self._streams: dict[StreamId, Stream] = {}
         self.links = Links(routes, has_session)
         interval_ns = parameters.ack_interval_ns
+        self.below = Ostreams(machine, routes, parameters, filters, self.links, counters)
         self.acks = Acks(machine, routes, self.links, deadlines, interval_ns, on_final)
 
     def __iter__(self) -> Iterator[Stream]:
@@ -107,6 +112,11 @@ class Relay:
             self._streams[identity] = found
         return found
 
+    def position(self, identity: StreamId) -> int:
+        """How far a stream was handed out here."""
+        found = self._streams.get(identity)
+        return found.subend.position if found is not None else 0
+
     def can_ask(self, stream: Stream) -> bool:
         """Whether there is anybody to ask of a stream."""
         return stream.upstream is not None and bool(self.links.up(stream.identity, stream.via))
@@ -115,8 +125,9 @@ class Relay:
 
     def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """A neighbour has a session; `is_new`: and no memory of an earlier one."""
-        if is_new:
-            for stream in self:
+        for stream in self:
+            stream.told.pop(peer, None)
+            if is_new:
                 stream.forget(peer)
         self.links.changed(peer)
         self._tell_links()
@@ -148,7 +159,8 @@ class Relay:
         """
         start = stream.knowledge.highest + 1
         stream.knowledge.accumulate(start, silent + 1, run)
-        self._forward(stream, run, silent + 1)
+        self.below.forward(stream, run, silent + 1)
+        self.below.answer_wanted(stream, start, silent + 1)
         self._on_news(stream)
 
     def publish_silence(self, stream: Stream, through: int) -> None:
@@ -156,7 +168,7 @@ class Relay:
         start = stream.knowledge.highest + 1
         if start <= through:
             stream.knowledge.accumulate(start, through + 1, None)
-            self._answer_wanted(stream, start, through + 1)
+            self.below.answer_wanted(stream, start, through + 1)
             self._on_news(stream)
 
     def restore(self, stream: Stream, run: PublicationRun) -> None:
@@ -169,7 +181,7 @@ class Relay:
 
         Paper: [GD02] §3.2 (AckExpected).
         """
-        for cell, ways in self._ways(stream, onto):
+        for cell, ways in self.below.ways(stream, onto):
             if stream.done_by(cell) < through:
                 for peer, further in ways:
                     self._counters["acks_expected"] += 1
@@ -182,10 +194,7 @@ class Relay:
             raise RemoteProtocolError(peer, f"[{message.start}, {message.end}) around {run}"[:300])
         if not message.again:
             self._check_onto(peer, stream, message.onto)
-        try:
-            stream.knowledge.check(max(message.start, message.final + 1), message.end, run)
-        except Contradiction as error:
-            raise RemoteProtocolError(peer, f"{run.source}: {error}") from None
+        self._check_known(peer, stream, message.final, message.start, message.end, run)
         self._check_run(run, peer)
         self._note_via(stream, peer)
         stream.finish(message.final)
@@ -194,24 +203,23 @@ class Relay:
             self._counters["duplicates_received"] += len(run)
         self._learn(stream, fresh, message.start, message.end)
         if not message.again:
-            self._forward(stream, run, message.end, message.onto)
-        self._answer_wanted(stream, message.start, message.end)
+            self.below.forward(stream, run, message.end, message.onto)
+        self.below.answer_wanted(stream, message.start, message.end)
         self._on_news(stream)
 
     def _on_silent(self, peer: BrokerNumber, message: Silent) -> None:
         stream = self._from_above(peer, message.stream)
         _check_ranges(peer, message.ranges)
-        try:
-            for start, end in message.ranges:
-                stream.knowledge.check(max(start, message.final + 1), end, None)
-        except Contradiction as error:
-            raise RemoteProtocolError(peer, f"{message.stream}: {error}") from None
+        for start, end in message.ranges:
+            self._check_known(peer, stream, message.final, start, end, None)
         self._note_via(stream, peer)
         stream.finish(message.final)
         for start, end in message.ranges:
             fresh = stream.knowledge.accumulate(start, end, None)
             self._learn(stream, fresh, start, end)
-            self._answer_wanted(stream, start, end)
+            self.below.answer_wanted(stream, start, end)
+            if not message.again and fresh:
+                self.below.forward_silence(stream, end)
         self._on_news(stream)
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
@@ -235,62 +243,6 @@ class Relay:
         if fresh:
             stream.subend.gaps.heard(self._machine.now_ns)
             stream.answered(start, end)
-
-    def _ways(
-        self, stream: Stream, onto: Cell
-    ) -> Iterator[tuple[Cell, Sequence[tuple[BrokerNumber, Cell]]]]:
-        """Whom to tell what is for all cells below, or for one of them and not sideways."""
-        down = self.links.down
-        if onto != EVERYWHERE:
-            yield onto, down(stream.identity, onto, sideways=False)
-            return
-        for cell in stream.children:
-            yield cell, down(stream.identity, cell)
-
-    def _forward(
-        self, stream: Stream, run: PublicationRun, end: int, onto: Cell = EVERYWHERE
-    ) -> None:
-        """Tell all below of events for the first time, with the silence around them."""
-        for cell, ways in self._ways(stream, onto):
-            final = stream.done_by(cell)
-            rest = run.after(final)
-            if rest is None:
-                continue
-            start = stream.knowledge.bracket(rest.first)
-            for peer, further in ways:
-                if further != EVERYWHERE:  # another cell may lack what this one is done with
-                    final = stream.knowledge.final
-                self._counters["publications_forwarded"] += len(rest)
-                self._tell(peer, Events(final, start, end, False, self._any, further, rest))
-                stream.satisfy(peer, start, end)
-
-    def _answer_wanted(self, stream: Stream, start: int, end: int) -> None:
-        """Tell those who have asked."""
-        for peer in list(stream.curious):
-            wanted = stream.wanted(peer, start, end)
-            if wanted:
-                self._answer(stream, peer, wanted)
-
-    def _answer(self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]) -> None:
-        """Tell a broker what is in ranges that are known here."""
-        cell, silent = self._routes.cell_of(peer), []
-        final = stream.knowledge.final if cell == self._routes.cell else stream.done_by(cell)
-        for start, end in known:
-            stream.satisfy(peer, start, end)
-            run = stream.knowledge.events.within(start, end)
-            if run is None:
-                silent.append((start, end))
-            else:
-                self._counters["resent_publications"] += len(run)
-                self._tell(peer, Events(final, start, end, True, self._any, EVERYWHERE, run))
-        if silent:
-            self._machine.send(peer, Silent(stream.identity, final, tuple(silent)))
-
-    def _tell(self, peer: BrokerNumber, message: Events) -> None:
-        """Send a message, as so many as have no more events each than they may."""
-        most = self._parameters.events_per_message
-        for each in [message] if self._any else in_messages_of(message, most):
-            self._machine.send(peer, each)
 
     # ------------------------------------------------------------ up
 
@@ -325,8 +277,26 @@ class Relay:
 
     def settle(self, stream: Stream) -> None:
         """Somebody is done with more: so may be all."""
-        if stream.settle():
+        self.below.skip_unwanted(stream)
+        if stream.settle(skips_silence=self._filters.is_on):
             self.acks.grown(stream)
+        if stream.is_held_up and (UNWANTED, None) not in self._deadlines:
+            due_ns = self._machine.now_ns + self._parameters.ack_expected_ns
+            self._deadlines.set((UNWANTED, None), due_ns)
+
+    def settle_all(self) -> None:
+        """Less may be wanted below: so may all be done with what is here."""
+        for stream in self:
+            self.settle(stream)
+
+    def let_go(self) -> None:
+        """See Ostreams; what is left behind an unknown tick those below are to ask for."""
+        for stream in self:
+            if stream.is_held_up:
+                self.below.let_go(stream)
+                self.settle(stream)
+            if stream.is_held_up and stream.upstream is not None:
+                self.expect_acks(stream, stream.knowledge.events.last)
 
     def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
         stream = self._from_below(peer, message.stream)
@@ -342,7 +312,7 @@ class Relay:
             known += knowledge.known.within(start, end)
             unknown += knowledge.known.gaps(start, end)
         self._counters["nacks_received"] += 1
-        self._answer(stream, peer, known)
+        self.below.answer(stream, peer, known)
         if unknown:
             stream.want(peer, unknown)
             if stream.upstream is None:
@@ -372,6 +342,26 @@ class Relay:
                 self.settle(stream)
 
     # ------------------------------------------------------------ who may say what
+
+    def _check_known(
+        self,
+        peer: BrokerNumber,
+        stream: Stream,
+        final: int,
+        start: int,
+        end: int,
+        run: PublicationRun | None,
+    ) -> None:
+        """Make sure that what is said is not the contrary of what is known.
+
+        With filters it may be: what nobody here wanted may come for somebody else.
+        """
+        if self._filters.is_on:
+            return
+        try:
+            stream.knowledge.check(max(start, final + 1), end, run)
+        except Contradiction as error:
+            raise RemoteProtocolError(peer, f"{stream.identity}: {error}") from None
 
     def _from_above(self, peer: BrokerNumber, identity: StreamId) -> Stream:
         """The stream, of which members of the upstream cell tell, and of the same one."""

@@ -4,7 +4,7 @@ Paper: [GD02] §3.1 (D ticks of an istream).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -103,6 +103,23 @@ class RetainedEvents:
             found.extend(sequences_within(run, start, end))
         return found
 
+    def after(self, tick: int) -> int | None:
+        """The tick of the first event behind `tick`; None when there is none."""
+        run = next(self.runs_after(tick), None)
+        return run.sequences[bisect_right(run.sequences, tick)] if run is not None else None
+
+    def runs_after(self, tick: int) -> Iterator[PublicationRun]:
+        """The runs with events behind `tick`, lowest first."""
+        first = max(0, bisect_right(self._firsts, tick) - 1)
+        for place in range(first, len(self._runs)):
+            if self._runs[place].last > tick:
+                yield self._runs[place]
+
+    def runs_before(self, tick: int) -> Iterator[PublicationRun]:
+        """The runs with events below `tick`, highest first."""
+        for place in range(bisect_left(self._firsts, tick) - 1, -1, -1):
+            yield self._runs[place]
+
     def before(self, tick: int) -> int | None:
         """The tick of the last event below `tick`; None when there is none."""
         place = bisect_left(self._firsts, tick) - 1
@@ -133,6 +150,15 @@ class RetainedEvents:
             self.events += len(rest)
             self.payload_bytes += rest.payload_bytes()
             runs[0], self._firsts[0] = rest, rest.first
+
+    def keep_only(self, ticks: Collection[int]) -> None:
+        """Let go of all events but those at these ticks."""
+        old, self._runs, self._firsts, self._dense = self._runs, [], [], 0
+        self.events = self.payload_bytes = 0
+        for run in old:
+            positions = [place for place, tick in enumerate(run.sequences) if tick in ticks]
+            if positions:
+                self.add(run.select(positions))
 
     def _count_out(self, run: PublicationRun) -> None:
         self.events -= len(run)

@@ -75,11 +75,20 @@ class Routes:
     def pubend_streams(self) -> tuple[StreamId, ...]:
         """The streams of all pubends that there are, in order."""
         return tuple(
-            StreamId(broker, pubend, 0)
-            for broker in sorted(self._cells)
-            if len(self._members[self._cells[broker]]) == 1
-            for pubend in range(self._pubends)
+            StreamId(broker, pubend, 0) for broker in self.hosts for pubend in range(self._pubends)
         )
+
+    @property
+    def hosts(self) -> tuple[BrokerNumber, ...]:
+        """The brokers where clients and pubends may be, in order."""
+        return tuple(
+            broker for broker in sorted(self._cells) if len(self._members[self._cells[broker]]) == 1
+        )
+
+    def towards(self, broker: BrokerNumber) -> Cell:
+        """The neighbouring cell behind which a broker is; this one where it is in it."""
+        cell = self._cells[broker]
+        return self._towards.get(cell, cell)
 
     def cell_of(self, broker: BrokerNumber) -> Cell:
         """The cell of a broker."""

@@ -1,7 +1,7 @@
 """One stream at one broker: what is known of it, who has asked for what, and who is done.
 
 Paper: [GD02] §2.4, §3.1 (istream and ostreams). Deviates: what a child knows is not kept, because
-everything goes to every child; of its ostream only curiosity and acks are left.
+it follows from what is known here and from its filter; of its ostream curiosity and acks are left.
 """
 
 from collections import deque
@@ -26,6 +26,7 @@ class Stream:
         asked: what upstream was asked for lately.
         curious: per broker that has asked, what of it is unknown here.
         held: nothing behind this tick becomes final, whoever is done; None: no such bound.
+        told: per broker, up to where it was told of events on its present session.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Stream:
         "identity",
         "knowledge",
         "subend",
+        "told",
         "upstream",
         "via",
     )
@@ -62,6 +64,7 @@ class Stream:
         self.subend = Subend(parameters)
         self._done = dict.fromkeys(children, 0)
         self.curious: dict[BrokerNumber, IntervalSet] = {}
+        self.told: dict[BrokerNumber, int] = {}
         self.asked = IntervalSet()
         self._asked_until: deque[tuple[int, int, Instant]] = deque()
 
@@ -78,15 +81,20 @@ class Stream:
         self._done[child] = through
         return True
 
-    def settle(self) -> bool:
+    def settle(self, *, skips_silence: bool = False) -> bool:
         """Everything is final with which all are done, here and below; whether that has grown.
 
         What clients here are not done with stays as they were given it: a copy would be one more.
+
+        Args:
+            skips_silence: whether all are done with silence that nobody was told of.
         """
         self.knowledge.condense(self.subend.done)
         done = [*map(self.done_by, self.children)]
         if self._has_subend:
-            done.append(self.subend.done)
+            is_skipping = skips_silence and self.held is None
+            subend, knowledge = self.subend, self.knowledge
+            done.append(subend.done_with(knowledge) if is_skipping else subend.done)
         if self.held is not None:
             done.append(self.held)
         return self.finish(min(done))
@@ -99,6 +107,12 @@ class Stream:
         for peer in list(self.curious):
             self.satisfy(peer, 0, through + 1)
         return True
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether events lie behind an unknown tick, without which nobody is done with them."""
+        knowledge = self.knowledge
+        return knowledge.events.last > knowledge.horizon(knowledge.final)
 
     # ------------------------------------------------------------ curiosity
 

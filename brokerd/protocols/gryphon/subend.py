@@ -47,6 +47,14 @@ class Subend:
         """Every client that is here is done with what is up to this tick."""
         return self._open[0].first - 1 if self._open else self.position
 
+    def done_with(self, knowledge: Knowledge) -> int:
+        """The same, and the silence behind it, whatever it waits for in total order."""
+        if self._open:
+            return self.done
+        through = knowledge.horizon(self.position)
+        event = knowledge.events.after(self.position)
+        return through if event is None else min(through, event - 1)
+
     def expect(self, through: int) -> None:
         """There is something up to this tick; what of it is unknown is asked for at once."""
         self._expected = max(self._expected, through)

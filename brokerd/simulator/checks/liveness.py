@@ -10,7 +10,8 @@ when no direction between them is broken. Demanded, within the same time as afte
   or not, unless "done" means less. (What is done is said of whole runs: one publication that
   somebody unreached wants keeps its neighbours waiting. So does one for a subscription that has
   ended since: its home lets it pass.)
-- the start of every subscription: what it cannot be confirmed by stands in its tags.
+- the start of every subscription, unless its protocol has it wait for who is not reached: what
+  it cannot be confirmed by otherwise stands in its tags.
 
 Brokers that had not recovered yet when the links broke may be let off: whoever could teach them
 may be one with which they have no session that is of use. Nothing is demanded of their publishers,
@@ -68,7 +69,7 @@ class WhileBroken:
             home = clients[subscriber].broker
             if home in self._let_off or subscriber in self._cluster.held:
                 continue
-            if not started:
+            if not started and self._reach.starts(home):
                 yield f"{subscriber}/{number} has not started"
             for publisher, missing in lacking if started else ():
                 source = clients[publisher].broker

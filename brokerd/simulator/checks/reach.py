@@ -33,6 +33,10 @@ class Reach:
             found = self._known[pair] = self._find(source, home)
         return found
 
+    def starts(self, home: BrokerNumber) -> bool:
+        """Whether a subscription at a broker must start."""
+        return True
+
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """Whether publishers at a broker are told that what they publish is done.
 

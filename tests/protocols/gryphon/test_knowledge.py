@@ -103,11 +103,6 @@ def check_questions(knowledge, values):
         events = [t for t in range(after, SIZE) if values[t] == "D"]
         assert ([*part.sequences] if part else []) == events
         assert knowledge.events.ticks(after, SIZE) == events
-        if values[after] != "Q" and after > final:
-            start = after
-            while start - 1 > final and values[start - 1] == "S":
-                start -= 1
-            assert knowledge.bracket(after) == start
 
 
 @given(truths.filter(bool), told, st.data())

@@ -44,17 +44,17 @@ Message = TypeVar("Message")
 
 
 class One:
-    """One broker of p1-b1, b1-s1, b1-s2 with sessions to all its neighbours.
+    """One broker of p1-b1, b1-s1, b1-s2 with sessions to all its neighbours, without filters.
 
     Args:
         log: what it finds of its log; none: it starts for the first time.
     """
 
     def __init__(self, broker: int, log: Sequence[bytes] = (), **parameters: Any) -> None:
+        chosen = GryphonParameters(**{"filters": False, **parameters})
         self.core = make_protocol(
-            "gryphon", broker, cells(*TWO_SUBENDS), GryphonParameters(**parameters),
-            decode_attribute_table,
-        )  # fmt: skip
+            "gryphon", broker, cells(*TWO_SUBENDS), chosen, decode_attribute_table
+        )
         self.now_ns = 0
         self.said: list[Effect] = []
         ends = LogEnds(1, 1 + len(log))

@@ -53,6 +53,7 @@ def restarted_with_a_clock(
     """
     story = Story(pubends=1, **parameters)
     subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
     broker = story.cluster.broker("p1")
     clock = ClockAt(1_000_000)
     broker.broker._wall_clocks = clock  # type: ignore[assignment]
@@ -126,6 +127,7 @@ def test_an_event_that_a_crash_took_is_nobodys_and_one_that_it_left_is_published
     """Its publisher, who was not told of it, sends it again: it comes once both times."""
     story = Story(pubends=1)
     subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
     sent = story.publish(2)
     broker = story.cluster.broker("p1").broker
     sent.append(story.cluster.publish("p1", kind="a"))
@@ -153,8 +155,9 @@ def published_again_after_its_ack_was_lost(pause_s: float) -> tuple[int, int]:
     Args:
         pause_s: until its broker dies; after a second the event is no longer in the log.
     """
-    story = Story(pubends=1)
+    story = Story(pubends=1, filters=False)
     story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
     story.publish(2)
     link = story.cluster.link("p-p1", "p1").absorb("in")
     story.publish(1, pause_s=pause_s)
@@ -216,6 +219,7 @@ def full_disk(*, dies: bool) -> Story:
     """A pubend's disk has no room for a while; `dies`: and its broker does not live to see it."""
     story = Story(pubends=1)
     subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
     sent = story.publish(2)
     broker = story.cluster.broker("p1")
     lane = broker.broker.disk.log_lane

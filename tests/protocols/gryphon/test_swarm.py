@@ -31,9 +31,14 @@ BY_STORIES = (
     "M12-sideways-again",
     "asked-beside-again",
     *(bug for _, bug, _ in SEEN.values()),
+    "begins-before-it-is-held-against",
+    "M13-older-filter-kept",
+    "filtered-for-one-cell-told-to-another",
+    "acks-wait-for-what-nobody-wants",
+    "bracket-ends-at-what-nobody-wants",
 )
-"""Those behind the first one: see the stories of cells, of total order, of questions, losses and
-restarts; and those of whole checks."""
+"""Those behind the first one: see the stories of cells, of total order, of questions, losses,
+restarts and filters; and those of whole checks."""
 BUDGET = 40
 EARLY = (4, 8)
 """Short seeds that see most of them."""

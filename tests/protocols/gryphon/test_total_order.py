@@ -134,7 +134,9 @@ def everybody(story: TotalStory, rounds: int) -> list[Any]:
 
 def an_event_soon_after_others(percent: int) -> None:
     """Nobody asks within 400 ms here; so without it one waits for the others' next events."""
-    story = TotalStory(doubt_curiosity_ns=400 * MILLISECOND_NS, silence_percent=percent)
+    story = TotalStory(
+        doubt_curiosity_ns=400 * MILLISECOND_NS, silence_percent=percent, filters=False
+    )
     sent = everybody(story, 6)
     sent += [story.cluster.publish(name, kind="a") for name in ("p1", "b1", "s1", "s2")]
     story.cluster.run_for(0.02)

@@ -45,10 +45,11 @@ CONNECT = Connect(True, 1, 1, 0, ())
 BLOB = encode_attributes({"kind": "a"})
 
 
-def core_of(broker: int, ends: LogEnds | None = None) -> DeliveryProtocol:
+def core_of(broker: int, ends: LogEnds | None = None, *, filters: bool = False) -> DeliveryProtocol:
     """A core of the path of three brokers, which has started."""
+    parameters = GryphonParameters(filters=filters)
     core = make_protocol(
-        "gryphon", broker, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attribute_table
+        "gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attribute_table
     )
     core.handle(Started(1, False, {}, {LOG: ends or LogEnds()}), 0)
     return core

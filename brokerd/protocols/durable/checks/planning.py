@@ -22,7 +22,9 @@ class DurablePlanning(GryphonPlanning):
         """See ProtocolPlanning: small batches, so that a few events make several."""
         chosen = super().options(seed, parameters, long=long, simple=simple)
         random = Random(f"durable {seed}")
-        options: DurableParameters = replace(chosen, order="publisher", silence_percent=0)
+        options: DurableParameters = replace(
+            chosen, order="publisher", silence_percent=0, filters=False
+        )
         if long:
             return options
         return replace(

@@ -22,8 +22,13 @@ class GryphonReach(Reach):
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
         """See Reach."""
-        if not self._parameters.is_total:
-            return super().reaches(source, home)
+        return self._is_whole(home) if self._parameters.is_total else super().reaches(source, home)
+
+    def starts(self, home: BrokerNumber) -> bool:
+        """See Reach: with filters a subscription waits for all pubends."""
+        return self._is_whole(home) if self._parameters.filters else super().starts(home)
+
+    def _is_whole(self, home: BrokerNumber) -> bool:
         topology = self._graph.topology
         hosts = [n for n in self._graph.present if hosts_clients(topology, n)]
         return all(super(GryphonReach, self).reaches(each, home) for each in hosts)

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Connected, PublishAcknowledged
-from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.identity import BrokerNumber, Peer, SourceId, StreamId
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
+from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.intervals import IntervalSet
 from brokerd.protocols.gryphon.messages import Done, Events, Silent
@@ -60,11 +61,12 @@ class _Log:
 class GhostChecks(ProtocolChecks):
     """See ProtocolChecks; rules are those of the protocol's document.
 
-    - silent event: nobody knows or says that a tick is silent that is an event (I1);
+    - silent event: nobody knows or says that a tick is silent that is an event which somebody
+      below wants, and is not done with (I1);
     - other event: an event is everywhere what it is on disk (I2);
     - unborn: nothing is known of ticks behind a pubend's last event on disk (I3);
     - tick order, tick reused: a pubend's ticks increase, through restarts (I4);
-    - final early: no broker takes a tick for final with which somebody below is not done (I6);
+    - final early: no broker takes an event for final with which somebody below is not done (I6);
     - acknowledged early: a publisher is told of what is on disk (I12);
     - curiosity, ranges: nobody waits for what is known; ranges are canonical (I9, I13).
     """
@@ -78,6 +80,7 @@ class GhostChecks(ProtocolChecks):
         self._done: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._reserved: dict[BrokerNumber, int] = {}
         self._reserving: dict[tuple[int, int, int], int] = {}
+        self._wants = GhostFilters(world)
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
 
     def step(
@@ -85,6 +88,7 @@ class GhostChecks(ProtocolChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         self._take_durable(broker, event)
+        self._wants.step(broker, event, effects)
         for effect in effects:
             if type(effect) is Append and effect.log == LOG:
                 assert effect.token is not None, f"{effect} is not waited for"
@@ -127,11 +131,14 @@ class GhostChecks(ProtocolChecks):
         self._done[key] = max(through, self._done.get(key, 0))
 
     def _check_final(self, broker: BrokerView, stream: Stream) -> None:
-        for number in self._hosts_below(broker.number, stream.identity.broker):
-            done = self._done.get((number, stream.identity), 0)
-            if stream.knowledge.final > done:
-                what = f"{broker.name}, {tuple(stream.identity)}: {stream.knowledge.final}"
-                raise InvariantViolated("final early", f"{what}, and {number} has {done}")
+        identity, final = stream.identity, stream.knowledge.final
+        log = self._logs.get(identity, _Log())
+        for number in self._hosts_below(broker.number, identity.broker):
+            done = self._done.get((number, identity), 0)
+            for tick in log.within(done + 1, final + 1) if final > done else ():
+                if self._wants.wants(number, identity, tick, log.events[tick][2]):
+                    what = f"{broker.name}, {tuple(identity)}: {final}"
+                    raise InvariantViolated("final early", f"{what}, and {number} lacks {tick}")
 
     def _hosts_below(self, broker: BrokerNumber, origin: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """The brokers with clients that a stream comes to over the cell of this one."""
@@ -175,13 +182,14 @@ class GhostChecks(ProtocolChecks):
     # ------------------------------------------------------------ what brokers know and say
 
     def _look_at(self, broker: BrokerView, stream: Stream) -> None:
-        knowledge, log = stream.knowledge, self._logs.get(stream.identity, _Log())
+        knowledge = stream.knowledge
         what = f"{broker.name}, {tuple(stream.identity)}"
         self._check_born(what, stream.identity, knowledge.highest)
         for start, end in knowledge.known:
             low = max(start, knowledge.final + 1)
             if low < end:
-                self._compare(what, log, low, end, knowledge.events.within(low, end))
+                run = knowledge.events.within(low, end)
+                self._compare(what, stream.identity, broker.number, low, end, run)
         for name, ranges in _range_sets(stream):
             _check_canonical(f"{what}, {name}", ranges)
         if any(knowledge.known.within(*each) for each in stream.asked):
@@ -194,21 +202,19 @@ class GhostChecks(ProtocolChecks):
         if tick > last:
             raise InvariantViolated("unborn", f"{what} knows {tick}, behind {last}")
 
-    def _check_said(self, broker: BrokerView, peer: object, message: object) -> None:
+    def _check_said(self, broker: BrokerView, peer: Peer, message: object) -> None:
         what = f"{broker.name} to {peer}"
-        if type(message) is Events:
+        if type(message) is Events and isinstance(peer, int):
             self._check_born(what, message.run.source, message.end - 1)
-            log = self._logs.get(message.run.source, _Log())
             low = max(message.start, message.final + 1)
             if low < message.end:
                 run = message.run.after(low - 1)
-                self._compare(what, log, low, message.end, run)
-        elif type(message) is Silent:
-            log = self._logs.get(message.stream, _Log())
+                self._compare(what, message.run.source, peer, low, message.end, run)
+        elif type(message) is Silent and isinstance(peer, int):
             for start, end in message.ranges:
                 low = max(start, message.final + 1)
                 if low < end:
-                    self._compare(what, log, low, end, None)
+                    self._compare(what, message.stream, peer, low, end, None)
         elif type(message) is PublishAcknowledged:
             source = self._sources.get((broker.number, str(peer)))
             if source is not None and message.last > self._durable.get(source, 0):
@@ -217,17 +223,34 @@ class GhostChecks(ProtocolChecks):
             self._sources[broker.number, str(peer)] = message.source
 
     def _compare(
-        self, what: str, log: _Log, start: int, end: int, run: PublicationRun | None
+        self,
+        what: str,
+        identity: StreamId,
+        whose: BrokerNumber,
+        start: int,
+        end: int,
+        run: PublicationRun | None,
     ) -> None:
-        """What is said of [start, end) is what is on disk."""
+        """What a broker knows of [start, end), or is told, is what it needs of what is on disk."""
         told = _ghosts(run) if run is not None else {}
+        log = self._logs.get(identity, _Log())
         for tick in log.within(start, end):
-            if tick not in told:
+            if tick not in told and self._is_needed(whose, identity, tick, log.events[tick][2]):
                 raise InvariantViolated("silent event", f"{what}: {tick} {log.events[tick][:2]}")
         for tick, ghost in told.items():
             if log.events.get(tick) != ghost:
                 kept = log.events.get(tick, ("nothing",))[:2]
                 raise InvariantViolated("other event", f"{what}: {tick} {ghost[:2]} is {kept}")
+
+    def _is_needed(self, whose: BrokerNumber, identity: StreamId, tick: int, blob: bytes) -> bool:
+        """Whether somebody at a broker or below it is owed an event."""
+        if whose == identity.broker:
+            return True
+        return any(
+            self._done.get((number, identity), 0) < tick
+            and self._wants.wants(number, identity, tick, blob)
+            for number in self._hosts_below(whose, identity.broker)
+        )
 
 
 def _ghosts(run: PublicationRun) -> Mapping[int, _Ghost]:

@@ -14,6 +14,9 @@ from brokerd.simulator.world.clock import MILLISECOND_NS
 TOTAL = 0.3
 """Share of the seeds that ask for total order."""
 
+FILTERS = 0.85
+"""Share of the seeds in which brokers hold back what nobody below them wants."""
+
 
 def tree_of_cells(
     names: Sequence[str],
@@ -92,7 +95,13 @@ class GryphonPlanning(ProtocolPlanning):
         pubends = random.choice((1, 2, 4))
         ordering = Random(f"order of gryphon {seed}")
         order = Order.TOTAL if ordering.random() < TOTAL else Order.PUBLISHER
-        chosen: GryphonParameters = replace(parameters, pubends=pubends, order=order.value)
+        filters = Random(f"filters of gryphon {seed}").random() < FILTERS
+        chosen: GryphonParameters = replace(
+            parameters,
+            pubends=pubends,
+            order=order.value,
+            filters=filters,
+        )
         if long:
             return chosen
         repetition_ns = random.choice((30, 80, 200)) * MILLISECOND_NS
@@ -115,7 +124,7 @@ class GryphonPlanning(ProtocolPlanning):
         """See ProtocolPlanning: an event that nobody has asked for is missed by its pubend."""
         chosen: GryphonParameters = parameters
         return (
-            chosen.ack_expected_ns
+            2 * chosen.ack_expected_ns
             + chosen.ack_expected_check_ns
             + 2 * chosen.nack_repetition_limit_ns
             + 8 * chosen.ack_interval_ns

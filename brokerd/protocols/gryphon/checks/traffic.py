@@ -75,7 +75,8 @@ class TrafficChecks(ProtocolChecks):
                 ranges = ((message.start, message.end),)
                 self._take_answer(broker, effect.peer, message.run.source, ranges, message.again)
             elif type(message) is Silent:
-                self._take_answer(broker, effect.peer, message.stream, message.ranges, again=True)
+                again = message.again
+                self._take_answer(broker, effect.peer, message.stream, message.ranges, again)
             elif type(message) is Done:
                 self._check_done(broker, effect.peer, message)
             if type(event) is MessageReceived and isinstance(event.peer, int):

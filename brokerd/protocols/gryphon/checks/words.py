@@ -10,8 +10,13 @@ from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
+    Beginnings,
     Done,
     Events,
+    FilterChange,
+    FilterSet,
+    FilterVersion,
+    FilterVersions,
     LinkStatus,
     Nack,
     Silent,
@@ -38,8 +43,21 @@ class GryphonWording(Wording):
                 ticks = ",".join(self.tick(run.source, tick) for tick in run.sequences)
                 within = self.listed(run.source, ((start, end),))
                 return f"events {which} {self.stream(run.source)} {within} at {ticks}"
-            case Silent(stream=stream, ranges=ranges):
-                return f"silence {self.stream(stream)} {self.listed(stream, ranges)}"
+            case Silent(stream=stream, ranges=ranges, again=again):
+                when = "" if again else "first "
+                return f"silence {when}{self.stream(stream)} {self.listed(stream, ranges)}"
+            case FilterVersions(versions=versions, lacking=lacking):
+                lacks = " ".join(self.name(broker) for broker in lacking) or "none"
+                return f"filters {' '.join(map(self.version, versions))}, lacks {lacks}"
+            case FilterSet(version=version, predicates=predicates):
+                return f"filter {self.version(version)} of {len(predicates)} predicates"
+            case FilterChange(version=version, added=added, removed=removed):
+                return f"filter {self.version(version)}, {len(added)} more, {len(removed)} less"
+            case Beginnings(beginnings=beginnings):
+                begun = [
+                    (self.version(each.version), self.name(each.broker)) for each in beginnings
+                ]
+                return f"begins {' '.join(f'{filter_} at {name}' for filter_, name in begun)}"
             case Nack(stream=stream, ranges=ranges):
                 return f"nack {self.stream(stream)} {self.listed(stream, ranges)}"
             case Done(cell=cell, through=through):
@@ -56,6 +74,10 @@ class GryphonWording(Wording):
         """See Wording: as their publishers have numbered them."""
         origins = ((each.source, each.sequences[0], each.sequences[-1]) for each in run.origins)
         return self.ranges(tuple(origins))
+
+    def version(self, version: FilterVersion) -> str:
+        """One version of one broker's filter."""
+        return f"{self.name(version.broker)}/{version.incarnation}.{version.number}"
 
     def stream(self, stream: StreamId) -> str:
         """One stream."""

@@ -112,10 +112,17 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
             name, _, number = key.rpartition("/")
             local = OwnSubscription(name, int(number), read_predicate(row))
-            self._client(name).subscriptions[local.number] = local
-            self._start(local)
+            client = self._client(name)
+            client.subscriptions[local.number] = local
+            self._take_over(client, local, recovered)
         for name in self._clients:
             self._linger(name)
+
+    def _take_over(
+        self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """A subscription of an earlier incarnation goes on."""
+        self._start(local)
 
     def check_run(self, run: PublicationRun, peer: Peer) -> None:
         """Make sure that all attributes of a run can be read.
@@ -232,8 +239,12 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
                 self.windows.give_up(local)
         self.memo.forget()
         self._on_ended(over)
-        keys = [f"{client.name}/{local.number}" for local in over]
-        self._disk.commit([Change(SUBSCRIPTIONS, key, None) for key in keys], then)
+        rows = [row for local in over for row in self._rows_over(f"{client.name}/{local.number}")]
+        self._disk.commit(rows, then)
+
+    def _rows_over(self, key: str) -> Sequence[Change]:
+        """What takes a subscription off the disk."""
+        return (Change(SUBSCRIPTIONS, key, None),)
 
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
         """These subscriptions have ended; nothing more is matched with them."""

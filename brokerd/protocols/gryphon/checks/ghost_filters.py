@@ -1,0 +1,89 @@
+"""What subscribers are owed of each stream, from what is on the disks of their brokers.
+
+A subscription is owed the events that it matches behind the ticks where it has begun, whatever
+any broker knows of any filter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.predicate import Predicate
+from brokerd.protocols.gryphon.own_filter import BEGINS
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.interface import Change, Commit, Effect, Event, Persisted, Started
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.predicate_rows import read_predicate
+from brokerd.simulator.checks.protocol_checks import CheckedWorld
+from brokerd.simulator.world.views import BrokerView
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Of one broker: what each subscription matches, and where it has begun."""
+
+    predicates: dict[str, Predicate] = field(default_factory=dict)
+    begins: dict[str, dict[BrokerNumber, Sequence[int]]] = field(default_factory=dict)
+
+    def take(self, table: str, key: str, value: Any) -> None:
+        if value is None:
+            self.predicates.pop(key, None)
+            self.begins.pop(key, None)
+        elif table == SUBSCRIPTIONS:
+            self.predicates[key] = read_predicate(value)
+        else:
+            self.begins[key] = {broker: ticks for broker, *ticks in value}
+
+
+class GhostFilters:
+    """The subscriptions of all brokers."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        parameters: GryphonParameters = world.parameters
+        self._is_on = parameters.filters
+        self._world = world
+        self._rows: dict[BrokerNumber, _Rows] = {}
+        self._writing: dict[tuple[int, int, int], list[Change]] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """A core has handled an event."""
+        if not self._is_on:
+            return
+        if type(event) is Persisted:
+            key = broker.number, broker.incarnation, event.token
+            self._take(broker.number, self._writing.pop(key, ()))
+        elif type(event) is Started:
+            self._rows.pop(broker.number, None)
+            self._writing = {k: v for k, v in self._writing.items() if k[0] != broker.number}
+            for table in (SUBSCRIPTIONS, BEGINS):
+                rows = event.recovered.get(table, {}).items()
+                self._take(broker.number, [Change(table, key, value) for key, value in rows])
+        for effect in effects:
+            if type(effect) is Commit and effect.token is not None:
+                changes = [c for c in effect.changes if c.table in (SUBSCRIPTIONS, BEGINS)]
+                if changes:
+                    key = broker.number, broker.incarnation, effect.token
+                    self._writing.setdefault(key, []).extend(changes)
+
+    def _take(self, broker: BrokerNumber, changes: Sequence[Change]) -> None:
+        rows = self._rows.setdefault(broker, _Rows())
+        for change in changes:
+            rows.take(change.table, change.key, change.value)
+
+    def wants(self, host: BrokerNumber, stream: StreamId, tick: int, blob: bytes) -> bool:
+        """Whether a subscription at a broker is owed an event, unless it is done with it."""
+        rows = self._rows.get(host) if self._is_on else None
+        if rows is None:
+            return not self._is_on
+        for key, begins in rows.begins.items():
+            if stream.broker == host:
+                begin = 0
+            elif stream.broker in begins:
+                begin = begins[stream.broker][stream.publisher]
+            else:
+                continue
+            wanted = rows.predicates.get(key)
+            if begin < tick and wanted is not None and self._world.oracle.wants(wanted, blob):
+                return True
+        return False

@@ -1,0 +1,284 @@
+"""What brokers tell each other of filters, so that every event travels behind them.
+
+Whoever tells a neighbour of an event has told it before, in the same session, of every filter
+that the event's pubend had when it gave the event its tick. So no broker holds an event against
+a filter that is older than that, and silence that is said of it is silence for everybody who is
+owed it.
+
+Paper: none; [GD02] §2 leaves filters that change to others. Sessions are in order, so no message
+carries versions of filters.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.predicate import Predicate
+from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.messages import (
+    Beginning,
+    Beginnings,
+    FilterChange,
+    FilterSet,
+    FilterVersion,
+    FilterVersions,
+    Named,
+)
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import MessageHandler
+
+FILTERED: Final = "filtered"
+"""Per broker, the version of its filter against which events here were held."""
+
+_TESTS_PER_MESSAGE: Final = 256
+
+
+class Exchange:
+    """The filters of all brokers at one of them, and what it tells its neighbours of them.
+
+    Args:
+        has_session: whether anything can be said to a neighbour now.
+        given: the last tick that each pubend of this broker has given.
+        on_beginning: somebody's pubends hold events against a filter of this broker.
+        on_less: less is wanted of what is known here.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        routes: Routes,
+        table: FilterTable,
+        disk: Durability,
+        *,
+        has_session: Callable[[BrokerNumber], bool],
+        given: Callable[[], Sequence[int]],
+        on_beginning: Callable[[Beginning], None],
+        on_less: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._routes = routes
+        self._table = table
+        self._disk = disk
+        self._machine = disk.machine
+        self._has_session = has_session
+        self._given = given
+        self._on_beginning = on_beginning
+        self._on_less = on_less
+        self._beginnings: dict[tuple[BrokerNumber, BrokerNumber], Beginning] = {}
+        self._parts: dict[
+            tuple[BrokerNumber, BrokerNumber], tuple[FilterVersion, dict[int, Predicate]]
+        ] = {}
+        self._unwritten: dict[BrokerNumber, FilterVersion] = {}
+        self._is_writing = False
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes which message of a neighbour."""
+        return {
+            FilterVersions: self._on_versions,
+            FilterSet: self._on_set,
+            FilterChange: self._on_change,
+            Beginnings: self._on_beginnings,
+        }
+
+    def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start with what an earlier incarnation held its events against: nobody knows what it is.
+
+        Its own filter begins with nothing in it.
+        """
+        if not self._table.is_on:
+            return
+        for key, (theirs, number) in recovered.get(FILTERED, {}).items():
+            version = FilterVersion(int(key), theirs, number)
+            self._table.replace(version, None)
+            self._answer(version)
+        if self._broker in self._table:
+            self._table.replace(FilterVersion(self._broker, incarnation, 1), {})
+
+    # ------------------------------------------------------------ telling
+
+    def met(self, peer: BrokerNumber) -> None:
+        """A neighbour has a session: it hears of filters before it hears of any event."""
+        if not self._table.is_on:
+            return
+        for key in [key for key in self._parts if key[0] == peer]:
+            del self._parts[key]
+        self._machine.send(peer, self._versions(self._table.versions()))
+        towards = [each for each in self._beginnings.values() if self._is_for(peer, each)]
+        if towards:
+            self._machine.send(peer, Beginnings(tuple(towards)))
+
+    def change(self, added: Predicate | None, removed: Sequence[int]) -> int:
+        """The clients of this broker want more, or less; returns the number of the version.
+
+        Args:
+            removed: the numbers of the versions in which these predicates came.
+        """
+        broker, incarnation, before = self._table.version(self._broker)
+        number = before + 1
+        version = FilterVersion(broker, incarnation, number)
+        named = () if added is None else (Named(number, added),)
+        self._table.change(version, dict(named), removed)
+        self._tell(FilterChange(version, named, tuple(removed)))
+        return number
+
+    def _tell(self, message: Any, but: BrokerNumber | None = None) -> None:
+        for peer in self._routes.neighbours:
+            if peer != but and self._has_session(peer):
+                self._machine.send(peer, message)
+
+    def _versions(self, versions: Sequence[FilterVersion]) -> FilterVersions:
+        lacking = [each.broker for each in versions if not self._knows(each.broker)]
+        return FilterVersions(tuple(versions), tuple(lacking))
+
+    def _knows(self, broker: BrokerNumber) -> bool:
+        return self._table.predicates(broker) is not None
+
+    def _tell_set(self, broker: BrokerNumber, peers: Iterable[BrokerNumber]) -> None:
+        version, predicates = self._table.version(broker), self._table.predicates(broker)
+        assert predicates is not None, f"{version} is not known"
+        messages = [
+            FilterSet(version, part, is_last)
+            for part, is_last in _in_parts([Named(*each) for each in predicates.items()])
+        ]
+        for peer in peers:
+            for message in messages:
+                self._machine.send(peer, message)
+
+    # ------------------------------------------------------------ hearing
+
+    def _on_versions(self, peer: BrokerNumber, message: FilterVersions) -> None:
+        for version in message.versions:
+            self._check(peer, version)
+        if any(broker not in self._table for broker in message.lacking):
+            raise RemoteProtocolError(peer, f"lacks filters of {message.lacking}"[:300])
+        newer = [each for each in message.versions if each > self._table.version(each.broker)]
+        for version in newer:
+            self._table.replace(version, None)
+        if newer:
+            self._tell(self._versions(newer), but=peer)
+            self._hold_against(newer)
+        for version in message.versions:
+            is_behind = version < self._table.version(version.broker)
+            if self._knows(version.broker) and (is_behind or version.broker in message.lacking):
+                self._tell_set(version.broker, (peer,))
+
+    def _on_set(self, peer: BrokerNumber, message: FilterSet) -> None:
+        version = message.version
+        self._check(peer, version)
+        key = peer, version.broker
+        begun = self._parts.pop(key, None)
+        predicates = begun[1] if begun is not None and begun[0] == version else {}
+        predicates.update(message.predicates)
+        if not message.is_last:
+            self._parts[key] = version, predicates
+            return
+        ours = self._table.version(version.broker)
+        if version > ours or (version == ours and not self._knows(version.broker)):
+            self._table.replace(version, predicates)
+            others = [each for each in self._routes.neighbours if each != peer]
+            self._tell_set(version.broker, filter(self._has_session, others))
+            if version > ours:
+                self._hold_against((version,))
+            self._on_less()
+
+    def _on_change(self, peer: BrokerNumber, message: FilterChange) -> None:
+        version = message.version
+        self._check(peer, version)
+        ours = self._table.version(version.broker)
+        if version <= ours:
+            return
+        follows = version == ours._replace(number=ours.number + 1)
+        if follows and self._knows(version.broker):
+            known = self._table.predicates(version.broker) or {}
+            if any(each.number in known for each in message.added):
+                raise RemoteProtocolError(peer, f"adds to {version} what it has"[:300])
+            self._table.change(version, dict(message.added), message.removed)
+            self._tell(message, but=peer)
+            if message.removed:
+                self._on_less()
+            if not message.added:
+                return
+        else:
+            self._table.replace(version, None)
+            self._tell(self._versions((version,)))
+        self._hold_against((version,))
+
+    def _check(self, peer: BrokerNumber, version: FilterVersion) -> None:
+        """Versions are of brokers with clients, and of this one no newer than its own.
+
+        Raises:
+            RemoteProtocolError: they are not.
+        """
+        broker = version.broker
+        is_ours = broker == self._broker and broker in self._table
+        if broker not in self._table or (is_ours and version > self._table.version(broker)):
+            raise RemoteProtocolError(peer, f"there is no filter {tuple(version)}")
+
+    # ------------------------------------------------------------ where what was added begins
+
+    def _hold_against(self, versions: Iterable[FilterVersion]) -> None:
+        """Hold what is published from now on against these, also after a restart; then say so."""
+        if self._broker in self._table:
+            self._unwritten.update({each.broker: each for each in versions})
+            self._write()
+
+    def _write(self) -> None:
+        if self._is_writing or not self._unwritten:
+            return
+        versions, self._unwritten = [*self._unwritten.values()], {}
+        self._is_writing = True
+
+        def written() -> None:
+            self._is_writing = False
+            for version in versions:
+                self._answer(version)
+            self._write()
+
+        rows = [Change(FILTERED, str(each.broker), [*each[1:]]) for each in versions]
+        self._disk.commit(rows, written)
+
+    def _answer(self, version: FilterVersion) -> None:
+        self._take(Beginning(self._broker, version, tuple(self._given())))
+
+    def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> None:
+        for beginning in message.beginnings:
+            self._check(peer, beginning.version)
+            if beginning.broker not in self._table or len(beginning.ticks) != len(self._given()):
+                raise RemoteProtocolError(peer, f"no pubends begin with {beginning}"[:300])
+        for beginning in message.beginnings:
+            self._take(beginning, peer)
+
+    def _take(self, beginning: Beginning, peer: BrokerNumber | None = None) -> None:
+        key = beginning.broker, beginning.version.broker
+        known = self._beginnings.get(key)
+        if known is not None and known.version >= beginning.version:
+            return
+        self._beginnings[key] = beginning
+        ours = self._table.version(self._broker) if self._broker in self._table else None
+        if ours is not None and beginning.version[:2] == ours[:2]:
+            self._on_beginning(beginning)
+        for each in self._routes.neighbours:
+            if each != peer and self._has_session(each) and self._is_for(each, beginning):
+                self._machine.send(each, Beginnings((beginning,)))
+
+    def _is_for(self, peer: BrokerNumber, beginning: Beginning) -> bool:
+        """Whether a neighbour is nearer to whom it is for, or as near."""
+        whose = beginning.version.broker
+        nearer = (self._routes.towards(whose), self._routes.cell)
+        return whose != self._broker and self._routes.cell_of(peer) in nearer
+
+
+def _in_parts(predicates: Sequence[Named]) -> Iterator[tuple[tuple[Named, ...], bool]]:
+    """As many at once as go into a message, and whether these are the last ones."""
+    part: list[Named] = []
+    tests = 0
+    for each in predicates:
+        tests += sum(map(len, each.predicate.any_of))
+        if part and tests > _TESTS_PER_MESSAGE:
+            yield tuple(part), False
+            part, tests = [], 0
+        part.append(each)
+    yield tuple(part), True

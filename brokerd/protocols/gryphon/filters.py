@@ -1,0 +1,221 @@
+"""What is wanted below: the filters of all brokers with clients, and runs as each cell sees them.
+
+What a cell lacks of a stream is not kept: events that nobody behind it wants are silence for it,
+which is found out anew whenever something is told to it.
+
+Paper: [GD02] §2.1, §3.1 (ostreams); §2 leaves filters that change to others.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.predicate import EVERYTHING, DecodeAttributes, Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.messages import EVERYWHERE, FilterVersion
+from brokerd.protocols.gryphon.retained import RetainedEvents
+from brokerd.protocols.gryphon.routes import Cell, Routes
+from brokerd.protocols.parts.selection import RunSelection
+
+_EVERY_CELL: Final = -1
+
+
+@dataclass(slots=True)
+class _Filter:
+    """What the clients of one broker want; None: nobody knows, so it may be anything.
+
+    Attributes:
+        everything: how many of its predicates everything matches.
+    """
+
+    version: FilterVersion
+    predicates: dict[int, Predicate] | None = None
+    everything: int = 0
+
+
+class FilterTable:
+    """The filters of all brokers, as far as they are known at one of them.
+
+    The filter of a cell is the OR of those of all brokers behind it. Where one of these is not
+    known, everything passes.
+
+    Args:
+        is_on: otherwise everything passes everywhere.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        routes: Routes,
+        decode_attributes: DecodeAttributes,
+        *,
+        is_on: bool,
+    ) -> None:
+        self.is_on = is_on
+        self._broker = broker
+        self._towards = {host: routes.towards(host) for host in routes.hosts}
+        self._filters = {host: _Filter(FilterVersion(host, 0, 0)) for host in routes.hosts}
+        self._index: MatchingIndex[tuple[BrokerNumber, int]] = MatchingIndex()
+        self.memo: MatchMemo[tuple[BrokerNumber, int], int] = MatchMemo(
+            self._index, decode_attributes, conclude=self._cells_of
+        )
+        self._open = self._find_open()
+
+    # ------------------------------------------------------------ what is known of whom
+
+    def __contains__(self, broker: BrokerNumber) -> bool:
+        """Whether clients may be at a broker."""
+        return broker in self._filters
+
+    def versions(self) -> tuple[FilterVersion, ...]:
+        """The newest that is known of each broker."""
+        return tuple([each.version for each in self._filters.values()])
+
+    def version(self, broker: BrokerNumber) -> FilterVersion:
+        """The newest that is known of one."""
+        return self._filters[broker].version
+
+    def predicates(self, broker: BrokerNumber) -> Mapping[int, Predicate] | None:
+        """What its clients want, by number; None: that is not known."""
+        return self._filters[broker].predicates
+
+    def replace(self, version: FilterVersion, predicates: Mapping[int, Predicate] | None) -> None:
+        """A broker's clients want this, and nothing else; None: nobody knows."""
+        broker = version.broker
+        old = self._filters[broker].predicates or {}
+        for number in old:
+            self._take_out(broker, number)
+        self._filters[broker] = _Filter(version, None if predicates is None else {})
+        for number, predicate in (predicates or {}).items():
+            self._put_in(broker, number, predicate)
+        self._changed()
+
+    def change(
+        self, version: FilterVersion, added: Mapping[int, Predicate], removed: Iterable[int]
+    ) -> None:
+        """A broker's clients want more, or less, than in the version before."""
+        known = self._filters[version.broker]
+        assert known.predicates is not None, f"{version} of what is not known"
+        known.version = version
+        for number in removed:
+            if number in known.predicates:
+                self._take_out(version.broker, number)
+                del known.predicates[number]
+        for number, predicate in added.items():
+            self._put_in(version.broker, number, predicate)
+        self._changed()
+
+    def _put_in(self, broker: BrokerNumber, number: int, predicate: Predicate) -> None:
+        known = self._filters[broker]
+        assert known.predicates is not None, f"the filter of {broker} is not known"
+        known.predicates[number] = predicate
+        known.everything += predicate == EVERYTHING
+        if broker != self._broker:
+            self._index.add((broker, number), predicate)
+
+    def _take_out(self, broker: BrokerNumber, number: int) -> None:
+        known = self._filters[broker]
+        assert known.predicates is not None, f"the filter of {broker} is not known"
+        known.everything -= known.predicates[number] == EVERYTHING
+        if broker != self._broker:
+            self._index.remove((broker, number))
+
+    def _changed(self) -> None:
+        self.memo.forget()
+        self._open = self._find_open()
+
+    def _find_open(self) -> int:
+        if not self.is_on:
+            return _EVERY_CELL
+        found = 0
+        for broker, known in self._filters.items():
+            wants_all = known.predicates is None or known.everything
+            if broker != self._broker and wants_all:
+                found |= 1 << self._towards[broker]
+        return found
+
+    def _cells_of(self, keys: tuple[tuple[BrokerNumber, int], ...]) -> int:
+        found = 0
+        for broker, _ in keys:
+            found |= 1 << self._towards[broker]
+        return found
+
+    # ------------------------------------------------------------ what a cell wants
+
+    def wants_all(self, cell: Cell) -> bool:
+        """Whether everything passes to a neighbouring cell; EVERYWHERE: it does."""
+        return cell == EVERYWHERE or bool(self._open >> cell & 1)
+
+    def wants_any(self, cell: Cell) -> bool:
+        """Whether anything passes to a neighbouring cell."""
+        return self.wants_all(cell) or any(
+            known.predicates
+            for broker, known in self._filters.items()
+            if self._towards[broker] == cell
+        )
+
+    def select(self, run: PublicationRun) -> "Selection":
+        """The same run for each cell."""
+        return Selection(self, run)
+
+    def first_wanted(self, events: RetainedEvents, cell: Cell, after: int) -> int | None:
+        """The tick of the first event behind `after` that a cell wants."""
+        if self.wants_all(cell):
+            return events.after(after)
+        for run in events.runs_after(after):
+            start = bisect_right(run.sequences, after)
+            found = self.select(run).places(cell, range(start, len(run)))
+            for place in found:
+                return run.sequences[place]
+        return None
+
+    def last_wanted(self, events: RetainedEvents, cell: Cell, start: int, end: int) -> int | None:
+        """The tick of the last event in [start, end) that a cell wants."""
+        for run in events.runs_before(end):
+            if run.last < start:
+                return None
+            first, after = (bisect_left(run.sequences, tick) for tick in (start, end))
+            for place in self.select(run).places(cell, range(after - 1, first - 1, -1)):
+                return run.sequences[place]
+        return None
+
+
+class Selection:
+    """One run, as each cell sees it: matched once, and only where a cell may want a part of it."""
+
+    __slots__ = ("_masks", "_parts", "_run", "_table")
+
+    def __init__(self, table: FilterTable, run: PublicationRun) -> None:
+        self._table = table
+        self._run = run
+        self._parts: RunSelection | None = None
+        self._masks: list[int] | None = None
+
+    def wanted(self, cell: Cell) -> PublicationRun | None:
+        """What a cell wants of it; None where that is nothing."""
+        if self._table.wants_all(cell):
+            return self._run
+        contents = self._contents(cell)
+        if self._parts is None:
+            self._parts = RunSelection(self._run)
+        return self._parts.having(contents) if contents else None
+
+    def places(self, cell: Cell, among: range) -> Iterator[int]:
+        """Which of these places in the run hold what a cell wants."""
+        if self._table.wants_all(cell):
+            return iter(among)
+        contents = self._contents(cell)
+        if len(contents) == len(self._run.attribute_table):
+            return iter(among)
+        index, wanted = self._run.attribute_index, {*contents}
+        return (place for place in among if index[place] in wanted) if wanted else iter(())
+
+    def _contents(self, cell: Cell) -> list[int]:
+        """The places in the run's attribute table that a cell wants."""
+        if self._masks is None:
+            self._masks = self._table.memo.match_all(self._run.attribute_table)
+        return [place for place, mask in enumerate(self._masks) if mask >> cell & 1]

@@ -1,0 +1,174 @@
+"""What brokers below are told of streams: events, with the silence around them, and silence.
+
+What a child cell knows is nowhere kept. It is what is known here, seen through the filter of that
+cell: what it does not want is silence for it, and it is done with that.
+
+Paper: [GD02] §2.4, §3.1 (ostreams).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, in_messages_of
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.routes import Cell, Routes
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.parts.event_machine import EventMachine
+
+
+class Ostreams:
+    """All streams at one broker, as those below see them."""
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        routes: Routes,
+        parameters: GryphonParameters,
+        filters: FilterTable,
+        links: Links,
+        counters: dict[str, int],
+    ) -> None:
+        self._machine = machine
+        self._routes = routes
+        self._is_total = parameters.is_total
+        self._most = parameters.events_per_message
+        self._filters = filters
+        self._links = links
+        self._counters = counters
+        self._any = not parameters.events_per_message
+
+    def ways(
+        self, stream: Stream, onto: Cell
+    ) -> Iterator[tuple[Cell, Sequence[tuple[BrokerNumber, Cell]]]]:
+        """Whom to tell what is for all cells below, or for one of them and not sideways."""
+        down = self._links.down
+        if onto != EVERYWHERE:
+            yield onto, down(stream.identity, onto, sideways=False)
+            return
+        for cell in stream.children:
+            yield cell, down(stream.identity, cell)
+
+    def forward(
+        self, stream: Stream, run: PublicationRun, end: int, onto: Cell = EVERYWHERE
+    ) -> None:
+        """Tell all below of events for the first time, with the silence around them.
+
+        What goes sideways is told as it is known here, for others may want it of the receiver.
+        """
+        selection = self._filters.select(run)
+        for cell, ways in self.ways(stream, onto):
+            final = stream.done_by(cell)
+            wanted = selection.wanted(cell)
+            part = wanted.after(final) if wanted is not None else None
+            for peer, further in ways:
+                whose = cell
+                if further != EVERYWHERE:  # another cell may lack what this one is done with
+                    part, whose = run.after(final), EVERYWHERE
+                    final = stream.knowledge.final
+                if part is None:
+                    if wanted is None:
+                        self._tell_silence(stream, cell, peer, end)
+                    continue
+                start = self._bracket(stream, whose, peer, part.first, part.first)
+                self._counters["publications_forwarded"] += len(part)
+                self._tell(peer, Events(final, start, end, False, self._any, further, part))
+                stream.told[peer] = max(end, stream.told.get(peer, 0))
+                stream.satisfy(peer, start, end)
+
+    def _bracket(self, stream: Stream, cell: Cell, peer: BrokerNumber, tick: int, end: int) -> int:
+        """Where the silence up to `end` begins for one cell, as far as a broker of it was not told.
+
+        Args:
+            cell: EVERYWHERE: what anybody wants is none.
+            tick: of that range, or right behind it; a known one.
+
+        Paper: [GD02] §3.1 ("a D tick bracketed by silence").
+        """
+        run = stream.knowledge.known.run(tick)
+        assert run is not None, f"{tick} is unknown"
+        told = stream.told.get(peer, 0)
+        lowest = max(run[0], stream.knowledge.final + 1, told if told <= tick else 0)
+        events = stream.knowledge.events
+        before = self._filters.last_wanted(events, cell, lowest, end)
+        return lowest if before is None else before + 1
+
+    def forward_silence(self, stream: Stream, end: int) -> None:
+        """Tell all below of silence up to `end` for the first time, where that is waited for."""
+        for cell, ways in self.ways(stream, EVERYWHERE):
+            for peer, _ in ways:
+                self._tell_silence(stream, cell, peer, end)
+
+    def _tell_silence(self, stream: Stream, cell: Cell, peer: BrokerNumber, end: int) -> None:
+        """What a cell does not want is silence for it, for which others wait in total order."""
+        is_beside = self._routes.cell_of(peer) != cell
+        if not self._is_total or is_beside or not self._filters.wants_any(cell):
+            return
+        final = stream.done_by(cell)
+        start = self._bracket(stream, cell, peer, end - 1, end) if final < end - 1 else end
+        if start < end:
+            self._machine.send(peer, Silent(stream.identity, final, ((start, end),), again=False))
+            stream.told[peer] = max(end, stream.told.get(peer, 0))
+            stream.satisfy(peer, start, end)
+
+    def skip_unwanted(self, stream: Stream) -> None:
+        """A cell below is done with what it does not want behind what it is done with.
+
+        Paper: [GD02] §3.1 ("D ticks filtered can be immediately acked").
+        """
+        knowledge = stream.knowledge
+        for cell in stream.children if self._filters.is_on else ():
+            done = stream.done_by(cell)
+            through = knowledge.horizon(done)
+            if through > done:
+                wanted = self._filters.first_wanted(knowledge.events, cell, done)
+                stream.note_done(cell, through if wanted is None else min(through, wanted - 1))
+
+    def answer_wanted(self, stream: Stream, start: int, end: int) -> None:
+        """Tell those who have asked."""
+        for peer in list(stream.curious):
+            wanted = stream.wanted(peer, start, end)
+            if wanted:
+                self.answer(stream, peer, wanted)
+
+    def answer(self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]) -> None:
+        """Tell a broker what is in ranges that are known here."""
+        cell, silent = self._routes.cell_of(peer), []
+        final = stream.knowledge.final if cell == self._routes.cell else stream.done_by(cell)
+        for start, end in known:
+            stream.satisfy(peer, start, end)
+            run = stream.knowledge.events.within(start, end)
+            if run is not None and cell != self._routes.cell:
+                run = self._filters.select(run).wanted(cell)
+            if run is None:
+                silent.append((start, end))
+            else:
+                self._counters["resent_publications"] += len(run)
+                self._tell(peer, Events(final, start, end, True, self._any, EVERYWHERE, run))
+        if silent:
+            self._machine.send(peer, Silent(stream.identity, final, tuple(silent)))
+
+    def _tell(self, peer: BrokerNumber, message: Events) -> None:
+        """Send a message, as so many as have no more events each than they may."""
+        for each in [message] if self._any else in_messages_of(message, self._most):
+            self._machine.send(peer, each)
+
+    # ------------------------------------------------------------ what nobody wants
+
+    def let_go(self, stream: Stream) -> None:
+        """Forget events that nobody wants any more, and that nobody will be done with.
+
+        Behind an unknown tick that nobody will ask for, because nobody wants anything there.
+        """
+        events = stream.knowledge.events
+        wanted = {*events.ticks(stream.subend.done + 1, events.last + 1)}
+        for cell in stream.children:
+            done = stream.done_by(cell)
+            for run in events.runs_after(done):
+                part = self._filters.select(run).wanted(cell)
+                rest = part.after(done) if part is not None else None
+                wanted.update(rest.sequences if rest is not None else ())
+        events.keep_only(wanted)

@@ -1,0 +1,250 @@
+"""Filters between brokers: what is held back, what silence is then, and when none may be said.
+
+Paper: [GD02] §2.1, §3.1 (filters of ostreams); of filters that change it says nothing.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.config import SECOND_NS
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from brokerd.protocols.gryphon.messages import AckExpected, Events, Nack
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.gryphon_stories import Story, paper_cells
+
+
+def contents(kinds: str) -> list[tuple[bytes, bytes]]:
+    return [(encode_attributes({"kind": kind}), b"") for kind in kinds]
+
+
+def subscribe(story: Story, name: str, *kinds: str) -> Subscription:
+    """A subscription that has started."""
+    subscription = story.cluster.subscribe(name, " or ".join(f"kind = '{kind}'" for kind in kinds))
+    story.cluster.run_until_quiet()
+    return subscription
+
+
+def of_kind(sent: list[Published], kinds: str, wanted: str) -> list[Published]:
+    return [each for each, kind in zip(sent, kinds, strict=True) if kind in wanted]
+
+
+# ---------------------------------------------------------------- what is held back
+
+
+def a_thousand_between_two() -> None:
+    """1,000 events that s1 does not want between two that it does, before anybody has acked."""
+    story = Story(ack_interval_ns=60 * SECOND_NS)
+    one, every = subscribe(story, "s1", "b"), subscribe(story, "s2", "a", "b")
+    kinds = "b" + "a" * 1_000 + "b"
+    sent = []
+    for place in range(0, len(kinds), 20):
+        sent += story.cluster.publish_run("p1", contents(kinds[place : place + 20]))
+        story.cluster.run_for(0.001)
+    story.cluster.run_for(2)
+    assert one.received == [sent[0], sent[-1]]
+    assert every.received == sent
+    first, second = story.from_to("b1", "s1", Events)
+    assert len(first.run) == len(second.run) == 1
+    assert second.start <= first.end, "with all the silence between them"
+    assert not [m for *_, m in story.said if type(m) is Nack]
+
+
+def test_what_a_cell_does_not_want_is_the_silence_around_what_it_wants() -> None:
+    a_thousand_between_two()
+    with planted([MUTANTS["bracket-ends-at-what-nobody-wants"]]), pytest.raises(AssertionError):
+        a_thousand_between_two()
+
+
+def idle_for_a_minute() -> None:
+    story = Story()
+    none, every = subscribe(story, "s1", "b"), subscribe(story, "s2", "a")
+    sent = story.publish(60, pause_s=1)
+    story.settle()
+    assert (none.received, every.received) == ([], sent)
+    assert not story.from_to("b1", "s1", Events)
+    assert not [m for *_, m in story.said if type(m) in (AckExpected, Nack)]
+    assert not sum(story.cluster.broker(name).status().queued for name in ("p1", "b1", "s1", "s2"))
+
+
+def test_who_wants_nothing_for_a_minute_is_not_asked_for_acks() -> None:
+    idle_for_a_minute()
+    with planted([MUTANTS["acks-wait-for-what-nobody-wants"]]), pytest.raises(AssertionError):
+        idle_for_a_minute()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"events_per_message": 1}, {"order": "total"}])
+def test_each_gets_what_it_wants_however_events_are_told(parameters: dict[str, object]) -> None:
+    story = Story(**parameters)
+    subscribers = {name: subscribe(story, name, *kinds) for name, kinds in
+                   (("s1", "ac"), ("s2", "b"), ("b1", "c"))}  # fmt: skip
+    kinds = "abcab" * 8
+    sent = []
+    for place in range(0, 40, 4):
+        sent += story.cluster.publish_run("p1", contents(kinds[place : place + 4]))
+        story.cluster.run_for(0.03)
+    story.settle()
+    for name, wanted in (("s1", "ac"), ("s2", "b"), ("b1", "c")):
+        assert subscribers[name].received == of_kind(sent, kinds, wanted)
+    told = {len(m.run) for m in story.from_to("b1", "s1", Events)}
+    assert (told == {1}) == ("events_per_message" in parameters)
+    assert parameters == {"order": "total"} or not story.from_to("s1", "b1", Nack)
+
+
+def test_a_way_that_changes_between_two_events_that_are_wanted_costs_one_gap_at_most() -> None:
+    story = Story(topology=paper_cells(), pubends=1)
+    subscriber = subscribe(story, "s1", "b")
+    subscribe(story, "s2", "a")
+    link = story.cluster.link("b1", "s1")
+    ways = (change() for change in (link.cut, link.heal))
+    kinds = "abaa|aaab|aab"
+    sent = []
+    for kind in kinds:
+        if kind == "|":
+            next(ways)
+            continue
+        sent.append(story.cluster.publish("p1", kind=kind))
+        story.cluster.run_for(0.04)
+    story.settle()
+    assert subscriber.received == of_kind(sent, kinds.replace("|", ""), "b")
+    assert len(story.times_ms("s1", Nack)) <= 2
+
+
+# ---------------------------------------------------------------- subscriptions that come and go
+
+
+def test_a_subscription_gets_all_that_is_published_after_its_start_and_nothing_else() -> None:
+    """Silence was said of the same contents until then."""
+    story = Story()
+    subscribe(story, "s1", "b")
+    before = [story.cluster.publish("p1", kind=kind) for kind in "abab" * 10]
+    story.cluster.run_for(0.003)  # some of it is under way
+    late = subscribe(story, "s1", "a")
+    after = [story.cluster.publish("p1", kind=kind) for kind in "abab" * 10]
+    story.settle()
+    got = late.received
+    assert got[-20:] == of_kind(after, "abab" * 10, "a")
+    wanted_before = of_kind(before, "abab" * 10, "a")
+    assert got[:-20] == wanted_before[len(wanted_before) - len(got[:-20]) :]
+
+
+def test_a_subscription_starts_when_all_pubends_can_be_reached() -> None:
+    story = Story()
+    story.cluster.broker("s2").kill()
+    late = story.cluster.subscribe("s1", "kind = 'a'")
+    story.cluster.run_for(20)
+    story.publish(2)
+    assert not late.started
+    story.cluster.broker("s2").start()
+    story.cluster.run_for(5)
+    assert late.started
+    sent = story.publish(2)
+    story.settle()
+    assert late.received == sent
+
+
+def test_what_nobody_wants_any_more_is_not_told_any_more() -> None:
+    story = Story()
+    subscribe(story, "s2", "a")
+    ends = subscribe(story, "s1", "a")
+    story.publish(2)
+    story.settle()
+    story.cluster.unsubscribe(ends.client.name, ends.number)
+    story.cluster.run_until_quiet()
+    story.quiet_since()
+    story.publish(3)
+    story.settle()
+    assert not story.from_to("b1", "s1", Events)
+    assert len(story.from_to("b1", "s2", Events)) == 3
+
+
+def test_a_broker_on_the_way_that_restarts_holds_nothing_back_that_is_wanted() -> None:
+    """b1 comes back with no filters, again and again, while events flow."""
+    story = Story()
+    subscribers = subscribe(story, "s1", "b"), subscribe(story, "s2", "a")
+    kinds, sent = "ababab" * 10, []
+    for place, kind in enumerate(kinds):
+        if place % 6 == 5:
+            story.cluster.broker("b1").restart()
+        sent.append(story.cluster.publish("p1", kind=kind))
+        story.cluster.run_for(0.05)
+    story.settle()
+    assert [each.received for each in subscribers] == [of_kind(sent, kinds, k) for k in "ba"]
+
+
+# ---------------------------------------------------------------- filters that are older
+
+LEFT, RIGHT = ("b1", "b2"), ("c1", "c2")
+
+
+class TwoWays(Story):
+    """p1 to s1 over two cells of two; b2 and c2 do not hear of the second subscription."""
+
+    def __init__(self) -> None:
+        bundles = [("p1", "left"), ("left", "right"), ("right", "s1")]
+        members = {"left": LEFT, "right": RIGHT}
+        names = ["p1", *LEFT, *RIGHT, "s1"]
+        super().__init__(topology=tree_of_cells(names, bundles, members), pubends=1)
+        self.first = subscribe(self, "s1", "a")
+        self.cut = [("p1", "b2"), ("b1", "b2"), ("b2", "c1"), ("b1", "c2"), ("c1", "c2")]
+        for a, b in (*self.cut, ("c2", "s1")):
+            self.cluster.link(a, b).cut()
+        self.cluster.run_for(1)
+        self.second = self.cluster.subscribe("s1", "kind = 'b'")
+        self.cluster.run_for(1)
+        assert self.second.started
+
+    def check(self, kinds: str, sent: list[Published]) -> None:
+        self.cluster.link("c2", "s1").heal()
+        self.cluster.run_for(3)
+        self.settle()
+        assert self.first.received == of_kind(sent, kinds, "a")
+        assert self.second.received == of_kind(sent, kinds, "b")
+
+
+def a_pubend_comes_back_with_events() -> None:
+    story = TwoWays()
+    story.cluster.link("p1", "b1").absorb()
+    sent = story.cluster.publish_run("p1", contents("abb"))
+    story.cluster.run_for(0.1)
+    story.cluster.broker("p1").kill()
+    story.cluster.link("p1", "b1").heal()
+    story.cluster.link("p1", "b1").cut()
+    story.cluster.link("p1", "b2").heal()
+    story.cluster.broker("p1").start()
+    story.cluster.run_for(3)
+    sent += story.cluster.publish_run("p1", contents("aba"))
+    story.cluster.run_for(1)
+    story.check("abbaba", sent)
+
+
+def what_goes_sideways_is_for_others_too() -> None:
+    story = Story(topology=paper_cells(), pubends=1)
+    first, second = subscribe(story, "s1", "a"), subscribe(story, "s2", "b")
+    story.cluster.link("b1", "s1").cut()
+    story.cluster.link("p1", "b2").cut()
+    story.cluster.run_for(3)
+    sent = story.cluster.publish_run("p1", contents("abba"))
+    story.cluster.run_for(1)
+    assert story.from_to("b1", "b2", Events)
+    story.settle()
+    assert first.received == of_kind(sent, "abba", "a")
+    assert second.received == of_kind(sent, "abba", "b")
+
+
+@pytest.mark.parametrize(
+    "story, bug",
+    [
+        (a_pubend_comes_back_with_events, "M13-older-filter-kept"),
+        (a_pubend_comes_back_with_events, "begins-before-it-is-held-against"),
+        (what_goes_sideways_is_for_others_too, "filtered-for-one-cell-told-to-another"),
+    ],
+)
+def test_nobody_holds_an_event_against_an_older_filter(story: Callable[[], None], bug: str) -> None:
+    story()
+    with planted([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="silent event"):
+        story()
