@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 
 Role = Literal["broker", "client", "probe"]
 
