@@ -13,6 +13,7 @@ class DurableStory(Story):
 
     protocol = "durable"
     parameters = DurableParameters
+    filters = False
 
     def __init__(self, *bundles: str, **parameters) -> None:
         self.given: list[Deliver] = []
