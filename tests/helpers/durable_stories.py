@@ -1,6 +1,8 @@
 """Stories of durable subscriptions: whose client is away, and what its broker keeps of it."""
 
+from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Deliver
 from brokerd.simulator.world.cluster import Subscription
@@ -48,6 +50,16 @@ class DurableStory(Story):
     def taken(self, subscription: Subscription) -> dict:
         """How far a client says that it has come, which is changed here."""
         return subscription.client.core._progress._taken
+
+    def mode(self, subscription: Subscription, pubend: int = 0, at: str = "s1") -> Mode:
+        """Who feeds a subscription with what a pubend of p1 has, at its broker."""
+        subscriptions = self.core(at)._durable._all.values()
+        (local,) = (
+            each
+            for each in subscriptions
+            if (each.client, each.number) == (subscription.client.name, subscription.number)
+        )
+        return local.lane(StreamId(self.cluster.topology.number_of("p1"), pubend, 0)).mode
 
     def core(self, broker: str) -> Durable:
         core = self.cluster.broker(broker).broker.core

@@ -133,6 +133,7 @@ class Durable(Gryphon):
         super()._look_at(stream)
         self._durable.look_at(stream)
         self._release.settle(stream)
+        self._fetching.forget(stream.identity, self._release.through(stream.identity))
 
     # ------------------------------------------------------------ time
 

@@ -14,10 +14,11 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import ranges_of
+from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched
+from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.links import Links
-from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.retained import part_of
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
@@ -46,7 +47,7 @@ class Fetching:
         machine: EventMachine,
         broker: BrokerNumber,
         routes: Routes,
-        parameters: GryphonParameters,
+        parameters: DurableParameters,
         deadlines: DeadlineQueue[tuple[str, object]],
         counters: dict[str, int],
         streams: Callable[[StreamId], Stream],
@@ -63,6 +64,7 @@ class Fetching:
         self._links = links
         self._on_found = on_found
         self._wanted: dict[StreamId, Stream] = {}
+        self._lately = FetchedEvents(parameters.fetched_limit_bytes)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which message of a neighbour."""
@@ -75,6 +77,10 @@ class Fetching:
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
         """Have these ranges found; they all have been known here."""
         self._want(self._broker, identity, ranges)
+
+    def forget(self, identity: StreamId, through: int) -> None:
+        """Nobody here or below lacks anything of a stream up to a tick."""
+        self._lately.drop_through(identity, through)
 
     def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """A neighbour is there: what was asked for it may have been asked in vain."""
@@ -114,6 +120,8 @@ class Fetching:
         if parts:
             run = merge_runs(parts)
             self._answer(peer, identity, 0, ranges_of(run.sequences), run)
+        for part in self._lately.take(identity, left):
+            self._answer(peer, identity, 0, ranges_of(part.sequences), part)
         if not left:
             return
         if identity not in self._wanted:
@@ -191,6 +199,8 @@ class Fetching:
         stream = self._wanted.get(identity)
         if stream is None:
             return
+        if run is not None:
+            self._lately.add(run)
         for start, end in ranges:
             stream.answered(start, end)
         for asker in list(stream.curious):

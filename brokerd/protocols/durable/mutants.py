@@ -101,6 +101,24 @@ BUGS: Final = (
         "hosting.py",
         ("subend.position = max(subend.position, hosted.delivered)", "pass"),
     ),
+    _bug(
+        "fetched-by-each-alone",
+        "fetching.py",
+        ("            self._lately.add(run)\n", "            pass\n"),
+    ),
+    _bug(
+        "fetched-from-another-stream",
+        "fetched_events.py",
+        ("            if run.source != identity:\n", "            if not run:\n"),
+    ),
+    _bug(
+        "old-session-counts",
+        "lanes.py",
+        (
+            "        self.out.clear()\n",
+            "        [setattr(each, 'open', 0) for each in self.out]; self.settle()\n",
+        ),
+    ),
 )
 """What each leaves out: a record names the one before of the same subscription; nobody knows for
 whom chopped ticks were; a batch that is full has the oldest; what comes again is written once;
@@ -109,7 +127,9 @@ than is written down; what a client has is not given to it again; a subscription
 started is on disk; what is behind the last commit is dropped at a restart; a stream of one's own
 ends where the common one is; everybody has to release; silence is said of what is behind
 everything given; matches are done also where a later subscription begins behind them; a restart
-goes on where it had come to.
+goes on where it had come to; what was fetched is kept a while for others; events of one stream
+are of that stream; what was out to an old session is acknowledged by
+nobody.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -20,6 +20,7 @@ class DurableParameters(GryphonParameters):
             before more are fetched for it, and how many are fetched at once.
         live_limit: how many events a subscription may have unacknowledged before it is left to
             catch up.
+        fetched_limit_bytes: how much of what was fetched is kept for others who lack it.
     """
 
     filters: bool = False
@@ -28,6 +29,7 @@ class DurableParameters(GryphonParameters):
     silence_interval_ns: int = SECOND_NS
     catchup_batch: int = 5_000
     live_limit: int = 16_384
+    fetched_limit_bytes: int = 16 * 1024 * 1024
 
     def check(self, where: str) -> None:
         """See Parameters."""
@@ -41,6 +43,7 @@ class DurableParameters(GryphonParameters):
             "silence_interval_ns",
             "catchup_batch",
             "live_limit",
+            "fetched_limit_bytes",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")

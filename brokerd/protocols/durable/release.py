@@ -62,6 +62,10 @@ class Release:
         """So far a stream of this broker was released when that was last written down."""
         self._through[stream.identity] = through
 
+    def through(self, identity: StreamId) -> int:
+        """How far a stream is released here and below."""
+        return self._through.get(identity, 0)
+
     def below(self, cell: Cell, stream: Stream) -> int:
         """How far all in a cell and below it have released a stream; 0 where they did not say."""
         return self._below.get((cell, stream.identity), 0)
@@ -71,7 +75,7 @@ class Release:
         identity = stream.identity
         below = [self.below(cell, stream) for cell in stream.children]
         through = min([self._own(identity), *below])
-        if through <= self._through.get(identity, 0):
+        if through <= self.through(identity):
             return
         self._through[identity] = through
         if stream.upstream is None:

@@ -1,0 +1,167 @@
+"""Clients who come back in the middle of something, one story each.
+
+Paper: [DS03] §2 (model), §3 (release), §4.1 (catch-up, switch-over).
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from brokerd.model.client_messages import Deliveries, Silence
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.hosting import ACKNOWLEDGED
+from brokerd.protocols.durable.lanes import Mode
+from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.durable_stories import DurableStory
+
+
+def deliveries(story: DurableStory) -> int:
+    return sum(len(each.item.run) for each in story.given if type(each.item) is Deliveries)
+
+
+@pytest.mark.parametrize("at_ms", range(0, 60, 5))
+def test_what_is_acknowledged_and_not_on_disk_is_not_let_go(at_ms: int) -> None:
+    """A crash between an acknowledgement and its commit: the client asks for what it has not."""
+    story = DurableStory(commit_interval_ns=30_000_000, ack_interval_ns=1_000_000)
+    subscription = story.subscriber()
+    sent = story.publish(1, pause_s=0)
+    story.wait_for(lambda: story.logged("p1") == 1)
+    for _ in range(at_ms):
+        story.cluster.run_for(0.001)
+        on_disk = story.cluster.broker("s1").broker.on_disk().get(ACKNOWLEDGED, {})
+        assert story.logged("p1") == 1 or on_disk
+    story.kill("s1", 0)
+    story.cluster.broker("s1").start()
+    sent += story.publish(2)
+    story.settle()
+    assert subscription.received == sent
+
+
+@pytest.mark.parametrize("at_ms", range(20, 80, 4))
+def test_matches_that_are_ahead_of_the_last_commit_are_dropped_and_written_again(at_ms) -> None:
+    story = DurableStory(commit_interval_ns=50_000_000)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = story.publish(3, pause_s=0.01)
+    story.cluster.run_for(at_ms / 1000)
+    story.kill("s1", 1_000)
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(2)
+    assert story.logged("s1", "matches.0.0") == 3
+    link.heal()
+    story.settle()
+    assert subscription.received == sent
+
+
+@pytest.mark.parametrize("pause_ms", [0.2, 0.5, 1, 1.5, 2, 3])
+def test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double(pause_ms) -> None:
+    story = DurableStory(catchup_batch=4)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = story.publish(15)
+    link.heal()
+    sent += story.publish(120, pause_s=pause_ms / 1000)
+    story.settle()
+    assert subscription.received == sent
+    assert story.mode(subscription) is Mode.LIVE
+
+
+def test_a_question_of_a_session_that_is_over_is_answered_to_nobody() -> None:
+    story = DurableStory()
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = story.publish(10)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    link.heal()
+    story.wait_for(lambda: story.mode(subscription) is Mode.CATCHING_UP)
+    link.cut()
+    story.cluster.run_for(1)
+    story.given.clear()
+    upstream.heal()
+    story.cluster.run_for(5)
+    assert story.given == []
+    link.heal()
+    story.settle()
+    assert subscription.received == sent
+
+
+def test_who_has_missed_something_of_one_pubend_is_live_in_the_others() -> None:
+    story = DurableStory(pubends=2)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = [story.cluster.publish("p1", client="missed", kind="a")]
+    story.cluster.run_for(1)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    link.heal()
+    story.wait_for(lambda: story.mode(subscription) is not Mode.AWAY)
+    modes = [story.mode(subscription, pubend) for pubend in (0, 1)]
+    assert sorted(mode.name for mode in modes) == ["CATCHING_UP", "LIVE"]
+    upstream.heal()
+    story.settle()
+    assert subscription.received == sent
+
+
+def test_forty_who_come_back_together_have_each_event_fetched_once() -> None:
+    story = DurableStory()
+    all_forty = [story.cluster.subscribe("s1") for _ in range(40)]
+    story.cluster.run_until_quiet()
+    links = [story.away(each) for each in all_forty]
+    sent = story.publish(20)
+    story.cluster.run_for(3)
+    story.quiet_since()
+    for link in links:
+        link.heal()
+    story.settle()
+    assert all(each.received == sent for each in all_forty)
+    asked = [start for each in story.from_to("s1", "b1", Fetch) for start, _ in each.ranges]
+    assert len(asked) == len(set(asked))
+    assert sum(len(each.run) for each in story.from_to("b1", "s1", Fetched)) == 20
+
+
+def test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go() -> None:
+    story = DurableStory()
+    nobody = story.subscriber("s1", "kind = 'never'")
+    story.publish(20)
+    story.cluster.run_for(15)
+    assert story.kept("p1") == 0
+    assert nobody.received == []
+    said = [each.item for each in story.given if type(each.item) is Silence]
+    assert all(a.last < b.first for a, b in pairwise(said))
+    assert said
+
+
+def test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody() -> None:
+    """Acknowledgements are lost with the session; the client comes back with an older token."""
+    story = DurableStory()
+    subscription = story.subscriber()
+    tokens = dict(story.taken(subscription))
+    link = story.cluster.link(subscription.client.name, "s1").absorb("out")
+    story.publish(5, pause_s=0.001)
+    link.cut()
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 5
+    story.taken(subscription).update(tokens)
+    story.given.clear()
+    link.heal()
+    story.cluster.run_for(5)
+    assert deliveries(story) == 5
+    assert story.kept("p1") == 0
+
+
+SEEN = (
+    ("fetched-by-each-alone", test_forty_who_come_back_together_have_each_event_fetched_once, ()),
+    (
+        "old-session-counts",
+        test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody,
+        (),
+    ),
+)
+
+
+@pytest.mark.parametrize("name, story, told", SEEN, ids=[name for name, *_ in SEEN])
+def test_a_story_sees_its_bug(name: str, story: Callable[..., None], told: tuple[int, ...]) -> None:
+    with planted([MUTANTS[name]]), pytest.raises((AssertionError, InvariantViolated)):
+        story(*told)
