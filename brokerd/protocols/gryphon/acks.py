@@ -48,7 +48,7 @@ class Acks:
             self._soon()
 
     def pass_on(self, stream: Stream, cell: Cell) -> None:
-        """A cell below is done with more, and has told this broker."""
+        """A cell below is done with more: it has told this broker, or does not want it."""
         if self._routes.peers:
             self._beside[cell, stream.identity] = stream
             self._soon()

@@ -98,7 +98,7 @@ class Gryphon(LogFirstMachine):
             self._filters,
             self._disk,
             has_session=self._sessions.__contains__,
-            given=self._pubends.given,
+            known=self._known,
             on_beginning=lambda beginning: self._own_filter.on_beginning(beginning),
             on_less=lambda: self._relay.settle_all(),
         )
@@ -331,6 +331,11 @@ class Gryphon(LogFirstMachine):
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
     # ------------------------------------------------------------ publications
+
+    def _known(self) -> Sequence[int]:
+        """The last tick of each pubend of this broker that anybody may know."""
+        pubends = map(self._pubends.stream, range(self._parameters.pubends))
+        return [self._relay.stream(each).knowledge.highest for each in pubends]
 
     def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
         stream = self._relay.stream(identity)

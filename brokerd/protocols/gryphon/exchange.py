@@ -1,7 +1,7 @@
 """What brokers tell each other of filters, so that every event travels behind them.
 
 Whoever tells a neighbour of an event has told it before, in the same session, of every filter
-that the event's pubend had when it gave the event its tick. So no broker holds an event against
+that the event's pubend had when the event could be seen. So no broker holds an event against
 a filter that is older than that, and silence that is said of it is silence for everybody who is
 owed it.
 
@@ -41,7 +41,7 @@ class Exchange:
 
     Args:
         has_session: whether anything can be said to a neighbour now.
-        given: the last tick that each pubend of this broker has given.
+        known: the last tick of each pubend of this broker that anybody may know.
         on_beginning: somebody's pubends hold events against a filter of this broker.
         on_less: less is wanted of what is known here.
     """
@@ -54,7 +54,7 @@ class Exchange:
         disk: Durability,
         *,
         has_session: Callable[[BrokerNumber], bool],
-        given: Callable[[], Sequence[int]],
+        known: Callable[[], Sequence[int]],
         on_beginning: Callable[[Beginning], None],
         on_less: Callable[[], None],
     ) -> None:
@@ -64,7 +64,7 @@ class Exchange:
         self._disk = disk
         self._machine = disk.machine
         self._has_session = has_session
-        self._given = given
+        self._known = known
         self._on_beginning = on_beginning
         self._on_less = on_less
         self._beginnings: dict[tuple[BrokerNumber, BrokerNumber], Beginning] = {}
@@ -241,12 +241,13 @@ class Exchange:
         self._disk.commit(rows, written)
 
     def _answer(self, version: FilterVersion) -> None:
-        self._take(Beginning(self._broker, version, tuple(self._given())))
+        # Not behind ticks whose events a crash may take: others may be given these.
+        self._take(Beginning(self._broker, version, tuple(self._known())))
 
     def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> None:
         for beginning in message.beginnings:
             self._check(peer, beginning.version)
-            if beginning.broker not in self._table or len(beginning.ticks) != len(self._given()):
+            if beginning.broker not in self._table or len(beginning.ticks) != len(self._known()):
                 raise RemoteProtocolError(peer, f"no pubends begin with {beginning}"[:300])
         for beginning in message.beginnings:
             self._take(beginning, peer)

@@ -171,7 +171,7 @@ class Beginning(NamedTuple):
 
     Attributes:
         broker: whose pubends these are.
-        ticks: the last one that each of them had given by then.
+        ticks: the last one of each of them that was known by then.
     """
 
     broker: BrokerNumber

@@ -161,7 +161,10 @@ BUGS: Final = (
     _bug(
         "acks-not-told-beside",
         "relay.py",
-        ("self.acks.pass_on(stream, cell)", "pass"),
+        (
+            "if cell == theirs:\n                    self.acks.pass_on(stream, cell)",
+            "",
+        ),
     ),
     _bug(
         "way-kept-after-a-loss",
@@ -219,7 +222,15 @@ BUGS: Final = (
     _bug(
         "begins-too-late",
         "exchange.py",
-        ("tuple(self._given())", "tuple(tick + 100_000 for tick in self._given())"),
+        ("tuple(self._known())", "tuple(tick + 100_000 for tick in self._known())"),
+    ),
+    _bug(
+        "begins-behind-what-a-crash-takes",
+        "core.py",
+        (
+            "known=self._known",
+            "known=lambda: self._pubends._last",
+        ),
     ),
     _bug(
         "begins-before-it-is-held-against",
@@ -268,7 +279,16 @@ BUGS: Final = (
     _bug(
         "acks-wait-for-what-nobody-wants",
         "relay.py",
-        ("self.below.skip_unwanted(stream)", "pass"),
+        ("self.below.skip_unwanted(stream)", "()"),
+    ),
+    _bug(
+        "kept-beside-although-unwanted",
+        "relay.py",
+        (
+            "for cell in self.below.skip_unwanted(stream):\n"
+            "            self.acks.pass_on(stream, cell)",
+            "[*self.below.skip_unwanted(stream)]",
+        ),
     ),
     _bug(
         "bracket-ends-at-what-nobody-wants",
@@ -414,10 +434,11 @@ streams, and sorts them; the clock goes on from ticks that were assigned; who ha
 total order has all before; what somebody asks for again is passed on although it comes sooner
 than it was sent; news go to all also where they have come as an answer to one; a filter that is
 not known is true, and stays what it was when a link is lost; a subscription begins behind the
-ticks that its pubends had given, which are on disk, and not later; pubends write down which filter
-they know before they say so; an older filter is not used where a newer one is known to be; what
-goes sideways is for others, too; a bracket ends at what its cell wants, and at nothing else; a cell
-is done with what it does not want, and with nothing else.
+ticks that are known at its pubends, which are on disk, and not later; pubends write down which
+filter they know before they say so; an older filter is not used where a newer one is known to be;
+what goes sideways is for others, too; a bracket ends at what its cell wants, and at nothing else; a
+cell is done with what it does not want, and with nothing else; and all members of the cell above
+know.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -114,18 +114,24 @@ class Ostreams:
             stream.told[peer] = max(end, stream.told.get(peer, 0))
             stream.satisfy(peer, start, end)
 
-    def skip_unwanted(self, stream: Stream) -> None:
+    def skip_unwanted(self, stream: Stream) -> Iterator[Cell]:
         """A cell below is done with what it does not want behind what it is done with.
+
+        Returns the cells of which that takes an event.
 
         Paper: [GD02] §3.1 ("D ticks filtered can be immediately acked").
         """
-        knowledge = stream.knowledge
+        events = stream.knowledge.events
         for cell in stream.children if self._filters.is_on else ():
             done = stream.done_by(cell)
-            through = knowledge.horizon(done)
+            through = stream.knowledge.horizon(done)
             if through > done:
-                wanted = self._filters.first_wanted(knowledge.events, cell, done)
-                stream.note_done(cell, through if wanted is None else min(through, wanted - 1))
+                wanted = self._filters.first_wanted(events, cell, done)
+                through = through if wanted is None else min(through, wanted - 1)
+                stream.note_done(cell, through)
+                skipped = events.after(done)
+                if skipped is not None and skipped <= through:
+                    yield cell
 
     def answer_wanted(self, stream: Stream, start: int, end: int) -> None:
         """Tell those who have asked."""

@@ -1,9 +1,9 @@
 """The filter of this broker: what its clients want, and where each subscription begins.
 
-A subscription begins in a stream behind the last tick that the stream's pubend had given when it
-came to know of it: everything behind that is held against it everywhere, and what lies before
-may be silence for it although it is not. It starts when all pubends have said where that is, so
-that none of its streams begins later than it has.
+A subscription begins in a stream behind the last tick that was known of it at its pubend's broker
+when this came to know of the subscription: everything behind that is held against it everywhere,
+and what lies before may be silence for it although it is not. It starts when all pubends have
+said where that is, so that none of its streams begins later than it has.
 
 Paper: none; [GD02] §2 leaves subscriptions that come and go to others.
 """

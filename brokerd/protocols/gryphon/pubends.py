@@ -108,10 +108,6 @@ class Pubends:
         """The tick up to which everybody was done with its events when it was last written down."""
         return self._released[pubend]
 
-    def given(self) -> tuple[int, ...]:
-        """The last tick that each of them has given to an event, or will give to none."""
-        return tuple(self._last)
-
     def tick(self, now_ns: Instant) -> int:
         """What tick it is."""
         return self._clock.tick(now_ns)

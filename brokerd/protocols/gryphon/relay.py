@@ -277,7 +277,8 @@ class Relay:
 
     def settle(self, stream: Stream) -> None:
         """Somebody is done with more: so may be all."""
-        self.below.skip_unwanted(stream)
+        for cell in self.below.skip_unwanted(stream):
+            self.acks.pass_on(stream, cell)
         if stream.settle(skips_silence=self._filters.is_on):
             self.acks.grown(stream)
         if stream.is_held_up and (UNWANTED, None) not in self._deadlines:

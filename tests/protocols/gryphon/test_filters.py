@@ -16,6 +16,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, paper_cells
+from tests.protocols.gryphon.test_restarts import ClockAt
 
 
 def contents(kinds: str) -> list[tuple[bytes, bytes]]:
@@ -114,6 +115,28 @@ def test_a_way_that_changes_between_two_events_that_are_wanted_costs_one_gap_at_
     assert len(story.times_ms("s1", Nack)) <= 2
 
 
+def sideways_where_somebody_wants_it_only_later() -> None:
+    """s2 begins behind an event, with which b1 is done for it, and b2 gets that event then."""
+    story = Story(topology=paper_cells(), pubends=1)
+    first = subscribe(story, "s1", "b")
+    for link in (("p1", "b2"), ("b1", "s1")):
+        story.cluster.link(*link).cut()
+    sent = [story.cluster.publish("p1", kind="b")]
+    story.cluster.run_for(0.01)
+    late = story.cluster.subscribe("s2", "kind = 'b'")
+    story.cluster.run_for(30)
+    assert late.started
+    assert story.from_to("b2", "s1", Events)
+    assert (first.received, late.received) == (sent, [])
+    assert [story.cluster.broker(name).status().queued for name in ("p1", "b1", "b2")] == [0, 0, 0]
+
+
+def test_what_one_broker_of_a_cell_holds_back_the_others_do_not_keep() -> None:
+    sideways_where_somebody_wants_it_only_later()
+    with planted([MUTANTS["kept-beside-although-unwanted"]]), pytest.raises(AssertionError):
+        sideways_where_somebody_wants_it_only_later()
+
+
 # ---------------------------------------------------------------- subscriptions that come and go
 
 
@@ -145,6 +168,34 @@ def test_a_subscription_starts_when_all_pubends_can_be_reached() -> None:
     sent = story.publish(2)
     story.settle()
     assert late.received == sent
+
+
+def begins_while_a_log_is_slow() -> None:
+    """What is under way to the log gets lower ticks after a crash, in a burst or by a clock."""
+    story = Story(pubends=1)
+    subscribe(story, "s2", "b")
+    pubend = story.cluster.broker("p1").broker
+    pubend.disk.log_lane.hold()
+    before = story.cluster.publish_run("p1", contents("a" * 1_000))
+    story.cluster.run_for(0.05)
+    late = story.cluster.subscribe("s1", "kind = 'a'")
+    story.cluster.run_for(0.05)
+    assert late.started
+    pubend.kill(0)
+    pubend._wall_clocks = ClockAt(0)  # type: ignore[assignment]
+    pubend.start()
+    after = story.publish(3)
+    story.settle()
+    assert late.received == before + after
+
+
+def test_a_subscription_begins_behind_nothing_that_a_crash_may_take() -> None:
+    begins_while_a_log_is_slow()
+    with (
+        planted([MUTANTS["begins-behind-what-a-crash-takes"]]),
+        pytest.raises(InvariantViolated, match="misses"),
+    ):
+        begins_while_a_log_is_slow()
 
 
 def test_what_nobody_wants_any_more_is_not_told_any_more() -> None:

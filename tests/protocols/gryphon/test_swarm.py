@@ -32,6 +32,8 @@ BY_STORIES = (
     "asked-beside-again",
     *(bug for _, bug, _ in SEEN.values()),
     "begins-before-it-is-held-against",
+    "begins-behind-what-a-crash-takes",
+    "kept-beside-although-unwanted",
     "M13-older-filter-kept",
     "filtered-for-one-cell-told-to-another",
     "acks-wait-for-what-nobody-wants",
