@@ -50,7 +50,6 @@ from brokerd.simulator.world.network import NetworkParameters
 from brokerd.wire.attributes import encode_attributes
 
 _COMMANDS_END = "----"
-_TRUTH = {"true": True, "false": False}
 _NETWORK = NetworkParameters(
     latency_lowest_ns=MILLISECOND_NS,
     latency_highest_ns=MILLISECOND_NS,
@@ -97,7 +96,7 @@ class _Player:
 
     def __init__(self) -> None:
         self._protocol = ""
-        self._parameters: dict[str, int | str | bool] = {"delta": 1, "assist": "off"}
+        self._parameters: dict[str, int | str] = {"delta": 1, "assist": "off"}
         self._cluster: SimulatedCluster | None = None
         self._words: Wording
         self._said: list[str] = []
@@ -165,7 +164,7 @@ class _Player:
         self._protocol = words[0]
         for word in words[1:]:
             key, _, value = word.partition("=")
-            self._parameters[key] = _TRUTH.get(value, int(value) if value.isdecimal() else value)
+            self._parameters[key] = int(value) if value.isdecimal() else value
 
     def _on_tree(self, words: list[str]) -> None:
         links = [(word.split("-")[0], word.split("-")[1]) for word in words]
@@ -189,12 +188,8 @@ class _Player:
         if not self._protocol:
             raise ScenarioError("say first which protocol it is")
         parameters = {key: self._parameters[key] for key in self._parameters if key != "delta"}
-        # Of one protocol's switches another one may refuse a value.
-        switches = {
-            key: parameters.pop(key) for key in [*parameters] if type(parameters[key]) is bool
-        }
         values = {"schema": SCHEMA, "name": "scenario", **overlay}
-        values["parameters"] = {ALL_PROTOCOLS: parameters, self._protocol: switches}
+        values["parameters"] = {ALL_PROTOCOLS: parameters}
         topology = read_topology(values, "scenario")
         self._cluster = SimulatedCluster(
             topology,

@@ -15,7 +15,6 @@ class DurableStory(Story):
 
     protocol = "durable"
     parameters = DurableParameters
-    filters = False
 
     def __init__(self, *bundles: str, **parameters) -> None:
         self.given: list[Deliver] = []

@@ -72,7 +72,6 @@ class Story:
 
     protocol = "gryphon"
     parameters: type[GryphonParameters] = GryphonParameters
-    filters = True
 
     def __init__(self, *bundles: str, topology: Topology | None = None, **parameters: Any) -> None:
         self.loggers: list[str] = []
@@ -83,7 +82,7 @@ class Story:
             topology or cells(*(bundles or TWO_SUBENDS)),
             self.protocol,
             network=replace(STEADY, lost_on_close=True),
-            parameters=self.parameters(**{"filters": self.filters, **parameters}),
+            parameters=self.parameters(**parameters),
             make_network=LosingNetwork,
             watcher=self._watch,
         )

@@ -61,7 +61,7 @@ class GryphonParameters:
 
     order: str = "publisher"
     doubt_curiosity_ns: int = 20 * MILLISECOND_NS
-    filters: bool = False
+    filters: bool = True
     silence_percent: int = 0
     silence_limit_ns: int = 200 * MILLISECOND_NS
     pubends: int = 4
