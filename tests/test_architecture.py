@@ -227,6 +227,31 @@ LAYERS = (
         third_party=frozenset({"cbor2"}),
     ),
     Layer(
+        "brokerd.client.tokens",
+        "it writes a token beside what the application commits",
+        ours=(
+            *_BASE,
+            *_CLIENT_CORE,
+            "brokerd.model",
+            "brokerd.client.kept",
+            "brokerd.wire",
+        ),
+        third_party=frozenset({"cbor2"}),
+    ),
+    Layer(
+        "brokerd.client.transactions",
+        "it only joins what has come with what the application commits",
+        ours=(
+            *_BASE,
+            *_CLIENT_CORE,
+            "brokerd.model",
+            "brokerd.client.inbox",
+            "brokerd.client.line",
+            "brokerd.client.singles",
+            "brokerd.client.tokens",
+        ),
+    ),
+    Layer(
         "brokerd.client.store",
         "it keeps bytes and knows nothing of what they mean",
         ours=(),

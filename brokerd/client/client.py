@@ -34,6 +34,8 @@ from brokerd.client.line import Line
 from brokerd.client.singles import PublicationIterator
 from brokerd.client.store import Store
 from brokerd.client.subscription import Subscription
+from brokerd.client.tokens import Tokens, read_checkpoint_token
+from brokerd.client.transactions import DurableSubscription
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import BrokerError, ConfigError
 from brokerd.model.client_messages import Deliveries, Notice
@@ -44,6 +46,7 @@ from brokerd.model.publication import Buffer
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
 from brokerd.runtime.streams import Dial, dial_tcp, dial_tls
 from brokerd.runtime.tls import credentials_of
+from brokerd.sessions.messages import Farewell
 from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
@@ -102,6 +105,7 @@ async def connect(
     gate: Gate | None = None,
     store: Store | None = None,
     automatic_commit: bool = True,
+    tokens: Tokens | None = None,
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
@@ -135,6 +139,9 @@ async def connect(
         automatic_commit: whether asking for more says that the application is done with what it
             was given. Without, `Subscription.commit` says that, and until then the broker keeps
             it: a broker has little patience with clients that commit nothing.
+        tokens: where its application keeps how far it is done with its one durable subscription:
+            see `Client.resume`. With them nothing else is received or committed, there is no
+            store, and it does not `move`.
 
     With a store, a process that starts again with the same name and store goes on where the last
     one was, however that ended: it has the same `subscriptions`, sends again what it had
@@ -153,10 +160,10 @@ async def connect(
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
-        ConfigError: `tls` cannot be used, there is no address, or the store is of another client
-            or deployment.
-        StorageCorrupt, ResumeTokenRefused: what is in the store is damaged, or of another
-            protocol; it stays as it is.
+        ConfigError: `tls` cannot be used, there is no address, the store is of another client
+            or deployment, or tokens cannot be kept where they are to be.
+        StorageCorrupt, ResumeTokenRefused: what is in the store, or the token, is damaged, or of
+            another protocol, client or deployment; it stays as it is.
         OSError: the store cannot be read, or has failed: what it has by then nobody knows, so
             the process had better end.
     """
@@ -167,12 +174,18 @@ async def connect(
         dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
     if gate is not None:
         dial = gate.before(dial)
-    core = _core_of(name, publishes, incarnation, deployment_id, store, automatic_commit)
+    if tokens is not None and store is not None:
+        raise ConfigError(f"client {name}: a store, and tokens: one of them says where it was")
+    generation = 0
+    if tokens is not None:
+        core, generation = _resumed(name, publishes, deployment_id, tokens)
+    else:
+        core = _core_of(name, publishes, incarnation, deployment_id, store, automatic_commit)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         client = Client(
             core, brokers, deployment_id, window, parameters or SessionParameters(),
-            callbacks or Callbacks(), dial, nursery, store,
+            callbacks or Callbacks(), dial, nursery, store, tokens, generation,
         )  # fmt: skip
         try:
             yield client
@@ -209,6 +222,19 @@ def _core_of(
     return ClientCore.restarted(state, commits_by_itself=automatic_commit)
 
 
+def _resumed(
+    name: str, publishes: bool, deployment_id: str, tokens: Tokens
+) -> tuple[ClientCore, int]:
+    """The client that a token is of, or a new one, and the generation of its tokens."""
+    generation, token = tokens.take_over(name)
+    if not token:
+        core = ClientCore(name, publishes=publishes, incarnation=generation, in_transactions=True)
+        return core, generation
+    read = read_checkpoint_token(token, name, deployment_id)
+    state = read.to_state(generation, publishes)
+    return ClientCore.restarted(state, in_transactions=True), generation
+
+
 class Client:
     """One client; made by `connect`.
 
@@ -227,6 +253,8 @@ class Client:
         dial: Dial,
         nursery: trio.Nursery,
         store: Store | None = None,
+        tokens: Tokens | None = None,
+        generation: int = 0,
     ) -> None:
         self.name = core.name
         self._deployment_id = deployment_id
@@ -244,6 +272,8 @@ class Client:
         self._arrived = trio.Event()
         self._was_at = ""
         self._keeper: Keeper | None = None
+        self._tokens = tokens
+        self._generation = generation
         self._line = self._new_line(core, brokers)
 
         if store is not None:
@@ -407,6 +437,10 @@ class Client:
             PredicateError: the predicate cannot be read.
         """
         self._check_free()
+        self._check_without_tokens("subscribe")
+        return self._subscribe(predicate)
+
+    def _subscribe(self, predicate: str | Predicate) -> int:
         if isinstance(predicate, str):
             predicate = parse_predicate(predicate)
         number = self._core.subscribe(predicate)
@@ -433,6 +467,46 @@ class Client:
             if number in line.refusals:
                 raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
             await self._wait_changed()
+
+    async def resume(self, predicate: str | Predicate) -> DurableSubscription:
+        """The durable subscription of this client: the one that its token is of, or a new one.
+
+        For a client with `tokens`: `DurableSubscription.transaction` then gives each event
+        exactly once to the application's own database, across any number of restarts. A new
+        subscription has started when this returns, and its first token is kept.
+
+        Raises:
+            ClientError: the client has no tokens, its subscription asks for something else, or
+                the broker will not have it.
+            PredicateError: the predicate cannot be read.
+        """
+        self._check_free()
+        if self._tokens is None:
+            raise ClientError(f"client {self.name} has no tokens to resume by")
+        if isinstance(predicate, str):
+            predicate = parse_predicate(predicate)
+        if any(known != predicate for known in self._core.predicates.values()):
+            text = f"client {self.name} has a subscription that asks for something else"
+            raise ClientError(f"{text}; `detach` ends it")
+        number = next(iter(self._core.predicates), 0) or self._subscribe(predicate)
+        await self.wait_started(number)
+        subscription = DurableSubscription(
+            self, self._line, self._inbox, self._tokens, self._generation, number
+        )
+        subscription.keep_beginning()
+        return subscription
+
+    def failed_transaction(self, why: str) -> ClientError:
+        """See transactions.Shell."""
+        self._line.fail(why)
+        if self._line.connection is not None:
+            self._line.connection.end("closed_by_us", Farewell("stopping", why[:200]))
+        return ClientError(f"client {self.name}: {why}")
+
+    def _check_without_tokens(self, what: str) -> None:
+        if self._tokens is not None:
+            text = f"client {self.name} has tokens, and does not {what}: it resumes"
+            raise ClientError(text)
 
     def unsubscribe_nowait(self, number: int) -> None:
         """End a subscription: `receive` gives nothing more of it, what has come included.
@@ -470,9 +544,22 @@ class Client:
 
     async def receive(self, limit: int = 1_000) -> list[Deliveries]:
         """What has come, at least one run and up to about `limit`; asking again acknowledges."""
+        self._check_without_tokens("receive")
         self._inbox.acknowledge_taken()
+        await self._wait_arrived(self._inbox.announce_leading)
+        taken = self._inbox.take(limit)
+        self._line.read_on()
+        await self.wait_saved()
+        return taken
+
+    async def wait_arrived(self) -> None:
+        """See transactions.Shell."""
+        await self._wait_arrived(lambda: None)
+
+    async def _wait_arrived(self, before: Callable[[], None]) -> None:
+        """Wait until the application can take something; others get their turn now and then."""
         self._handed_on += 1
-        self._inbox.announce_leading()
+        before()
         if self._inbox and self._handed_on % _CHECKPOINT_EVERY:
             self._check_alive()
         else:
@@ -483,11 +570,7 @@ class Client:
                 raise ClientError(f"client {self.name} {self._busy}")
             self._arrived = trio.Event()
             await self._arrived.wait()
-            self._inbox.announce_leading()
-        taken = self._inbox.take(limit)
-        self._line.read_on()
-        await self.wait_saved()
-        return taken
+            before()
 
     def publications(self) -> "PublicationIterator":
         """Single publications with decoded attributes: convenient, and not the fast way."""
@@ -505,6 +588,7 @@ class Client:
 
     async def commit(self, number: int, source: SourceId, last: int) -> None:
         """See Subscription.commit, which says it in other words."""
+        self._check_without_tokens("commit")
         if self._core.commits_by_itself:
             raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
         if not self._core.commit(number, source, last):
@@ -542,6 +626,9 @@ class Client:
         self._line.read_on()
         while self._line not in self._detached:
             await self._wait_changed()
+        if self._tokens is not None:
+            self._tokens.begin()
+            self._tokens.commit(b"")
         self._over = True
         await self._line.leave()
         self._line.scope.cancel()
@@ -566,6 +653,7 @@ class Client:
         self._check_free()
         if self._keeper is not None:
             raise ClientError(f"client {self.name} has a store, and does not move")
+        self._check_without_tokens("move")
         old = self._line
         new: Line | None = None
         if address == old.address:

@@ -65,7 +65,7 @@ class ClientCore:
     the application is about to be given, so that it is known after a restart.
 
     With `commits_by_itself`, what is taken is committed. Else `commit` does that, and until then
-    the broker keeps it.
+    the broker keeps it. With `in_transactions`, `commit_through` does that for all that has come.
 
     Attributes:
         name: who it is at its broker.
@@ -85,6 +85,7 @@ class ClientCore:
         incarnation: int = 1,
         keeps_state: bool = False,
         commits_by_itself: bool = True,
+        in_transactions: bool = False,
     ) -> None:
         self.name = name
         self.source: SourceId | None = None
@@ -116,6 +117,7 @@ class ClientCore:
             self._revision,
             commits_by_itself=commits_by_itself,
             keeps_state=keeps_state,
+            in_transactions=in_transactions,
         )
         # keeping
         self.keeps_state = keeps_state
@@ -514,6 +516,24 @@ class ClientCore:
         """See Progress.commit."""
         return self._progress.commit(number, source, last)
 
+    def reached(self, number: int, serial: int) -> Positions:
+        """See Progress.reached."""
+        return self._progress.reached(number, serial)
+
+    def commit_through(self, serial: int) -> None:
+        """See Progress.commit_through."""
+        self._progress.commit_through(serial)
+
+    @property
+    def in_transactions(self) -> bool:
+        """Whether all that has come is committed together, with a token."""
+        return self._progress.in_transactions
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is known after a restart where it was, so that it may not be elsewhere."""
+        return self.keeps_state or self.in_transactions
+
     # ------------------------------------------------------------ keeping
 
     @property
@@ -565,7 +585,9 @@ class ClientCore:
         )
 
     @classmethod
-    def restarted(cls, state: ClientState, *, commits_by_itself: bool = True) -> "ClientCore":
+    def restarted(
+        cls, state: ClientState, *, commits_by_itself: bool = True, in_transactions: bool = False
+    ) -> "ClientCore":
         """The client that an earlier process has left this state of.
 
         What the application was given and has not committed comes again, marked, where the
@@ -575,8 +597,9 @@ class ClientCore:
             state.name,
             publishes=state.publishes,
             incarnation=state.incarnation,
-            keeps_state=True,
+            keeps_state=not in_transactions,
             commits_by_itself=commits_by_itself,
+            in_transactions=in_transactions,
         )
         core.home, core.source = state.home, state.source
         core._was_attached = state.home is not None and bool(state.home.broker)

@@ -1,7 +1,7 @@
 """What has come for an application that has not fetched it yet, and how far it has got."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -59,18 +59,36 @@ class Inbox:
             self._taking = line, event.serial
             line.core.give(event.serial)
             if not isinstance(event, Received):
-                self._tell(event)
+                self.tell(event)
                 continue
             taken.extend(event.deliveries)
             self.waiting_bytes -= _size(event)
         return taken
+
+    @property
+    def leading(self) -> Arrival:
+        """What comes next; there must be something."""
+        return self._events[0][1]
+
+    def pop(self) -> Arrival:
+        """Take what comes next, whole, without a word about whether it is acknowledged."""
+        _, event = self._events.popleft()
+        self.waiting_bytes -= _size(event)
+        return event
+
+    def put_back(self, line: Line, events: Sequence[Arrival]) -> None:
+        """What was popped last is next again, in the same order."""
+        if self._closed:
+            return
+        self._events.extendleft((line, event) for event in reversed(events))
+        self.waiting_bytes += sum(map(_size, events))
 
     def announce_leading(self) -> None:
         """Tell of what nothing came before that the application has not got."""
         while self._events:
             line, leading = self._events[0]
             if not isinstance(leading, Received):
-                self._tell(leading)
+                self.tell(leading)
             elif leading.deliveries:
                 return
             self._events.popleft()
@@ -110,7 +128,8 @@ class Inbox:
         self._events.clear()
         self.waiting_bytes = 0
 
-    def _tell(self, event: Announced | GapsAnnounced) -> None:
+    def tell(self, event: Announced | GapsAnnounced) -> None:
+        """Tell the application, through its callbacks."""
         if isinstance(event, Announced):
             self._on_notice(event.notice)
             return

@@ -28,11 +28,11 @@ def write_kept(state: ClientState) -> bytes:
         state.next_sequence,
         None if home is None else [home.broker, home.deployment, home.protocol],
         None if state.source is None else list(state.source),
-        [_frame(Publish(run)) for run in state.runs],
+        [frame_of(Publish(run)) for run in state.runs],
         state.last_number,
         [
             [
-                _frame(Subscribe(each.number, each.predicate)),
+                frame_of(Subscribe(each.number, each.predicate)),
                 each.is_started,
                 write_token(home, each.committed),
                 write_token(home, each.given),
@@ -113,7 +113,7 @@ def _read(values: Any) -> ClientState:
         next_sequence,
         here,
         None if source is None else SourceId(*source),
-        tuple(_message(frame, Publish).run for frame in runs),
+        tuple(message_of(frame, Publish).run for frame in runs),
         last,
         tuple(_subscription(each, here) for each in subscriptions),
         tuple(ending),
@@ -122,25 +122,32 @@ def _read(values: Any) -> ClientState:
 
 def _subscription(values: Any, home: Home | None) -> KeptSubscription:
     frame, is_started, committed, given = values
-    asked = _message(frame, Subscribe)
+    asked = message_of(frame, Subscribe)
     return KeptSubscription(
-        asked.number, asked.predicate, is_started, _read_token(committed, home),
-        _read_token(given, home),
+        asked.number, asked.predicate, is_started, read_token(committed, home),
+        read_token(given, home),
     )  # fmt: skip
 
 
-def _read_token(token: bytes, home: Home | None) -> Positions:
+def read_token(token: bytes, home: Home | None) -> Positions:
+    """What `write_token` was given.
+
+    Raises:
+        ResumeTokenRefused: it is of another protocol or deployment, or damaged.
+    """
     if not token or home is None:
         return ()
     read = read_resume_token(token, protocol=home.protocol, deployment=home.deployment)
     return tuple(DEFINITIONS[home.protocol].unpack_positions(read.content))
 
 
-def _frame(message: Any) -> bytes:
+def frame_of(message: Any) -> bytes:
+    """A message as it goes over the wire."""
     return b"".join(encode(message))
 
 
-def _message(frame: bytes, kind: type[Any]) -> Any:
+def message_of(frame: bytes, kind: type[Any]) -> Any:
+    """And back; ValueError where it is of another kind."""
     length, header_length = PREFIX.unpack_from(frame)
     view = memoryview(frame)[PREFIX.size :]
     message = decode(view[:header_length], view[header_length:], "the store")

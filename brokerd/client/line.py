@@ -106,7 +106,7 @@ class Line:
                     details = {"reason": why, "address": here}
                     self._listener.session_changed(self, "failed", details)
                 if isinstance(step, NobodyTakesUs):
-                    self._fail(step.reason)
+                    self.fail(step.reason)
                     return
                 await trio.sleep(step.pause_s * random.uniform(0.5, 1.0))
 
@@ -172,7 +172,7 @@ class Line:
                 known += self.core.on_message(event.message)
         except RemoteProtocolError as error:
             connection.end("protocol_error", Farewell("fault", error.reason))
-            self._fail(f"the broker broke the rules: {error.reason}")
+            self.fail(f"the broker broke the rules: {error.reason}")
         hurried = False
         for each in known:
             hurried = self._note(each) or hurried
@@ -200,7 +200,7 @@ class Line:
         if farewell is not None and farewell.kind == "refused":
             self._refusal = why
         elif farewell is not None and farewell.kind in ("superseded", "fault"):
-            self._fail(why)
+            self.fail(why)
 
     def _note(self, event: ClientEvent) -> bool:
         """Keep what an event says of subscriptions; whether an answer may be due at once."""
@@ -219,12 +219,13 @@ class Line:
                 if refused.number:
                     self.refusals[refused.number] = refused.reason
                 else:
-                    self._fail(f"{refused.request} was refused: {refused.reason}")
+                    self.fail(f"{refused.request} was refused: {refused.reason}")
             case _:
                 return not hasattr(event, "serial")
         return True
 
-    def _fail(self, why: str) -> None:
+    def fail(self, why: str) -> None:
+        """There will be no more sessions."""
         if self.failure is None:
             self.failure = why
         self._listener.failed(self)
@@ -279,11 +280,11 @@ class Line:
     def _at_home(self, answer: Hello) -> Session | str:
         """The session that the broker has agreed to, if it is one to have a session with."""
         home = home_of(answer.name, answer.deployment_id, answer.protocol)
-        if self.brokers.is_list or self.core.keeps_state:
+        if self.brokers.is_list or self.core.is_kept:
             if (objection := self.core.objection(home)) is not None:
                 self._refusal = objection[:300]
                 return self._refusal
-            if self.core.keeps_state and home.protocol not in DEFINITIONS:
+            if self.core.is_kept and home.protocol not in DEFINITIONS:
                 self._refusal = f"{home.broker} runs {home.protocol[:64]!r}, unknown here"
                 return self._refusal
             if self.core.home is not None and self.core.home.broker not in ("", home.broker):

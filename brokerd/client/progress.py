@@ -40,7 +40,8 @@ class Progress:
     """What a client's subscriptions were sent, were given and are done with.
 
     With `commits_by_itself`, what is taken is committed. Else `commit` does that, and until then
-    the broker keeps it.
+    the broker keeps it. With `in_transactions`, `commit_through` alone does, of silence too: what
+    is acknowledged is in a token that the application has kept.
 
     Args:
         wanted: the subscriptions that there are, by number; as they become.
@@ -49,6 +50,7 @@ class Progress:
 
     Attributes:
         commits_by_itself: whether what is taken is committed.
+        in_transactions: whether all that has come is committed together, with a token.
         duplicates: publications kept from the application because it had them.
     """
 
@@ -60,8 +62,10 @@ class Progress:
         *,
         commits_by_itself: bool,
         keeps_state: bool,
+        in_transactions: bool = False,
     ) -> None:
-        self.commits_by_itself = commits_by_itself
+        self.commits_by_itself = commits_by_itself and not in_transactions
+        self.in_transactions = in_transactions
         self.duplicates = 0
         self._wanted = wanted
         self._marks = marks
@@ -201,9 +205,9 @@ class Progress:
     def _on_silence(self, message: Silence) -> list[ClientEvent]:
         if message.first > message.last:
             raise RemoteProtocolError("broker", f"silence from {message.first} to {message.last}")
-        self._skip(message, is_news=False)
+        self._skip(message, is_news=self.in_transactions)
         self._take_if_first()
-        return []
+        return [Received((), self._serial)] if self.in_transactions else []
 
     def _on_gap(self, message: Gap) -> list[ClientEvent]:
         ranges = [(message.first, message.last), *(each[1:] for each in message.origins)]
@@ -245,7 +249,9 @@ class Progress:
 
     def _take_if_first(self) -> None:
         """The application has no part in what came last, and may have everything before it."""
-        if len(self._untaken) == 1:
+        if self.in_transactions:
+            self._release()
+        elif len(self._untaken) == 1:
             self.take(self._serial)
 
     def _sort_out_duplicates(
@@ -366,6 +372,26 @@ class Progress:
         self._commit_told(number)
         self._release()
         return True
+
+    def reached(self, number: int, serial: int) -> Positions:
+        """How far a subscription is once everything received up to this serial is committed."""
+        reached = {stream: last for (each, stream), last in self._taken.items() if each == number}
+        for entry in self._untaken:
+            if entry.serial > serial:
+                break
+            if number in entry.subscriptions:
+                reached[entry.stream] = max(reached.get(entry.stream, 0), entry.last)
+        return tuple(sorted(reached.items()))
+
+    def commit_through(self, serial: int) -> None:
+        """The application is done with everything received up to this serial, and knows it."""
+        assert self.in_transactions, "what is taken otherwise is committed otherwise"
+        for entry in self._untaken:
+            if entry.serial > serial:
+                break
+            for number in entry.subscriptions:
+                self._commit_up_to(number, entry.stream, entry.last)
+        self._release()
 
     def _place_of(self, number: int, source: SourceId, last: int) -> tuple[StreamId, int] | None:
         """Where the last publication of a source up to `last` stands; None where that is done."""

@@ -38,11 +38,12 @@ class PublicationIterator:
 
     async def __anext__(self) -> Publication:
         while (publication := next(self._rest, None)) is None:
-            self._rest = _single_publications(await anext(self._client))
+            self._rest = publications_of(await anext(self._client))
         return publication
 
 
-def _single_publications(deliveries: Deliveries) -> Iterator[Publication]:
+def publications_of(deliveries: Deliveries) -> Iterator[Publication]:
+    """Each publication of a run, with decoded attributes."""
     run, numbers, again = deliveries.run, deliveries.subscriptions, deliveries.redelivered
     for sequence, blob, payload in run.publications():
         yield Publication(

@@ -6,7 +6,11 @@ from tests.helpers.planted_stories import Row
 
 _CORE: Final = "brokerd/client/core.py"
 _PROGRESS: Final = "brokerd/client/progress.py"
+_TOKENS: Final = "brokerd/client/tokens.py"
+_TRANSACTIONS: Final = "brokerd/client/transactions.py"
 _WINDOW: Final = "brokerd/client/window.py"
+
+_TOGETHER: Final = "tests/client/test_transactions.py::test_"
 
 ROWS: Final = (
     Row(
@@ -138,8 +142,8 @@ ROWS: Final = (
     Row(
         "silence-acknowledged-ahead",
         _PROGRESS,
-        "        if len(self._untaken) == 1:",
-        "        if self._untaken:",
+        "        elif len(self._untaken) == 1:",
+        "        elif self._untaken:",
         "tests/client/test_progress.py::test_silence_moves_the_place_and_the_application_does_not_hear_of_it",
     ),
     Row(
@@ -199,5 +203,85 @@ ROWS: Final = (
         "            self._joined = start + len(kept) + max(0, self._joined - end)\n",
         "            self._joined = len(self._runs)\n",
         "tests/client/test_window.py::test_what_is_published_one_by_one_and_not_done_is_kept_in_half_as_much_again",
+    ),
+    Row(
+        "change-committed-before-its-token",
+        _TOKENS,
+        "        changed = database.execute(",
+        '        database.execute("COMMIT")\n        changed = database.execute(',
+        f"{_TOGETHER}a_token_and_the_change_it_stands_for_are_seen_together_or_not_at_all",
+    ),
+    Row(
+        "token-committed-without-the-change",
+        _TOKENS,
+        'database.execute(f"RELEASE {_SAVEPOINT}")',
+        'database.execute(f"ROLLBACK TO {_SAVEPOINT}")',
+        f"{_TOGETHER}each_event_is_in_the_database_once_across_restarts",
+    ),
+    Row(
+        "acknowledged-before-the-commit",
+        _TRANSACTIONS,
+        "            self._tokens.commit(transaction.token)\n",
+        "            self._line.core.commit_through(transaction.serial)\n"
+        "            self._line.acknowledge()\n"
+        "            self._tokens.commit(transaction.token)\n",
+        f"{_TOGETHER}a_file_that_is_busy_commits_nothing_and_nothing_is_acknowledged",
+    ),
+    Row(
+        "consumed-when-it-is-received",
+        _TRANSACTIONS,
+        "        self._line.read_on()\n        return received\n",
+        "        self._line.core.commit_through(self.serial)\n        return received\n",
+        f"{_TOGETHER}what_a_block_took_that_failed_is_taken_again_and_was_not_acknowledged",
+    ),
+    Row(
+        "failed-block-keeps-what-it-took",
+        _TRANSACTIONS,
+        "        self._inbox.put_back(self._line, transaction.taken)\n",
+        "",
+        f"{_TOGETHER}what_a_block_took_that_failed_is_taken_again_and_was_not_acknowledged",
+    ),
+    Row(
+        "failed-block-gives-back-in-reverse",
+        "brokerd/client/inbox.py",
+        "for event in reversed(events))",
+        "for event in events)",
+        f"{_TOGETHER}what_a_block_took_that_failed_is_taken_again_and_was_not_acknowledged",
+    ),
+    Row(
+        "failed-block-stays-in-the-file",
+        _TRANSACTIONS,
+        "        self._tokens.roll_back()\n        self._inbox",
+        "        self._inbox",
+        f"{_TOGETHER}what_a_block_took_that_failed_is_taken_again_and_was_not_acknowledged",
+    ),
+    Row(
+        "silence-acknowledged-before-a-commit",
+        _PROGRESS,
+        "        if self.in_transactions:\n            self._release()\n        elif len",
+        "        if len",
+        f"{_TOGETHER}silence_ends_a_wait_so_that_the_token_moves_on",
+    ),
+    Row(
+        "older-process-commits",
+        _TOKENS,
+        "WHERE client = ? AND generation = ?",
+        "WHERE client = ? AND ? > 0",
+        f"{_TOGETHER}of_two_processes_the_one_that_took_over_last_commits",
+    ),
+    Row(
+        "takes-over-without-a-new-generation",
+        _TOKENS,
+        "SET generation = generation + 1",
+        "SET generation = generation",
+        f"{_TOGETHER}of_two_processes_the_one_that_took_over_last_commits",
+    ),
+    Row(
+        "token-covers-what-waits",
+        _PROGRESS,
+        "            if entry.serial > serial:\n                break\n"
+        "            if number in entry.subscriptions:\n                reached[",
+        "            if number in entry.subscriptions:\n                reached[",
+        f"{_TOGETHER}a_block_that_takes_a_part_commits_that_part",
     ),
 )

@@ -1,0 +1,238 @@
+"""Checkpoint tokens: how far an application has committed its durable subscription.
+
+Who keeps a token beside what it stands for, in one transaction, has each event exactly once,
+however its process ends. Paper: [DS03] §2 (CT, kept by the subscriber).
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import cbor2
+
+from brokerd.client.kept import frame_of, home_of, message_of, read_token, write_token
+from brokerd.client.state import ClientState, Home, KeptSubscription, Positions
+from brokerd.errors import ConfigError, RemoteProtocolError, ResumeTokenRefused
+from brokerd.model.client_messages import Subscribe
+from brokerd.model.identity import ClientId
+from brokerd.model.predicate import Predicate
+from brokerd.wire.strict_cbor import StrictCborError, decode_strict
+
+TABLE: Final = "pubsubctl_tokens"
+"""Where `SqliteTokens` keeps tokens: columns client (key), generation, token."""
+
+_SAVEPOINT: Final = "pubsubctl_transaction"
+_FULL: Final = 2
+
+
+class TransactionFailed(Exception):
+    """What was to be committed with a token was not, or nobody knows; this process cannot go on.
+
+    A new one reads the token, and goes on from there.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointToken:
+    """What a token says.
+
+    Attributes:
+        client: whose it is.
+        generation: up by one each time a process takes the subscription over.
+        home: the broker that has the subscription.
+        number, predicate: of the subscription.
+        positions: everything of a stream up to here is committed; one entry per pubend.
+    """
+
+    client: ClientId
+    generation: int
+    home: Home
+    number: int
+    predicate: Predicate
+    positions: Positions
+
+    def to_bytes(self) -> bytes:
+        """For safe keeping, as CBOR; what is in it is nobody's business but ours."""
+        home = self.home
+        asked = frame_of(Subscribe(self.number, self.predicate))
+        resume = write_token(home, self.positions)
+        broker = [home.broker, home.deployment, home.protocol]
+        return cbor2.dumps([self.client, self.generation, broker, asked, resume])
+
+    def to_state(self, generation: int, publishes: bool) -> ClientState:
+        """What the client of a new process, of this generation, begins with."""
+        kept = KeptSubscription(self.number, self.predicate, True, self.positions, ())
+        return ClientState(
+            self.client, publishes, generation, 1, self.home, None, (), self.number, (kept,), ()
+        )
+
+
+def read_checkpoint_token(data: bytes, client: ClientId, deployment: str = "") -> CheckpointToken:
+    """The token in `data`, which is one of this client.
+
+    Args:
+        deployment: it must be of; empty for any.
+
+    Raises:
+        ResumeTokenRefused: it is of another client or deployment, damaged, or no token.
+    """
+    try:
+        name, generation, broker, asked, resume = decode_strict(data)
+        home = home_of(*broker)
+        subscribe = message_of(asked, Subscribe)
+        positions = read_token(resume, home)
+        if type(generation) is not int or generation < 1:
+            raise ValueError(f"generation = {generation!r}")
+    except (StrictCborError, RemoteProtocolError, ValueError, TypeError, KeyError) as error:
+        text = f"{len(data)} bytes that are no checkpoint token: {str(error)[:200]}"
+        raise ResumeTokenRefused(text) from error
+    if name != client:
+        raise ResumeTokenRefused(f"a checkpoint token of client {name!r}, not {client!r}")
+    if deployment and home.deployment != deployment:
+        theirs = home.deployment[:64]
+        raise ResumeTokenRefused(f"a checkpoint token of deployment {theirs!r}, not {deployment!r}")
+    return CheckpointToken(
+        client, generation, home, subscribe.number, subscribe.predicate, positions
+    )
+
+
+class Tokens(Protocol):
+    """Keeps the token of a client where its application keeps what it stands for."""
+
+    def take_over(self, client: ClientId) -> tuple[int, bytes]:
+        """The generation of whoever commits from now on, and the token; b"" before the first."""
+        ...
+
+    def begin(self) -> None:
+        """What the application does from now on is committed with a token, or not at all."""
+        ...
+
+    def commit(self, token: bytes) -> None:
+        """Commit what the application has done, and that token, in one step.
+
+        Raises:
+            TransactionFailed: another process has taken over, the application has ended the
+                transaction itself, or the commit has failed so that nobody knows what is there.
+            Exception: of the keeper; nothing is committed, and `roll_back` undoes it.
+        """
+        ...
+
+    def roll_back(self) -> None:
+        """Undo what the application has done since `begin`."""
+        ...
+
+
+class SqliteTokens:
+    """Keeps the token in the application's own SQLite file, by the application's connection.
+
+    The table is `pubsubctl_tokens` (client, generation, token); it is made when it is not there.
+    A file may have the tokens of several clients. A commit is one fsync or two in the thread of
+    the connection, so the file should be on a disk that does that in milliseconds.
+
+    Raises:
+        ConfigError: by `take_over`: what is committed would not survive a crash of the machine
+            (`:memory:`, or `synchronous` below FULL), or a transaction is open.
+        sqlite3.Error: the file cannot be read or written.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._client = ""
+        self._generation = 0
+
+    def take_over(self, client: ClientId) -> tuple[int, bytes]:
+        """See Tokens; from here on no older process can commit for this client."""
+        self._check_durable(client)
+        self._client = client
+        database = self._connection
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            database.execute(
+                f"CREATE TABLE IF NOT EXISTS {TABLE}"
+                " (client TEXT PRIMARY KEY, generation INTEGER NOT NULL, token BLOB NOT NULL)"
+            )
+            database.execute(
+                f"INSERT INTO {TABLE} VALUES (?, 1, x'')"
+                " ON CONFLICT (client) DO UPDATE SET generation = generation + 1",
+                (client,),
+            )
+            row = database.execute(
+                f"SELECT generation, token FROM {TABLE} WHERE client = ?", (client,)
+            ).fetchone()
+            database.execute("COMMIT")
+        except BaseException:
+            self.roll_back()
+            raise
+        self._generation, token = row
+        return self._generation, token
+
+    def _check_durable(self, client: ClientId) -> None:
+        if self._connection.in_transaction:
+            raise ConfigError(f"client {client}: tokens: the connection has a transaction open")
+        (synchronous,) = self._connection.execute("PRAGMA synchronous").fetchone()
+        files = [row[2] for row in self._connection.execute("PRAGMA database_list")]
+        if synchronous < _FULL or not files[0]:
+            where = files[0] or ":memory:"
+            text = f"client {client}: tokens: {where}: PRAGMA synchronous = {synchronous}"
+            raise ConfigError(f"{text}; a file with at least FULL, or a crash loses what is done")
+
+    def begin(self) -> None:
+        """See Tokens."""
+        self._connection.execute("BEGIN")
+        self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+
+    def commit(self, token: bytes) -> None:
+        """See Tokens."""
+        database = self._connection
+        try:
+            database.execute(f"RELEASE {_SAVEPOINT}")
+        except sqlite3.OperationalError as error:
+            text = f"the application has ended its transaction itself ({error})"
+            raise TransactionFailed(text) from error
+        changed = database.execute(
+            f"UPDATE {TABLE} SET token = ? WHERE client = ? AND generation = ?",
+            (token, self._client, self._generation),
+        ).rowcount
+        if not changed:
+            text = f"another process has taken over from generation {self._generation}"
+            raise TransactionFailed(text)
+        try:
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise
+            raise TransactionFailed(f"what the file has now nobody knows: {error}") from error
+
+    def roll_back(self) -> None:
+        """See Tokens."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+class OwnTokens:
+    """For an application that keeps `Transaction.token` itself, wherever its own changes go.
+
+    Leaving a transaction without an exception says that the token is kept. Two processes at once
+    are the application's business: a token of a lower generation must not replace another.
+
+    Args:
+        token: what it has kept; empty for nothing yet.
+    """
+
+    def __init__(self, token: bytes = b"") -> None:
+        self._token = token
+
+    def take_over(self, client: ClientId) -> tuple[int, bytes]:
+        """See Tokens."""
+        if not self._token:
+            return 1, b""
+        return read_checkpoint_token(self._token, client).generation + 1, self._token
+
+    def begin(self) -> None:
+        """See Tokens: the application does that."""
+
+    def commit(self, token: bytes) -> None:
+        """See Tokens: the application has done that."""
+
+    def roll_back(self) -> None:
+        """See Tokens: the application does that."""
