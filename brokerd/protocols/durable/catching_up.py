@@ -12,6 +12,8 @@ from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.catchup import Catchup
+from brokerd.protocols.durable.catchup_watch import CatchupWatch
+from brokerd.protocols.durable.catchup_window import CatchupWindow
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane, Mode
 from brokerd.protocols.durable.windows import DurableWindows
@@ -31,7 +33,9 @@ class CatchingUp:
     Args:
         memo: who wants what.
         most: how many events one may have unacknowledged before more are fetched for it.
+        window: how many all of them together may have asked for.
         fetch: have these ticks of a stream found; `take` is told.
+        watch: whether they come nearer to the others.
     """
 
     def __init__(
@@ -40,13 +44,18 @@ class CatchingUp:
         windows: DurableWindows,
         memo: MatchMemo[Any, tuple[Any, ...]],
         most: int,
+        window: int,
         fetch: Fetch,
+        watch: CatchupWatch,
     ) -> None:
         self._machine = machine
         self._windows = windows
         self._memo = memo
         self._most = most
         self._fetch = fetch
+        self._window = CatchupWindow(window)
+        self._watch = watch
+        self._is_going_on = False
 
     def begin(self, hosted: HostedStream, lane: Lane, had: int) -> None:
         """A client goes on behind what it has: live, where that is all there is."""
@@ -59,6 +68,7 @@ class CatchingUp:
         unknown_through = max(had, lane.acknowledged)
         lane.mode = Mode.CATCHING_UP
         lane.catchup = Catchup(reader, had, unknown_through, had)
+        self._watch.begin(hosted, lane, had)
         self.advance(hosted, lane)
 
     def go_on(self, hosted: HostedStream) -> None:
@@ -80,8 +90,25 @@ class CatchingUp:
             catchup = lane.catchup
             if catchup is not None and catchup.open:
                 catchup.take(lost, ranges, run)
+                if not catchup.open:
+                    self._window.answered(lane)
                 if not catchup.is_busy:
                     self.advance(hosted, lane)
+        self._admit()
+
+    def leave(self, lane: Lane) -> None:
+        """Its client is gone: what was out comes again when it is back."""
+        lane.leave()
+        self._window.leave(lane)
+        self._watch.leave(lane)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Let those go on who wait for their turn to ask."""
+        while not self._is_going_on and (waiting := self._window.next()) is not None:
+            self._is_going_on = True
+            self.advance(*waiting)
+            self._is_going_on = False
 
     def advance(self, hosted: HostedStream, lane: Lane) -> None:
         """Give a client what there is for it, and see to what is not; live from where all are."""
@@ -91,7 +118,8 @@ class CatchingUp:
                 self._give(lane, catchup)
             elif catchup.given >= hosted.position:
                 lane.mode, lane.catchup, lane.floor = Mode.LIVE, None, catchup.given
-            elif lane.out_events >= self._most:
+                self._watch.leave(lane)
+            elif lane.out_events >= self._most or not self._window.admit(lane, hosted):
                 return
             else:
                 batch = self._next_batch(hosted, lane, catchup)
@@ -100,6 +128,7 @@ class CatchingUp:
                 ranges = catchup.next_batch(batch)
                 if ranges:
                     catchup.is_busy = True
+                    self._window.ask(lane, len(batch.ticks))
                     self._fetch(hosted.identity, ranges)
                     catchup.is_busy = False
 

@@ -3,11 +3,12 @@
 Paper: [DS03]; [GD02] is the core.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.hosted_streams import HostedStream
@@ -65,6 +66,10 @@ class Durable(Gryphon):
         for identity in routes.pubend_streams():
             self._relay.stream(identity)
         self._from_brokers |= {**self._fetching.handlers(), **self._release.handlers()}
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        return {**super().statistics(), "catching_up": len(self._durable.catchup_watch)}
 
     def hosted(self) -> Iterator[HostedStream]:
         """All streams, as this broker's subscribers have them."""
@@ -143,6 +148,7 @@ class Durable(Gryphon):
             SILENCE: self._durable.say_silence,
             FETCHES: self._fetching.due,
             RELEASE: self._release.due,
+            CATCHUP_WATCH: self._durable.catchup_watch.due,
         }.get(purpose)
         if due is None:
             super()._on_due(purpose, whose)

@@ -12,6 +12,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
+from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
 from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream, key_of
 from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
@@ -94,12 +95,17 @@ class DurableClients(Clients):
         self.windows = self._outlets = DurableWindows(
             self._machine, parameters.client_window, self._on_acknowledged, counters
         )
+        self.catchup_watch = CatchupWatch(
+            self._machine, self._timers, parameters.catchup_watch_ns, counters
+        )
         self._catching_up = CatchingUp(
             self._machine,
             self._outlets,
             self.memo,
             min(parameters.catchup_batch, parameters.live_limit),
+            parameters.catchup_window,
             surroundings.fetch,
+            self.catchup_watch,
         )
         self._commits = CommitCycle(
             self._disk,
@@ -428,7 +434,7 @@ class DurableClients(Clients):
         local.is_attached = False
         local.presented = {}
         for lane in local.lanes.values():
-            lane.leave()
+            self._catching_up.leave(lane)
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         client.submitted = client.told = message.next_sequence - 1

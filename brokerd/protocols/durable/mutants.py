@@ -112,6 +112,21 @@ BUGS: Final = (
         ("            if run.source != identity:\n", "            if not run:\n"),
     ),
     _bug(
+        "asked-for-without-limit",
+        "catchup_window.py",
+        ("        if self._events < self._limit:\n", "        if hosted:\n"),
+    ),
+    _bug(
+        "not-admitted-again",
+        "catching_up.py",
+        ("while not self._is_going_on and", "while self._is_going_on and"),
+    ),
+    _bug(
+        "divergence-unsaid",
+        "catchup_watch.py",
+        ("if behind >= before:", "if behind < 0:"),
+    ),
+    _bug(
         "old-session-counts",
         "lanes.py",
         (
@@ -128,7 +143,8 @@ started is on disk; what is behind the last commit is dropped at a restart; a st
 ends where the common one is; everybody has to release; silence is said of what is behind
 everything given; matches are done also where a later subscription begins behind them; a restart
 goes on where it had come to; what was fetched is kept a while for others; events of one stream
-are of that stream; what was out to an old session is acknowledged by
+are of that stream; those who catch up ask for so much and no more; whoever waits to ask comes to
+it; who comes no nearer is said; what was out to an old session is acknowledged by
 nobody.
 """
 

@@ -18,6 +18,10 @@ class DurableParameters(GryphonParameters):
         silence_interval_ns: how long a subscriber hears nothing of a stream that goes on, at most.
         catchup_batch: how many events a subscription that catches up may have unacknowledged
             before more are fetched for it, and how many are fetched at once.
+        catchup_window: how many events all subscriptions that catch up at a broker may have asked
+            for together.
+        catchup_watch_ns: how long a subscription that catches up may take to come nearer to the
+            others, before that is said.
         live_limit: how many events a subscription may have unacknowledged before it is left to
             catch up.
         fetched_limit_bytes: how much of what was fetched is kept for others who lack it.
@@ -28,6 +32,8 @@ class DurableParameters(GryphonParameters):
     commit_interval_ns: int = 250 * MILLISECOND_NS
     silence_interval_ns: int = SECOND_NS
     catchup_batch: int = 5_000
+    catchup_window: int = 20_000
+    catchup_watch_ns: int = 60 * SECOND_NS
     live_limit: int = 16_384
     fetched_limit_bytes: int = 16 * 1024 * 1024
 
@@ -42,6 +48,8 @@ class DurableParameters(GryphonParameters):
             "commit_interval_ns",
             "silence_interval_ns",
             "catchup_batch",
+            "catchup_window",
+            "catchup_watch_ns",
             "live_limit",
             "fetched_limit_bytes",
         ):

@@ -151,7 +151,71 @@ def test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody() -> N
     assert story.kept("p1") == 0
 
 
+@pytest.mark.parametrize("window", [1, 10, 100])
+def test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for(window: int) -> None:
+    """One client that takes nothing, with much to catch up, is first, and holds nobody up."""
+    story = DurableStory(catchup_batch=5, catchup_window=window, live_limit=5)
+    frozen, *others = [story.cluster.subscribe("s1") for _ in range(6)]
+    story.cluster.run_until_quiet()
+    links = [story.away(each) for each in (frozen, *others)]
+    sent = story.publish(40)
+    frozen.client.take_after_ns = 10**12
+    links[0].heal()
+    story.wait_for(lambda: story.mode(frozen) is Mode.CATCHING_UP)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    for link in links[1:]:
+        link.heal()
+    story.wait_for(lambda: all(story.mode(each) is not Mode.AWAY for each in others))
+    upstream.heal()
+    story.cluster.run_for(20)
+    assert [each.received for each in others] == [sent] * 5
+    assert all(story.mode(each) is Mode.LIVE for each in others)
+    frozen.client.take_after_ns = 0
+    story.settle(2_000)
+    assert frozen.received == sent
+
+
+def test_so_much_is_asked_for_at_once_as_there_may_be() -> None:
+    story = DurableStory(catchup_batch=5, catchup_window=10, fetched_limit_bytes=1)
+    all_six = [story.subscriber("s1", f"kind = '{kind}'") for kind in "abcdef"]
+    links = [story.away(each) for each in all_six]
+    contents = [(story.blob(kind), b"") for kind in 5 * "abcdef"]
+    sent = story.cluster.publish_run("p1", contents)
+    story.cluster.run_for(1)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    story.quiet_since()
+    for link in links:
+        link.heal()
+    story.cluster.run_for(1.5)
+    asked = {tick for each in story.from_to("s1", "b1", Fetch) for tick, _ in each.ranges}
+    assert len(asked) == 10
+    upstream.heal()
+    story.settle()
+    received = {each.sequence for subscription in all_six for each in subscription.received}
+    assert received == {each.sequence for each in sent}
+
+
+@pytest.mark.parametrize("takes_ms, is_said", [(1, False), (10**6, True)])
+def test_who_catches_up_and_comes_no_nearer_is_said_aloud(takes_ms: int, is_said: bool) -> None:
+    story = DurableStory(catchup_batch=5, catchup_watch_ns=10**9)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    story.publish(20)
+    subscription.client.take_after_ns = takes_ms * 10**6
+    link.heal()
+    story.publish(100)
+    assert (story.cluster.statistics()["catchups_diverging"] > 0) == is_said
+    assert (story.cluster.statistics()["catching_up"] > 0) == is_said
+
+
 SEEN = (
+    ("asked-for-without-limit", test_so_much_is_asked_for_at_once_as_there_may_be, ()),
+    (
+        "not-admitted-again",
+        test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for,
+        (1,),
+    ),
+    ("divergence-unsaid", test_who_catches_up_and_comes_no_nearer_is_said_aloud, (10**6, True)),
     ("fetched-by-each-alone", test_forty_who_come_back_together_have_each_event_fetched_once, ()),
     (
         "old-session-counts",

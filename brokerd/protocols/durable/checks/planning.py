@@ -33,6 +33,7 @@ class DurablePlanning(GryphonPlanning):
             silence_interval_ns=random.choice((20, 100)) * MILLISECOND_NS,
             catchup_batch=random.choice((16, 40, 5_000)),
             live_limit=random.choice((20, 16_384)),
+            catchup_window=random.choice((1, 30, 20_000)),
         )
 
     def discovery_ns(self, parameters: Any) -> int:
