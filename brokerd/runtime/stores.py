@@ -69,7 +69,8 @@ class Stores:
         if self._logs and self.volume is None:
             self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self._meta is None:
-            self._meta = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
+            path = folder / "meta.sqlite3"
+            self._meta = SqliteMetaStore(path, fsync=config.fsync, owner=config.broker)
         if self.volume is not None and not self._meta.knows(config.deployment_id):
             self.volume.clear()  # first: else, after a crash, it would be taken for this one's
         beginning = self._meta.begin(config.deployment_id)

@@ -61,6 +61,7 @@ class SqliteMetaStore:
 
     Args:
         fsync: whether a commit waits for the disk; without, it survives this process only.
+        owner: whose it is; nobody else may go on with what is in it.
 
     Raises:
         StorageCorrupt: what is in the folder is no store of ours, or a damaged one; from any
@@ -68,8 +69,9 @@ class SqliteMetaStore:
         OSError: the disk does not do what it should; the broker must not go on.
     """
 
-    def __init__(self, path: Path, *, fsync: bool = True) -> None:
+    def __init__(self, path: Path, *, fsync: bool = True, owner: str = "") -> None:
         self._path = path
+        self._owner = owner
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.DatabaseError as error:
@@ -103,9 +105,17 @@ class SqliteMetaStore:
                 recovering = about["deployment"] == deployment_id
                 if not recovering:
                     connection.execute("DELETE FROM rows")
+                elif (owner := about.get("owner", self._owner)) != self._owner:
+                    raise StorageCorrupt(
+                        f"{self._path}: this is of {owner!r}, and {self._owner!r} has it"
+                    )
                 connection.executemany(
-                    "UPDATE about SET value = ? WHERE key = ?",
-                    [(str(incarnation), "incarnation"), (deployment_id, "deployment")],
+                    "INSERT OR REPLACE INTO about VALUES (?, ?)",
+                    [
+                        ("incarnation", str(incarnation)),
+                        ("deployment", deployment_id),
+                        ("owner", self._owner),
+                    ],
                 )
                 rows: Tables = {}
                 for table, key, value in connection.execute(

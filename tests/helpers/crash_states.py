@@ -6,6 +6,7 @@ or with the file ending there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import product
 from pathlib import PurePosixPath
 
@@ -88,6 +89,7 @@ class CrashStates:
                 }
 
 
+@cache
 def _folder(path: str) -> str:
     return str(PurePosixPath(path).parent)
 

@@ -72,6 +72,7 @@ class Story:
 
     protocol = "gryphon"
     parameters: type[GryphonParameters] = GryphonParameters
+    strict = True
 
     def __init__(self, *bundles: str, topology: Topology | None = None, **parameters: Any) -> None:
         self.loggers: list[str] = []
@@ -85,6 +86,7 @@ class Story:
             parameters=self.parameters(**parameters),
             make_network=LosingNetwork,
             watcher=self._watch,
+            strict=self.strict,
         )
         self.cluster.start()
         self.cluster.run_until_quiet()

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import DiskFailed
+from brokerd.errors import DiskFailed, StorageCorrupt
 from brokerd.protocols.interface import LogEnds
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 
 
-def config_of(deployment_id: str) -> BrokerConfig:
+def config_of(deployment_id: str, broker: str = "b1") -> BrokerConfig:
     unused = {"topology_file": "", "protocol": "", "listen": "", "addresses": {}}
     paths = {"state_folder": "", "control_socket": "", "log_folder": ""}
-    return BrokerConfig(broker="b1", deployment_id=deployment_id, **unused, **paths)
+    return BrokerConfig(broker=broker, deployment_id=deployment_id, **unused, **paths)
 
 
 def test_a_start_that_a_crash_ended_leaves_nothing_of_another_deployment(
@@ -41,3 +41,17 @@ def test_a_start_that_a_crash_ended_leaves_nothing_of_another_deployment(
     with closing(Stores(config_of("d2"), tmp_path, ("a",))) as stores:
         stores.begin()
         assert stores.ends == {"a": LogEnds(1, 1)}
+
+
+def test_what_another_broker_has_written_is_refused(tmp_path: Path) -> None:
+    """Its rows would say that subscriptions have what they never got."""
+    with closing(Stores(config_of("d1", "b2"), tmp_path, ())) as stores:
+        stores.begin()
+        stores.meta.commit([("t", "k", 1)])
+    with (
+        closing(Stores(config_of("d1", "b1"), tmp_path, ())) as stores,
+        pytest.raises(StorageCorrupt, match=r"meta\.sqlite3: this is of 'b2', and 'b1' has it"),
+    ):
+        stores.begin()
+    with closing(Stores(config_of("d1", "b2"), tmp_path, ())) as stores:
+        assert stores.begin().rows == {"t": {"k": 1}}

@@ -66,17 +66,32 @@ class FilterLog:
         """How many records there are."""
         return self._next - self._first
 
+    @property
+    def next(self) -> int:
+        """The index that the next record gets."""
+        return self._next
+
     # ------------------------------------------------------------ recovery
 
-    def recover(self, ends: LogEnds, keep_through: int, chopped_tick: int) -> list[LogEffect]:
+    def recover(
+        self, ends: LogEnds, keep_through: int, chopped_tick: int, least_next: int = 1
+    ) -> list[LogEffect]:
         """Read what is there, and drop what is behind a tick: that is matched and written again.
 
         Args:
             keep_through: how far subscriptions had come when that was last written down.
             chopped_tick: records up to here may be gone.
+            least_next: `next` as it was then.
+
+        Raises:
+            StorageCorrupt: not all of that is there.
 
         Paper: [DS03] §4.1 ("resumes delivery to … the PFS from latestDelivered onwards").
         """
+        if ends.next < least_next:
+            raise StorageCorrupt(
+                f"log {self.name} ends before record {ends.next}; it was written up to {least_next}"
+            )
         self._first = self._next = ends.first
         self._end = ends.next
         self._keep_through, self.chopped_tick = keep_through, chopped_tick

@@ -17,6 +17,10 @@ DELIVERED: Final = "delivered"
 """Per stream, the tick up to which all matches are on disk, and were given to who is here."""
 
 
+WRITTEN: Final = "written"
+"""Per stream, the index behind the last record of its matches, as of then."""
+
+
 def key_of(stream: StreamId) -> str:
     """A stream in the keys of rows."""
     return f"{stream.broker}.{stream.publisher}"

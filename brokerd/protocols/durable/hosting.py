@@ -14,7 +14,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
-from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream, key_of
+from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN, HostedStream, key_of
 from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.windows import DurableWindows
@@ -61,10 +61,12 @@ class Snapshot:
 
     Attributes:
         delivered: per stream, up to where matches are on disk, or will be first.
+        written: and behind which record of them that is.
         acknowledged: per lane, up to where its client has all.
     """
 
     delivered: Mapping[StreamId, int]
+    written: Mapping[StreamId, int]
     acknowledged: Mapping[Lane, int]
 
 
@@ -131,6 +133,7 @@ class DurableClients(Clients):
     def recover_logs(self, event: Started) -> None:
         """Read what an earlier incarnation has matched, and drop what it had not committed."""
         delivered, acknowledged = _ticks(event, DELIVERED), _ticks(event, ACKNOWLEDGED)
+        written = _ticks(event, WRITTEN)
         identities = [row[0] for row in event.recovered.get(SUBSCRIPTIONS, {}).values()]
         for identity, hosted in self._hosted.items():
             key = key_of(identity)
@@ -138,7 +141,8 @@ class DurableClients(Clients):
             least = [acknowledged.get(f"{each}/{key}", 0) for each in identities]
             chopped = min([hosted.delivered, *least])
             ends = event.logs[hosted.log.name]
-            for effect in hosted.log.recover(ends, hosted.delivered, chopped):
+            least_next = written.get(key, 1)
+            for effect in hosted.log.recover(ends, hosted.delivered, chopped, least_next):
                 self._machine.emit(effect)
 
     def on_records(self, event: RecordsRead) -> None:
@@ -279,19 +283,23 @@ class DurableClients(Clients):
         }
         acknowledged = {lane: lane.acknowledged for lane in self._changed}
         self._changed = {}
-        return Snapshot(delivered, acknowledged) if delivered or acknowledged else None
+        written = {identity: self._hosted[identity].log.next for identity in delivered}
+        return Snapshot(delivered, written, acknowledged) if delivered or acknowledged else None
 
     def _rows(self, taken: Snapshot) -> Sequence[Change]:
         delivered = [
             Change(DELIVERED, key_of(stream), max(tick, self._hosted[stream].delivered))
             for stream, tick in taken.delivered.items()
         ]
+        written = [
+            Change(WRITTEN, key_of(stream), index) for stream, index in taken.written.items()
+        ]
         acknowledged = [
             Change(ACKNOWLEDGED, _row_of(lane), tick)
             for lane, tick in taken.acknowledged.items()
             if not lane.subscription.is_over
         ]
-        return [*delivered, *acknowledged]
+        return [*delivered, *written, *acknowledged]
 
     def _on_committed(self, taken: Snapshot) -> None:
         """Only now may anybody hear of it: what is behind could be lost, and asked for again."""

@@ -47,6 +47,14 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "told-before-rows",
+        "commits.py",
+        (
+            "self._disk.commit(self._rows(taken), lambda: self._on_committed(taken))",
+            "self._disk.commit(self._rows(taken), int); self._on_committed(taken)",
+        ),
+    ),
+    _bug(
         "released-before-written",
         "hosted_streams.py",
         ("each.lane(self.identity).committed", "each.lane(self.identity).acknowledged"),
@@ -137,7 +145,8 @@ BUGS: Final = (
 )
 """What each leaves out: a record names the one before of the same subscription; nobody knows for
 whom chopped ticks were; a batch that is full has the oldest; what comes again is written once;
-matches are on disk before it is written down how far they go; nobody says that more is released
+matches are on disk before it is written down how far they go, and that before anybody hears of
+it; nobody says that more is released
 than is written down; what a client has is not given to it again; a subscription that was called
 started is on disk; what is behind the last commit is dropped at a restart; a stream of one's own
 ends where the common one is; everybody has to release; silence is said of what is behind

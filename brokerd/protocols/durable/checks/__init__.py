@@ -35,6 +35,7 @@ SIMULATED = SimulatedProtocol(
             "Release._through",
             "acknowledged",
             "delivered",
+            "written",
         ),
     ),
     make_checks=DurableChecks,

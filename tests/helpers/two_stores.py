@@ -1,0 +1,337 @@
+"""What one broker did to its two stores, and what a crash at any moment may leave of both.
+
+The logs and the rows of a broker are written side by side, by threads that know nothing of each
+other. So where a group of records and a transaction are on their way at the same time, a crash
+may find each of them anywhere.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from brokerd.errors import StorageCorrupt
+from brokerd.protocols.interface import (
+    Append,
+    Change,
+    Chop,
+    Commit,
+    Effect,
+    Event,
+    LogEffect,
+    LogEnds,
+    Persisted,
+    Started,
+    Truncate,
+)
+from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.memory_files import MemoryFiles, Step
+from brokerd.storage.meta_store import SqliteMetaStore
+from tests.helpers.crash_states import Contents, CrashStates
+from tests.helpers.recorded_sqlite import recorded_sqlite
+
+FOLDER = Path("/logs")
+SEGMENT_BYTES = 1_500
+"""So few that segments end, and go, in a short story."""
+
+Rows = Mapping[str, Mapping[str, Any]]
+Logs = Mapping[str, tuple[int, tuple[bytes, ...]]]
+"""Of each log: the first index, and the records from there on."""
+
+
+States = Mapping[int, int]
+"""Numbers of states, each other bytes, to those of what a starting broker reads in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A step of a broker: an event, what it had done about it, and when."""
+
+    now_ns: int
+    event: Event
+    effects: tuple[Effect, ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """What was written as one.
+
+    Attributes:
+        began: behind this step it may be on its way to the disk.
+        ended: with this step its broker knows that it is there, and so all before it.
+        is_restart: before it, a new incarnation has begun.
+    """
+
+    changes: list[Any]
+    began: int
+    ended: int
+    is_restart: bool = False
+
+
+class _Gathering:
+    """Changes of one store on their way: as many groups as there may be."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self._waiting: list[tuple[int, Any, int | None]] = []
+
+    def take(self, step: int, change: Any, token: int | None) -> None:
+        self._waiting.append((step, change, token))
+
+    def durable(self, step: int, token: int) -> None:
+        """Everything up to what has this token is there."""
+        places = [n for n, (*_, each) in enumerate(self._waiting) if each == token]
+        if places:
+            self._close(places[0] + 1, step)
+
+    def restart(self, step: int) -> None:
+        """All that was on its way has come there."""
+        self._close(len(self._waiting), step)
+        self.groups.append(Group([], step, step, is_restart=True))
+
+    def _close(self, count: int, step: int) -> None:
+        """What was taken in one step is a group: it may have been written before more came."""
+        closed, self._waiting = self._waiting[:count], self._waiting[count:]
+        for began, changes in groupby(closed, key=itemgetter(0)):
+            self.groups.append(Group([change for _, change, _ in changes], began, step))
+
+
+def gathered(steps: Sequence[Taken]) -> tuple[list[Group], list[Group]]:
+    """What was written of a broker's logs, and of its rows."""
+    logs, rows = _Gathering(), _Gathering()
+    for number, step in enumerate(steps):
+        if isinstance(step.event, Started):
+            logs.restart(number)
+            rows.restart(number)
+        elif isinstance(step.event, Persisted):
+            logs.durable(number, step.event.token)
+            rows.durable(number, step.event.token)
+        for effect in step.effects:
+            if isinstance(effect, Append | Chop | Truncate):
+                token = effect.token if isinstance(effect, Append) else None
+                logs.take(number, effect, token)
+            elif isinstance(effect, Commit):
+                rows.take(number, effect.changes, effect.token)
+    return logs.groups, rows.groups
+
+
+@dataclass
+class Window:
+    """One group, on its way or done.
+
+    Attributes:
+        during: what a crash may leave while it is on its way.
+        behind: the same, once it is there and nothing else is on its way.
+    """
+
+    began: int
+    ended: int
+    during: States
+    behind: States
+
+
+@dataclass
+class Store:
+    """What crashes leave of one of two stores.
+
+    Attributes:
+        found: different contents, as a starting broker reads them.
+        refused: states that look like a changed bit, which nobody can tell from damage.
+    """
+
+    windows: list[Window] = field(default_factory=list)
+    found: list[Any] = field(default_factory=list)
+    refused: int = 0
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _seen: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def states(self) -> int:
+        """How many different ones there are."""
+        return len(self._seen)
+
+    def look(
+        self, states: Iterable[Contents], read: Callable[[Contents], tuple[Hashable, Any]]
+    ) -> States:
+        """Read each of these as a broker that starts does; the same bytes once."""
+        looked: dict[int, int] = {}
+        for state in states:
+            key = tuple(sorted(state.items()))
+            if key not in self._seen:
+                self._seen[key] = len(self._seen), self._read(state, read)
+            number, found = self._seen[key]
+            if found >= 0:
+                looked[number] = found
+        return looked
+
+    def _read(self, state: Contents, read: Callable[[Contents], tuple[Hashable, Any]]) -> int:
+        try:
+            key, content = read(state)
+        except StorageCorrupt:
+            self.refused += 1
+            return -1
+        if key not in self._numbers:
+            self._numbers[key] = len(self.found)
+            self.found.append(content)
+        return self._numbers[key]
+
+    def at(self, step: int) -> Iterator[tuple[int, States]]:
+        """What may be there behind a step, with a number of what is on its way."""
+        for number, window in enumerate(self.windows):
+            if window.began <= step < window.ended:
+                yield 2 * number, window.during
+            elif window.ended <= step and self._is_last(number, step):
+                yield 2 * number + 1, window.behind
+
+    def _is_last(self, number: int, step: int) -> bool:
+        return all(step < later.ended for later in self.windows[number + 1 :])
+
+
+def crashed_logs(groups: Sequence[Group], names: Iterable[str]) -> Store:
+    """The logs of a broker, in a volume in memory, with a crash at each moment."""
+    files, store, states = MemoryFiles(), Store(), CrashStates()
+    wanted = tuple(names)
+    volume, bounds, chopped, taken = _open(files, wanted), LogBounds({}), {}, 0
+
+    def read(state: Contents) -> tuple[Hashable, Logs]:
+        reopened = LogVolume(FOLDER, SEGMENT_BYTES, files=MemoryFiles(state))
+        table: dict[str, tuple[int, tuple[bytes, ...]]] = {}
+        for log, (first, end) in reopened.begin(wanted, recovering=True).items():
+            records: list[bytes] = []
+            while first + len(records) < end:
+                records += reopened.read(log, first + len(records), end, 1 << 20)
+            table[log] = first, tuple(records)
+        return tuple(table.items()), table
+
+    def read_or_see_why(state: Contents) -> tuple[Hashable, Logs]:
+        try:
+            return read(state)
+        except StorageCorrupt:
+            assert _changed_bits(states.everything(), state) == 1
+            raise
+
+    for group in groups:
+        if group.is_restart:
+            volume.close()
+            volume = _open(files, wanted)
+            ends = volume.begin(wanted, recovering=True)
+            bounds = LogBounds({log: LogEnds(*each) for log, each in ends.items()})
+        entries = _entries(group.changes, bounds, chopped)
+        if entries:
+            volume.write(entries)
+        during = chain(states.all(), _walk(states, files.trail[taken:]))
+        looked = store.look(during, read_or_see_why)
+        taken = len(files.trail)
+        behind = store.look(states.all(), read_or_see_why)
+        store.windows.append(Window(group.began, group.ended, looked, behind))
+    volume.close()
+    return store
+
+
+def _changed_bits(written: Contents, left: Contents) -> int:
+    """How many bits are not as they were written, of files that are all there; else many."""
+    if {path: len(data) for path, data in written.items()} != {
+        path: len(data) for path, data in left.items()
+    }:
+        return 1 << 30
+    pairs = [pair for path, data in written.items() for pair in zip(data, left[path], strict=True)]
+    return sum((one ^ other).bit_count() for one, other in pairs)
+
+
+def _open(files: MemoryFiles, names: Iterable[str]) -> LogVolume:
+    volume = LogVolume(FOLDER, SEGMENT_BYTES, files=files)
+    volume.begin(names, recovering=True)
+    return volume
+
+
+def _entries(
+    effects: Iterable[LogEffect], bounds: LogBounds, chopped: dict[str, int]
+) -> list[LogEntry]:
+    """One group of a log writer's: what is chopped goes with records, and waits for some."""
+    entries = []
+    for effect in effects:
+        if isinstance(effect, Append):
+            for index, record in enumerate(effect.records, bounds.append(effect)):
+                entries.append(LogEntry(EntryKind.APPENDED, effect.log, index, record))
+        elif isinstance(effect, Chop):
+            if bounds.chop(effect):
+                chopped[effect.log] = effect.first
+        elif isinstance(effect, Truncate) and bounds.truncate(effect):
+            entries.append(LogEntry(EntryKind.TRUNCATED, effect.log, effect.next))
+    if entries:
+        entries += [LogEntry(EntryKind.CHOPPED, log, first) for log, first in chopped.items()]
+        chopped.clear()
+    return entries
+
+
+def _walk(states: CrashStates, trail: Iterable[Step]) -> Iterator[Contents]:
+    for step in trail:
+        states.take(step)
+        yield from states.all()
+
+
+def crashed_rows(groups: Sequence[Group], folder: Path, of_a_moment: int, random: Random) -> Store:
+    """The rows of a broker, in SQLite, with a crash at each moment; some of what it may leave."""
+    written, again = folder / "written", folder / "again"
+    written.mkdir()
+    again.mkdir()
+    path, lengths = written / "meta.sqlite3", []
+    with recorded_sqlite(str(path)) as recording:
+        store = None
+        for group in groups:
+            if group.is_restart:
+                if store is not None:
+                    store.close()
+                store = SqliteMetaStore(path)
+                store.begin("d")
+            assert store is not None, "a broker starts first"
+            rows: dict[tuple[str, str], Change] = {}
+            for changes in group.changes:
+                rows |= {(each.table, each.key): each for each in changes}
+            if rows:
+                store.commit([(each.table, each.key, each.value) for each in rows.values()])
+            lengths.append(len(recording.trail))
+        assert store is not None, "a broker starts first"
+        store.close()
+
+    def read(state: Contents) -> tuple[Hashable, Rows]:
+        for left in again.iterdir():
+            left.unlink()
+        for name, content in state.items():
+            (again / Path(name).name).write_bytes(content)
+        reopened = SqliteMetaStore(again / "meta.sqlite3", fsync=False)
+        try:
+            rows = reopened.begin("d").rows
+        finally:
+            reopened.close()
+        return repr(rows), rows
+
+    def some(states: CrashStates) -> list[Contents]:
+        found = list({tuple(each.items()): each for each in states.all()}.values())
+        return [found[0], *random.sample(found[1:], min(len(found) - 1, of_a_moment))]
+
+    states, found, taken = CrashStates(folders=[str(written)]), Store(), 0
+    for group, length in zip(groups, lengths, strict=True):
+        during = some(states)
+        for step in recording.trail[taken:length]:
+            states.take(step)
+            during += some(states)
+        taken = length
+        behind = found.look(some(states), read)
+        found.windows.append(Window(group.began, group.ended, found.look(during, read), behind))
+    return found
+
+
+def crashes(steps: int, logs: Store, rows: Store) -> Iterator[tuple[int, States, States]]:
+    """All that two stores may be found as together, each behind the last step that allows it."""
+    last: dict[tuple[int, int], tuple[int, States, States]] = {}
+    for step in range(steps):
+        for log_window, log_states in logs.at(step):
+            for row_window, row_states in rows.at(step):
+                last[log_window, row_window] = step, log_states, row_states
+    yield from last.values()
