@@ -4,7 +4,6 @@ What the paper saw when it broke things (§4.2) is in test_gd02_experiments.py. 
 story among those of the protocol, `ELSEWHERE` says which. Filters between brokers have none yet.
 """
 
-import ast
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
 from tests.helpers.gryphon_stories import PaperStory, Story, ticks_of
+from tests.helpers.told import is_told
 
 STORIES = Path(__file__).parents[1] / "protocols/gryphon"
 ELSEWHERE = {
@@ -50,9 +50,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
 def test_what_shows_it_is_there(promise: str) -> None:
-    file, _, name = ELSEWHERE[promise].partition("::")
-    tree = ast.parse((STORIES / file).read_text(encoding="utf-8"))
-    assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert is_told(ELSEWHERE[promise], STORIES)
 
 
 # ---------------------------------------------------------------- abstract and §1

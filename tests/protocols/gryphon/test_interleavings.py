@@ -1,10 +1,11 @@
 """Where each of 27 tricky scenarios of gryphon is told."""
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.told import is_told
 
 HERE = Path(__file__).parent
 
@@ -200,9 +201,4 @@ def test_all_are_told() -> None:
 @pytest.mark.parametrize("number", sorted(TOLD))
 def test_what_tells_it_is_there(number: int) -> None:
     for story in TOLD[number].stories:
-        if story.endswith(".txt"):
-            assert (HERE / story).exists(), story
-            continue
-        file, _, name = story.partition("::")
-        tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
-        assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], story
+        assert is_told(story, HERE), story

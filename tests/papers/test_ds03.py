@@ -1,0 +1,277 @@
+"""What [DS03] promises, sentence by sentence, each promise a test: abstract, §1 to §5.
+
+Where a rule has a story among those of the protocol, `ELSEWHERE` says which.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from brokerd.model.client_messages import Deliveries, Gap, Silence
+from brokerd.model.identity import StreamId
+from brokerd.protocols.durable.lanes import Mode
+from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.simulator.world.cluster import Subscription
+from tests.helpers.durable_stories import DurableStory
+from tests.helpers.told import is_told
+
+STORIES = Path(__file__).parents[1] / "protocols/durable"
+ELSEWHERE = {
+    "§1 each event is logged once": "test_stories.py::"
+    "test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it",
+    "§1 misbehaving subscribers hold nobody up": "test_stories.py::"
+    "test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing",
+    "§1, footnote 2 a record is 8 + 16 n bytes": "test_filter_log.py::"
+    "test_a_record_has_the_size_that_the_paper_says",
+    "§2 an older token may get gaps": "test_stories.py::"
+    "test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost",
+    "§3 nacks are consolidated": "test_stories.py::test_two_who_come_back_together_ask_once",
+    "§3 brokers on the way answer": "test_wrong_input.py::"
+    "test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest",
+    "§4.1 a subscription survives a crash once it has begun": "test_stories.py::"
+    "STORIES[accepted-before-written]",
+    "§4.1 switch-over": "test_returns.py::"
+    "test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double",
+    "§4.1 resources are left for catching up": "test_returns.py::"
+    "test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for",
+    "§4.2 only what matched is retrieved": "test_stories.py::"
+    "test_only_what_is_for_a_subscription_is_fetched",
+    "§4.2 the example of three subscribers": "test_filter_log.py::test_the_papers_example",
+    "§4.2 a batch has all, or the oldest": "test_filter_log.py::"
+    "test_batches_are_what_a_history_per_subscription_says",
+    "§5.1.2 25 times less data": "test_filter_log.py::"
+    "test_25_subscribers_cost_a_25th_of_logging_events_for_each",
+    "§5.3 forty reconnect at once": "test_returns.py::"
+    "test_forty_who_come_back_together_have_each_event_fetched_once",
+}
+
+
+@pytest.mark.parametrize("promise", ELSEWHERE)
+def test_what_shows_it_is_there(promise: str) -> None:
+    assert is_told(ELSEWHERE[promise], STORIES)
+
+
+def told(story: DurableStory, subscription: Subscription) -> list[Deliveries | Silence | Gap]:
+    """All that a subscriber's client was told of streams, in order."""
+    name = subscription.client.name
+    kinds = (Deliveries, Silence, Gap)
+    return [each.item for each in story.given if each.client == name and type(each.item) in kinds]
+
+
+def last_of(item: Deliveries | Silence | Gap) -> int:
+    """Up to where something that a client was told says what there is."""
+    return item.run.last if isinstance(item, Deliveries) else item.last
+
+
+def stream_of(item: Deliveries | Silence | Gap) -> StreamId:
+    return item.run.source if isinstance(item, Deliveries) else item.stream
+
+
+def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
+    """Per stream, up to where a broker has handed out."""
+    return {each.identity: each.position for each in story.core(broker).hosted()}
+
+
+# ---------------------------------------------------------------- abstract and §1
+
+
+def test_what_is_published_while_a_subscriber_is_away_comes_and_nothing_is_lost_by_failures() -> (
+    None
+):
+    """It is away while each broker fails in turn (§1)."""
+    story = DurableStory()
+    subscription = story.subscriber()
+    sent = story.publish(3)
+    link = story.away(subscription)
+    for broker in ("s1", "b1", "p1"):
+        sent += story.publish(3)
+        story.cluster.broker(broker).restart()
+        story.cluster.run_for(3)
+    link.heal()
+    sent += story.publish(3)
+    story.settle()
+    assert subscription.received == sent
+
+
+# ---------------------------------------------------------------- §2
+
+
+def test_a_new_subscriber_is_told_where_it_begins_in_each_stream() -> None:
+    story = DurableStory(pubends=2)
+    story.publish(4)
+    subscription = story.subscriber()
+    began = {stream: tick for (_, stream), tick in story.taken(subscription).items()}
+    assert began == positions(story)
+    assert any(began.values())
+
+
+def test_what_a_subscriber_is_told_of_a_stream_goes_up() -> None:
+    """Events and silence, through its own absences and a crash of its broker."""
+    story = DurableStory(silence_interval_ns=20_000_000)
+    subscription = story.subscriber("s1", "kind = 'b'")
+    for _ in range(3):
+        story.publish(5)
+        story.cluster.publish("p1", kind="b")
+        story.cluster.run_for(0.2)
+        link = story.away(subscription)
+        story.cluster.publish("p1", kind="b")
+        story.publish(2)
+        link.heal()
+        story.cluster.run_for(3)
+    items = told(story, subscription)
+    by_stream: dict[StreamId, list[int]] = {}
+    for item in items:
+        by_stream.setdefault(stream_of(item), []).append(last_of(item))
+    assert all(a < b for each in by_stream.values() for a, b in pairwise(each))
+    assert {type(item) for item in items} == {Deliveries, Silence}
+    assert len(subscription.received) == 6
+
+
+def test_silence_says_that_nothing_was_for_a_subscriber() -> None:
+    story = DurableStory(silence_interval_ns=20_000_000)
+    subscription = story.subscriber("s1", "kind = 'b'")
+    story.cluster.publish("p1", kind="b")
+    story.publish(10)
+    story.cluster.run_for(2)
+    *_, last = told(story, subscription)
+    assert type(last) is Silence
+    assert last.last == positions(story)[last.stream]
+    assert max(story.taken(subscription).values()) == last.last
+
+
+# ---------------------------------------------------------------- §3
+
+
+def test_a_tick_is_released_once_all_here_and_away_have_acknowledged_it() -> None:
+    story = DurableStory()
+    here, away, elsewhere = (story.subscriber(at) for at in ("s1", "s1", "s2"))
+    links = [story.away(away), story.away(elsewhere, "s2")]
+    sent = story.publish(10)
+    story.cluster.run_for(5)
+    assert here.received == sent
+    assert story.kept("p1") == 10
+    links[0].heal()
+    story.cluster.run_for(5)
+    assert away.received == sent
+    assert story.kept("p1") == 10
+    links[1].heal()
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 0
+
+
+def test_who_is_live_gets_no_gap_whoever_is_away() -> None:
+    story = DurableStory()
+    live, away = story.subscriber(), story.subscriber()
+    story.away(away)
+    for _ in range(5):
+        story.publish(5)
+        story.cluster.broker("s2").restart()
+        story.cluster.run_for(1)
+    assert Gap not in {type(item) for item in told(story, live)}
+    assert len(live.received) == 25
+
+
+# ---------------------------------------------------------------- §4.1
+
+
+def test_all_who_are_not_catching_up_share_one_stream() -> None:
+    """A hundred subscribers cost the brokers upstream what one does."""
+    messages = []
+    for count in (1, 100):
+        story = DurableStory()
+        subscribers = [story.cluster.subscribe("s1") for _ in range(count)]
+        story.cluster.run_until_quiet()
+        story.quiet_since()
+        sent = story.publish(20)
+        assert all(each.received == sent for each in subscribers)
+        messages.append(len([each for each in story.said if each[1:3] == ("b1", "s1")]))
+    assert messages[0] == messages[1]
+
+
+def test_who_is_created_is_live_and_who_has_left_catches_up_until_it_is_as_far_as_the_others() -> (
+    None
+):
+    story = DurableStory()
+    story.publish(3)
+    subscription = story.subscriber()
+    assert story.mode(subscription) is Mode.LIVE
+    link = story.away(subscription)
+    assert story.mode(subscription) is Mode.AWAY
+    story.publish(3)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    link.heal()
+    story.wait_for(lambda: story.mode(subscription) is not Mode.AWAY)
+    assert story.mode(subscription) is Mode.CATCHING_UP
+    upstream.heal()
+    story.wait_for(lambda: story.mode(subscription) is Mode.LIVE)
+    story.settle()
+
+
+def test_after_a_crash_the_one_stream_goes_on_from_what_was_delivered_without_any_client() -> None:
+    story = DurableStory()
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    story.publish(3)
+    story.cluster.run_for(1)
+    story.cluster.broker("s1").kill()
+    story.publish(5)
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(5)
+    known = story.core("p1").streams()
+    assert {max(each.knowledge.highest for each in known)} == {max(positions(story).values())}
+    assert story.logged("s1", "matches.0.0") == 8
+    link.heal()
+    story.settle()
+
+
+# ---------------------------------------------------------------- §4.2
+
+
+def test_nothing_is_written_of_events_that_match_nobody() -> None:
+    story = DurableStory()
+    away = story.subscriber("s1", "kind = 'b'")
+    link = story.away(away)
+    story.publish(30)
+    story.cluster.run_for(2)
+    assert story.logged("s1", "matches.0.0") == 0
+    link.heal()
+    story.settle()
+
+
+def test_all_streams_of_matches_are_in_one_volume_and_each_is_chopped_alone() -> None:
+    story = DurableStory(pubends=2)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    for client in ("one", "two", "three", "four"):
+        for _ in range(3):
+            story.cluster.publish("p1", client=client, kind="a")
+        story.cluster.run_for(0.5)
+    logged = [story.logged("s1", f"matches.0.{pubend}") for pubend in (0, 1)]
+    assert sum(logged) == 12
+    assert all(logged)
+    link.heal()
+    story.settle()
+
+
+# ---------------------------------------------------------------- §5.3
+
+
+def test_while_its_broker_is_down_and_comes_back_the_pubend_is_asked_for_each_event_once() -> None:
+    """All are away at once; the broker first gets what it missed, then they come back (§5.3)."""
+    story = DurableStory()
+    subscribers = [story.cluster.subscribe("s1") for _ in range(10)]
+    story.cluster.run_until_quiet()
+    links = [story.away(each) for each in subscribers]
+    story.cluster.broker("s1").kill()
+    sent = story.publish(25)
+    story.quiet_since()
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(5)
+    for link in links:
+        link.heal()
+    story.settle()
+    assert all(each.received == sent for each in subscribers)
+    asked = [each for message in story.from_to("b1", "p1", Fetch) for each in message.ranges]
+    assert len(asked) == len(set(asked))
+    assert sum(len(each.run) for each in story.from_to("p1", "b1", Fetched)) <= 25

@@ -1,0 +1,123 @@
+"""Where each of 30 tricky scenarios of durable subscriptions is told."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.told import is_told
+
+HERE = Path(__file__).parent
+
+TOLD = {
+    1: (
+        "a token is ahead of what its broker had committed",
+        ("test_stories.py::STORIES[no-floor]",),
+    ),
+    2: (
+        "rows are never committed before the matches that they are about",
+        ("test_stories.py::STORIES[rows-before-matches]",),
+    ),
+    3: (
+        "crash between an acknowledgement and its commit",
+        ("test_returns.py::test_what_is_acknowledged_and_not_on_disk_is_not_let_go",),
+    ),
+    4: (
+        "crash between the two steps of a commit",
+        (
+            "test_returns.py::"
+            "test_matches_that_are_ahead_of_the_last_commit_are_dropped_and_written_again",
+        ),
+    ),
+    5: (
+        "a new subscription between a crash and what comes again",
+        ("test_stories.py::STORIES[not-truncated]",),
+    ),
+    6: (
+        "the common stream goes on in the step in which somebody has caught up",
+        (
+            "test_returns.py::"
+            "test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double",
+        ),
+    ),
+    7: (
+        "catching up with what goes on, quicker or slower",
+        (
+            "test_returns.py::"
+            "test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double",
+            "test_returns.py::test_who_catches_up_and_comes_no_nearer_is_said_aloud",
+        ),
+    ),
+    8: (
+        "a client leaves while it catches up",
+        ("test_returns.py::test_a_question_of_a_session_that_is_over_is_answered_to_nobody",),
+    ),
+    9: (
+        "something missed of one pubend only",
+        ("test_returns.py::test_who_has_missed_something_of_one_pubend_is_live_in_the_others",),
+    ),
+    10: (
+        "an older token",
+        (
+            "test_stories.py::"
+            "test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost",
+        ),
+    ),
+    14: (
+        "one subscriber is away for long, then unsubscribes",
+        ("test_stories.py::test_an_unsubscription_lets_go_of_what_it_held_back",),
+    ),
+    15: (
+        "a log of which little is left keeps segments that it shares",
+        (
+            "../../storage/test_log_volume.py::test_a_slow_log_keeps_the_segments_that_it_shares",
+            "../../storage/test_log_volume.py::test_segments_go_when_everything_in_them_is_chopped",
+        ),
+    ),
+    16: (
+        "a backlog of several batches",
+        (
+            "test_stories.py::STORIES[live-too-early]",
+            "test_filter_log.py::test_batches_are_what_a_history_per_subscription_says",
+        ),
+    ),
+    17: (
+        "the record before is chopped",
+        ("test_filter_log.py::test_batches_are_what_a_history_per_subscription_says",),
+    ),
+    18: (
+        "forty come back together",
+        (
+            "test_returns.py::test_forty_who_come_back_together_have_each_event_fetched_once",
+            "test_filter_log.py::test_many_who_come_back_at_once_read_the_disk_once",
+        ),
+    ),
+    22: (
+        "an acknowledgement of an older session",
+        ("test_returns.py::test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody",),
+    ),
+    28: (
+        "a slow client is left to catch up, and is live again",
+        ("test_stories.py::test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing",),
+    ),
+    29: (
+        "a broker whose subscribers want nothing",
+        (
+            "test_returns.py::"
+            "test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go",
+        ),
+    ),
+    30: (
+        "what was written cannot be made durable",
+        (
+            "../../storage/test_crashes.py::"
+            "test_an_input_output_error_ends_the_writer_and_nothing_is_called_durable",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("number", sorted(TOLD))
+def test_what_tells_it_is_there(number: int) -> None:
+    _, stories = TOLD[number]
+    for story in stories:
+        assert is_told(story, HERE), story
