@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 
 Role = Literal["broker", "client", "probe"]
 

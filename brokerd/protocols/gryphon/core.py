@@ -16,6 +16,7 @@ from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.exchange import Exchange
 from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.joins import JOINING, Joins
 from brokerd.protocols.gryphon.merge import Merge
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -89,7 +90,13 @@ class Gryphon(LogFirstMachine):
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
         self._pubends = Pubends(
-            broker, parameters.pubends, self._disk, self._on_durable, self._on_silent, parameters
+            broker,
+            parameters.pubends,
+            self._disk,
+            self._on_durable,
+            self._on_silent,
+            parameters,
+            on_first=(lambda stream: self._joins.join(stream)) if parameters.is_total else None,
         )
         self._filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self._exchange = Exchange(
@@ -137,7 +144,18 @@ class Gryphon(LogFirstMachine):
             on_doubt=self._assign_silence,
             check_run=self._clients.check_run,
         )
-        self._merge = Merge(routes.pubend_streams(), self._relay.stream)
+        self._merge = Merge(self._relay.stream)
+        self._joins = Joins(
+            broker,
+            routes,
+            parameters,
+            self._disk,
+            self._deadlines,
+            has_session=self._sessions.__contains__,
+            given=self._pubends.given,
+            on_merged=self._merge.add,
+            on_joined=self._pubends.begin_behind,
+        )
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -150,7 +168,11 @@ class Gryphon(LogFirstMachine):
                 DeadlineReached: self._on_deadline,
             }
         )
-        self._from_brokers = {**self._relay.handlers(), **self._exchange.handlers()}
+        self._from_brokers = {
+            **self._relay.handlers(),
+            **self._exchange.handlers(),
+            **self._joins.handlers(),
+        }
         self._from_clients = self._clients.handlers()
 
     def next_deadline(self) -> Instant | None:
@@ -189,6 +211,8 @@ class Gryphon(LogFirstMachine):
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications with which somebody is not done")
+        if waiting := self._pubends.waiting():
+            idle_reasons.append(f"{waiting} publications whose pubend is not known to all brokers")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
             queued=queued,
@@ -226,8 +250,7 @@ class Gryphon(LogFirstMachine):
         return self._pubends.is_read
 
     def _begin(self, event: Started) -> None:
-        if self._parameters.is_total:
-            self._merge.begin()
+        self._joins.begin(event.incarnation, event.recovered)
         self._exchange.begin(event.incarnation, event.recovered)
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
@@ -305,6 +328,8 @@ class Gryphon(LogFirstMachine):
             self._relay.let_go()
         elif purpose == DOUBT:
             self._resolve_doubt()
+        elif purpose == JOINING:
+            self._joins.ask(whose)
         elif purpose == EXPECTED:
             self._check_acks()
         else:

@@ -7,6 +7,7 @@ Paper: [GD02] §2.3 (total order, merge). Deviates: an idle pubend says nothing 
 holds an event back for it asks it (DCT), and its pubend assigns silence up to there.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 
 from brokerd.model.identity import StreamId
@@ -15,32 +16,32 @@ from brokerd.protocols.gryphon.stream import Stream
 
 
 class Merge:
-    """The streams that are handed out as one.
+    """The streams that are handed out as one; where ticks are equal, in their own order.
 
     Args:
-        streams: which, in the order that decides between equal ticks.
         stream: the state of one.
     """
 
-    def __init__(self, streams: Sequence[StreamId], stream: Callable[[StreamId], Stream]) -> None:
-        self._group = tuple(streams)
+    def __init__(self, stream: Callable[[StreamId], Stream]) -> None:
+        self._group: list[StreamId] = []
         self._stream = stream
 
     def __iter__(self) -> Iterator[Stream]:
         """All of them."""
         return map(self._stream, self._group)
 
-    def begin(self) -> None:
-        """Wait for all of them from now on."""
-        for identity in self._group:
-            self._stream(identity)
+    def add(self, identity: StreamId) -> None:
+        """Wait for one more from now on, of which nothing was handed out."""
+        self._stream(identity)
+        insort(self._group, identity)
 
     def next_runs(self) -> list[PublicationRun]:
         """What can be handed out now, in order; from here on it counts as handed out."""
         streams = [*self]
         for each in streams:
             each.subend.position = max(each.subend.position, each.knowledge.final)
-        through = min(each.knowledge.horizon(each.subend.position) for each in streams)
+        horizons = [each.knowledge.horizon(each.subend.position) for each in streams]
+        through = min(horizons, default=0)
         parts = []
         for each in streams:
             start = each.subend.position + 1
@@ -53,7 +54,7 @@ class Merge:
 
     def doubted(self) -> tuple[int, list[Stream]]:
         """The last event that is known here, and the streams that are unknown below it."""
-        last = max(each.knowledge.events.last for each in self)
+        last = max((each.knowledge.events.last for each in self), default=0)
         lacking = [each for each in self if each.knowledge.horizon(each.subend.position) < last]
         return last, lacking
 

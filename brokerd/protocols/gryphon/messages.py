@@ -186,6 +186,37 @@ class Beginnings:
     beginnings: tuple[Beginning, ...]
 
 
+@record
+class Join:
+    """To all brokers: in total order, wait for this stream from now on.
+
+    Attributes:
+        incarnation: of the broker of its pubend.
+        number: of the question; a later one has a higher number.
+    """
+
+    stream: StreamId
+    incarnation: int
+    number: int
+
+
+@record
+class Joined:
+    """Towards a pubend's broker: a broker with clients waits for the stream, also after a restart.
+
+    Attributes:
+        incarnation, number: of the question to which this is the answer.
+        broker: who waits.
+        tick: the last one that any pubend of this broker has given.
+    """
+
+    stream: StreamId
+    incarnation: int
+    number: int
+    broker: BrokerNumber
+    tick: int
+
+
 def _halves(message: Events) -> Sequence[Events]:
     """The first half says nothing of ticks behind its last event."""
     run = message.run
@@ -245,5 +276,7 @@ KINDS = (
     MessageKind(71, FilterSet),
     MessageKind(72, FilterChange),
     MessageKind(73, Beginnings),
+    MessageKind(74, Join),
+    MessageKind(75, Joined),
 )
 """With the numbers they have on the wire; 64 to 79 are gryphon's."""

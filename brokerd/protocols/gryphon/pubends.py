@@ -65,6 +65,8 @@ class Pubends:
         on_durable: takes events that may be seen now, as a run of their stream, and the tick up to
             which silence follows it.
         on_silent: up to this tick a stream has no events but those that were seen.
+        on_first: somebody publishes at a pubend that has not begun, and waits until it does; None:
+            all of them have.
 
     Attributes:
         is_read: all that an earlier incarnation has left is known.
@@ -79,12 +81,16 @@ class Pubends:
         on_durable: OnDurable,
         on_silent: Callable[[StreamId, int], None],
         parameters: SilenceParameters,
+        on_first: Callable[[StreamId], None] | None = None,
     ) -> None:
         self.is_read = True
         self._broker = broker
         self._disk = disk
         self._on_durable = on_durable
         self._on_silent = on_silent
+        self._on_first = on_first
+        self._has_begun = [on_first is None] * pubends
+        self._waiting: dict[int, list[tuple[PublicationRun, Callable[[], None]]]] = {}
         self._pending: list[deque[int]] = [deque() for _ in range(pubends)]
         self._expected = [ExpectedSilence(parameters) for _ in range(pubends)]
         self._promised = [0] * pubends
@@ -126,6 +132,7 @@ class Pubends:
         for key, tick in recovered.get(RELEASED, {}).items():
             if int(key) < len(self._last):
                 self._last[int(key)] = self._released[int(key)] = tick
+                self._has_begun[int(key)] = True
         for key, sequence in recovered.get(PUBLISHED, {}).items():
             publisher, incarnation = map(int, key.split("."))
             source = SourceId(self._broker, publisher, incarnation)
@@ -155,6 +162,7 @@ class Pubends:
                     f"after {self._restored[pubend]}"
                 )
             self._restored[pubend] = last = first + len(run) - 1
+            self._has_begun[pubend] = True
             self._note_logged(_Logged(index, pubend, last, run.source, run.last))
             self._last[pubend] = max(self._last[pubend], last)
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
@@ -191,11 +199,32 @@ class Pubends:
             if self.durable(run.source) >= run.last:
                 then()
             return
+        self._assigned[rest.source] = rest.last
         pubend = rest.source.publisher % len(self._last)
+        if self._has_begun[pubend]:
+            self._give(pubend, rest, then)
+            return
+        is_first = pubend not in self._waiting
+        self._waiting.setdefault(pubend, []).append((rest, then))
+        if is_first and self._on_first is not None:
+            self._on_first(self.stream(pubend))
+
+    def begin_behind(self, stream: StreamId, tick: int) -> None:
+        """Give what was published at a pubend that has not begun ticks behind this one."""
+        pubend = stream.publisher
+        self._has_begun[pubend] = True
+        self.assign_silence(stream, tick)
+        for run, then in self._waiting.pop(pubend, ()):
+            self._give(pubend, run, then)
+
+    def waiting(self) -> int:
+        """How many publications wait until their pubend begins."""
+        return sum(len(run) for runs in self._waiting.values() for run, _ in runs)
+
+    def _give(self, pubend: int, rest: PublicationRun, then: Callable[[], None]) -> None:
         first = max(self._last[pubend] + 1, self._clock.tick(self._disk.machine.now_ns))
         last = first + len(rest) - 1
         silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))
-        self._assigned[rest.source] = rest.last
         self._pending[pubend].append(first)
         self._note_logged(_Logged(self._next, pubend, last, rest.source, rest.last))
         self._next += 1

@@ -26,16 +26,13 @@ from brokerd.protocols.gryphon.ostreams import Ostreams
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.protocols.gryphon.ticks import LAST_TICK, TICK_NS
 from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 FORGETTING = "forgetting"
 UNWANTED = "unwanted"
-
-_LAST_TICK = 1 << 54
-"""No machine's clock shows this in the next five hundred years."""
 
 
 class Relay:
@@ -323,7 +320,7 @@ class Relay:
 
     def _may_doubt(self, tick: int) -> bool:
         """Whether somebody may ask for a tick that has not come: clocks differ by any amount."""
-        return self._parameters.is_total and tick < _LAST_TICK
+        return self._parameters.is_total and tick < LAST_TICK
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         cell, theirs = message.cell, self._routes.cell_of(peer)

@@ -12,6 +12,9 @@ from brokerd.protocols.interface import Instant
 TICK_NS: Final = 1_000
 """A tick is a microsecond."""
 
+LAST_TICK: Final = 1 << 54
+"""No machine's clock shows this in the next five hundred years."""
+
 
 def ticks_in(duration_ns: int) -> int:
     """How many ticks there are in a duration, at least one."""

@@ -34,8 +34,8 @@ class GryphonReach(Reach):
         return all(super(GryphonReach, self).reaches(each, home) for each in hosts)
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
-        """See Reach."""
-        return True
+        """See Reach: in total order a pubend begins when all brokers with clients wait for it."""
+        return not self._parameters.is_total or self._is_whole(source)
 
 
 SIMULATED = SimulatedProtocol(

@@ -10,7 +10,8 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.graph import OverlayGraph
-from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.joins import MERGED
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Join, Nack, Silent
 from brokerd.protocols.gryphon.pubends import RESERVED
 from brokerd.protocols.interface import (
     Append,
@@ -45,6 +46,11 @@ MARKS = (
     Mark("told-beside", "a broker told others of its cell that those below are done", seeds=8),
     Mark("silence-assigned", "a pubend gave up ticks that had not come yet", seeds=8),
     Mark("silent-beforehand", "an event came with silence that nobody had asked for", seeds=8),
+    Mark("joined", "a broker waits for one pubend more", seeds=8),
+    Mark(
+        "joined-late", "a broker whose clients have got events waits for one pubend more", seeds=8
+    ),
+    Mark("join-asked-again", "a pubend that was to begin asked again", seeds=20),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
 )
 
@@ -99,11 +105,17 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             yield "gap-asked"
         if AckExpected in kinds:
             yield "ack-expected"
+        if Join in kinds:
+            yield "join-asked-again"
     if any(_has_silence_behind(message) for message in said):
         yield "silent-beforehand"
     rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
     if any(row.table == RESERVED for row in rows):
         yield "silence-assigned"
+    if any(row.table == MERGED for row in rows):
+        yield "joined"
+        if broker.core.statistics()["publications_delivered"]:
+            yield "joined-late"
     if type(event) is not MessageReceived:
         return
     message = event.message

@@ -121,10 +121,15 @@ class GryphonPlanning(ProtocolPlanning):
         )
 
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: an event that nobody has asked for is missed by its pubend."""
+        """See ProtocolPlanning: an event that nobody has asked for is missed by its pubend.
+
+        And a pubend that is to begin asks again whom it has asked in vain.
+        """
         chosen: GryphonParameters = parameters
+        join_ns = 2 * chosen.retry_limit_ns if chosen.is_total else 0
         return (
-            2 * chosen.ack_expected_ns
+            join_ns
+            + 2 * chosen.ack_expected_ns
             + chosen.ack_expected_check_ns
             + 2 * chosen.nack_repetition_limit_ns
             + 8 * chosen.ack_interval_ns

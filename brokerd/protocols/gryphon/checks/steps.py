@@ -13,10 +13,10 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     I9   curious of unknown    ghosts: curiosity; holdings: still curious
     I10  consolidation         traffic: asked twice, asked for nobody; and of answers: unasked
     I11  ways                  traffic: way back
-    I12  on disk before said   ghosts: acknowledged early, other event
+    I12  on disk before said   ghosts: acknowledged early, other event; joins: joined early
     I13  ranges are canonical  ghosts: ranges
     I14  in the end            oracle: `judge_end`; swarm: `_left_over` (gaps, retained events)
-    I15  total order           oracle: total order
+    I15  total order           oracle: total order; joins: begins unknown, begins early
     I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`
 
 `tests/protocols/gryphon/test_checks.py` shows a mistake that each of these rules sees.
@@ -24,6 +24,7 @@ Where each invariant of the protocol's design is checked, by the names of the ru
 
 from collections.abc import Sequence
 
+from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
 from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
@@ -37,7 +38,8 @@ class GryphonChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._each = GhostChecks(world), TrafficChecks(world), HoldingChecks(world)
+        every = GhostChecks, JoinChecks, TrafficChecks, HoldingChecks
+        self._each = [each(world) for each in every]
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]

@@ -17,6 +17,8 @@ from brokerd.protocols.gryphon.messages import (
     FilterSet,
     FilterVersion,
     FilterVersions,
+    Join,
+    Joined,
     LinkStatus,
     Nack,
     Silent,
@@ -68,6 +70,12 @@ class GryphonWording(Wording):
                 return f"ack expected{_for(onto)} {self.stream(stream)}/{upto}"
             case LinkStatus(direct=direct, around=around):
                 return f"gets to cells {_numbers(direct)}, around to {_numbers(around)}"
+            case Join(stream=stream, incarnation=incarnation, number=number):
+                return f"join {self.stream(stream)}, question {incarnation}.{number}"
+            case Joined(stream=stream, incarnation=incarnation, number=number, broker=broker):
+                who = f"{self.stream(stream)} for {self.name(broker)}"
+                given = self.tick(StreamId(broker, 0, 0), message.tick)
+                return f"joined {who} at {given}, question {incarnation}.{number}"
         return super().message(message)
 
     def run(self, run: PublicationRun) -> str:

@@ -1,0 +1,104 @@
+"""Where each pubend begins in total order, held against what clients were handed without it.
+
+Paper: [GD02] §2.3 (total order).
+"""
+
+from collections.abc import Iterable, Sequence
+
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.gryphon.joins import MERGED
+from brokerd.protocols.gryphon.messages import Joined
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
+from brokerd.protocols.gryphon.routes import hosts_clients
+from brokerd.protocols.interface import (
+    Append,
+    Commit,
+    Deliver,
+    Effect,
+    Event,
+    Persisted,
+    Send,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+
+class JoinChecks(ProtocolChecks):
+    """See ProtocolChecks; rules are those of the protocol's document.
+
+    - joined early: who says that it waits for a pubend has that on disk (I12);
+    - begins unknown: a pubend gives ticks when all brokers with clients wait for it (I15);
+    - begins early: and behind all that their clients were handed before that (I15).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        parameters: GryphonParameters = world.parameters
+        self._is_on = parameters.is_total
+        topology = world.graph.topology
+        everybody = range(len(topology.brokers))
+        self._hosts = [number for number in everybody if hosts_clients(topology, number)]
+        self._handed = dict.fromkeys(self._hosts, 0)
+        self._writing: dict[tuple[BrokerNumber, int, int], list[str]] = {}
+        self._before: dict[tuple[BrokerNumber, str], int] = {}
+        """Per broker and pubend for which it waits: how far clients had come by then."""
+        self._begun: dict[StreamId, None] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        if not self._is_on:
+            return ()
+        if type(event) is Started:
+            self._writing = {k: v for k, v in self._writing.items() if k[0] != broker.number}
+            self._note(broker, event.recovered.get(MERGED, {}))
+        elif type(event) is Persisted:
+            key = broker.number, broker.incarnation, event.token
+            self._note(broker, self._writing.pop(key, ()))
+        for effect in effects:
+            self._look_at(broker, effect)
+        return ()
+
+    def _note(self, broker: BrokerView, pubends: Iterable[str]) -> None:
+        for pubend in pubends:
+            self._before.setdefault((broker.number, pubend), self._handed[broker.number])
+
+    def _look_at(self, broker: BrokerView, effect: Effect) -> None:
+        if type(effect) is Commit and effect.token is not None:
+            rows = [change.key for change in effect.changes if change.table == MERGED]
+            if rows:
+                self._writing[broker.number, broker.incarnation, effect.token] = rows
+        elif type(effect) is Deliver and isinstance(effect.item, Deliveries):
+            last = max(effect.item.run.last, self._handed[broker.number])
+            self._handed[broker.number] = last
+        elif type(effect) is Append and effect.log == LOG:
+            for parts in effect.records:
+                pubend, first, _ = unpack_logged(b"".join(map(bytes, parts)))
+                self._check_first(broker, StreamId(broker.number, pubend, 0), first)
+        elif type(effect) is Send and type(effect.message) is Joined:
+            self._check_answer(broker, effect.message)
+
+    def _check_first(self, broker: BrokerView, stream: StreamId, first: int) -> None:
+        """An event gets its tick, the first one of its pubend."""
+        what = f"{broker.name}, {tuple(stream)}: {first}"
+        for host in self._hosts if stream not in self._begun else ():
+            before = self._before.get((host, _key(stream)))
+            if before is None:
+                raise InvariantViolated("begins unknown", f"{what}, {host} does not wait for it")
+            if before >= first:
+                raise InvariantViolated("begins early", f"{what}, {host} has handed out {before}")
+        self._begun[stream] = None
+
+    def _check_answer(self, broker: BrokerView, answer: Joined) -> None:
+        is_own = answer.broker == broker.number
+        if is_own and (broker.number, _key(answer.stream)) not in self._before:
+            raise InvariantViolated("joined early", f"{broker.name}: {answer}")
+
+
+def _key(stream: StreamId) -> str:
+    return f"{stream.broker}.{stream.publisher}"
