@@ -268,7 +268,8 @@ def test_silence_is_sent_to_those_who_are_curious_of_it_only() -> None:
     story = Story(order="total", pubends=1)
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
     story.cluster.run_until_quiet()
-    sent = story.publish(3)
+    sent = [story.publish(1, at=name)[0] for name in ("b1", "s1", "s2")]
+    sent += story.publish(3)
     story.settle()
     assert all(each.received == sent for each in subscribers)
     for name in ("s1", "s2"):

@@ -242,6 +242,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         58: "PartitionNew", 59: "PartitionGone", 60: "Relay",
         64: "Events", 65: "Silent", 66: "Nack", 67: "Done", 68: "AckExpected", 69: "LinkStatus",
         70: "FilterVersions", 71: "FilterSet", 72: "FilterChange", 73: "Beginnings",
+            74: "Join", 75: "Joined",
         80: "Released", 81: "Fetch", 82: "Fetched", 83: "NothingFetched",
     }  # fmt: skip
 
@@ -250,11 +251,12 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     """Else a session of an old and a new program begins, and ends with the first such message.
 
     Version 6 has the fields of 5 in flat arrays, and what cells of several brokers tell; version 7
-    filters between brokers, and what durable subscriptions fetch.
+    filters between brokers, and what durable subscriptions fetch; version 8 pubends that join a
+    total order.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (7, "9e77ed88566f1388")
+    assert (WIRE_VERSION, digest) == (8, "bc61d0bb311d2965")
 
 
 def shape(kind: Any) -> Any:

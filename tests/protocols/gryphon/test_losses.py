@@ -167,8 +167,10 @@ def test_with_a_finite_dct_the_last_event_of_a_stream_comes_soon() -> None:
 
 
 def latencies_ms(**parameters: object) -> list[int]:
-    """Of five events of one publisher, when nobody else publishes."""
+    """Of five events of one publisher, when nobody else publishes any more."""
     story = Path(pubends=1, doubt_curiosity_ns=50 * MILLISECOND_NS, **parameters)
+    for name in ("b1", "b2", "s1"):
+        story.sent += story.publish(1, at=name, pause_s=1)
     story.settle()
     found = []
     for _ in range(5):

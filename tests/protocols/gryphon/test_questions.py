@@ -16,7 +16,14 @@ from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Events, Nack, Silent
+from brokerd.protocols.gryphon.messages import (
+    EVERYWHERE,
+    AckExpected,
+    Events,
+    Joined,
+    Nack,
+    Silent,
+)
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG
@@ -101,6 +108,13 @@ class One:
         run = PublicationRun(SourceId(P1, 0, 1), range(1, 2), (BLOB,), b"\0", 1, (b"x",))
         self.hears("p", Publish(run))
 
+    def has_joined(self) -> None:
+        """All brokers wait for its pubend, and have said so twice."""
+        for number in (1, 2):
+            self.writes(Commit)
+            for host in (B1, S1, S2):
+                self.hears(B1, Joined(STREAM, 1, number, host, 1))
+
     def has_subscriber(self) -> None:
         """A client subscribes to everything."""
         self.on(SessionEstablished("s", 1, 1))
@@ -158,6 +172,7 @@ def asked_while_an_event_is_written(asked: tuple[int, int]) -> list[tuple[tuple[
     """The silence that p1 speaks of before its event is on disk."""
     broker = One(P1, order="total", pubends=1)
     broker.has_published()
+    broker.has_joined()
     tick = broker.core._pubends._last[0]  # type: ignore[attr-defined]
     broker.hears(B1, Nack(STREAM, ((tick + asked[0], tick + asked[1]),)))
     broker.writes(Commit)
