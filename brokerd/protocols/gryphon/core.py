@@ -152,7 +152,7 @@ class Gryphon(LogFirstMachine):
             self._disk,
             self._deadlines,
             has_session=self._sessions.__contains__,
-            given=self._pubends.given,
+            highest=self._known,
             on_merged=self._merge.add,
             on_joined=self._pubends.begin_behind,
         )

@@ -2,10 +2,10 @@
 
 A pubend joins when somebody publishes there for the first time; until then nobody waits for it.
 It asks all brokers with clients twice. Who has answered the first time waits for it from then on,
-also after a restart. Who answers the second time says which ticks its own pubends have given. So
-whatever anybody was handed without waiting for this pubend has a tick that was given before all
-had answered once, and is known to one of the second answers, whoever has restarted meanwhile. The
-agreed tick is the highest of these: the events of the pubend lie behind it.
+also after a restart. Who answers the second time says up to where the streams of its own pubends
+are known. So whatever anybody was handed without waiting for this pubend was known before all had
+answered once, and lies below one of the second answers, whoever has restarted meanwhile. The agreed
+tick is the highest of these: the events of the pubend lie behind it.
 
 Paper: none; [GD02] §2.3 takes the set of pubends of a total order as given.
 """
@@ -62,7 +62,7 @@ class Joins:
 
     Args:
         has_session: whether anything can be said to a neighbour now.
-        given: the last tick that each pubend of this broker has given.
+        highest: the last tick of each pubend of this broker that anybody may know.
         on_merged: events are handed out in one order with those of this stream from now on.
         on_joined: a pubend of this broker may give ticks behind this one.
     """
@@ -76,7 +76,7 @@ class Joins:
         deadlines: DeadlineQueue[tuple[str, Any]],
         *,
         has_session: Callable[[BrokerNumber], bool],
-        given: Callable[[], Sequence[int]],
+        highest: Callable[[], Sequence[int]],
         on_merged: Callable[[StreamId], None],
         on_joined: Callable[[StreamId, int], None],
     ) -> None:
@@ -87,7 +87,7 @@ class Joins:
         self._machine = disk.machine
         self._deadlines = deadlines
         self._has_session = has_session
-        self._given = given
+        self._highest = highest
         self._on_merged = on_merged
         self._on_joined = on_joined
         self._incarnation = 0
@@ -178,7 +178,7 @@ class Joins:
 
     def _answer(self, stream: StreamId) -> None:
         heard = self._heard[stream]
-        tick = max(self._given())
+        tick = max(self._highest())
         answer = Joined(stream, heard.incarnation, heard.number, self._broker, tick)
         self._pass_on(answer)
 

@@ -207,7 +207,7 @@ class Joined:
     Attributes:
         incarnation, number: of the question to which this is the answer.
         broker: who waits.
-        tick: the last one that any pubend of this broker has given.
+        tick: the last one that is known of any pubend of this broker.
     """
 
     stream: StreamId

@@ -411,6 +411,11 @@ BUGS: Final = (
         ("stream.answered(start, end)", "pass"),
     ),
     _bug(
+        "final-silence-is-not-told",
+        "relay.py",
+        ("asked = [*stream.curious] if self._filters.is_on else ()", "asked = ()"),
+    ),
+    _bug(
         "silence-replaces-events",
         "knowledge.py",
         (

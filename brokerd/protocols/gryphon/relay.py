@@ -194,7 +194,7 @@ class Relay:
         self._check_known(peer, stream, message.final, message.start, message.end, run)
         self._check_run(run, peer)
         self._note_via(stream, peer)
-        stream.finish(message.final)
+        self._finish(stream, message.final)
         fresh = stream.knowledge.accumulate(message.start, message.end, run)
         if not fresh:
             self._counters["duplicates_received"] += len(run)
@@ -210,7 +210,7 @@ class Relay:
         for start, end in message.ranges:
             self._check_known(peer, stream, message.final, start, end, None)
         self._note_via(stream, peer)
-        stream.finish(message.final)
+        self._finish(stream, message.final)
         for start, end in message.ranges:
             fresh = stream.knowledge.accumulate(start, end, None)
             self._learn(stream, fresh, start, end)
@@ -231,6 +231,18 @@ class Relay:
         if stream.knowledge.final >= message.through:
             through = (stream.identity, stream.knowledge.final)
             self._machine.send(peer, Done(self._routes.cell, (through,)))
+
+    def _finish(self, stream: Stream, through: int) -> None:
+        """Everything is final up to a tick; who waits for silence there is told.
+
+        With filters it is final before those below have heard of it.
+        """
+        asked = [*stream.curious] if self._filters.is_on else ()
+        wanted = [(peer, stream.wanted(peer, 0, through + 1)) for peer in asked]
+        if stream.finish(through):
+            for peer, ranges in wanted:
+                if ranges:
+                    self.below.answer(stream, peer, ranges)
 
     def _note_via(self, stream: Stream, peer: BrokerNumber) -> None:
         if self._routes.cell_of(peer) == stream.upstream:

@@ -72,7 +72,7 @@ def test_two_subscribers_get_two_publishers_in_one_order() -> None:
     story.check(story.both(30))
 
 
-def test_nobody_waits_long_for_pubends_that_are_idle() -> None:
+def an_event_while_other_pubends_are_idle() -> None:
     """s1 waits for those of b1, s1 and s2: asks them after 20 ms, and they assign silence."""
     story = TotalStory()
     everybody(story, 1)
@@ -85,6 +85,13 @@ def test_nobody_waits_long_for_pubends_that_are_idle() -> None:
     story.quiet_since()
     story.cluster.run_for(60)
     assert not [m for *_, m in story.said if type(m) in (Nack, Silent)], "and then all is quiet"
+
+
+def test_nobody_waits_long_for_pubends_that_are_idle() -> None:
+    """Nor where silence is final at b1 before s1 has heard of it, which has asked for it."""
+    an_event_while_other_pubends_are_idle()
+    with planted([MUTANTS["final-silence-is-not-told"]]), pytest.raises(AssertionError):
+        an_event_while_other_pubends_are_idle()
 
 
 def test_an_event_comes_behind_assigned_silence_although_the_clock_is_put_back() -> None:
