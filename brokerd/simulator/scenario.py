@@ -188,8 +188,9 @@ class _Player:
         if not self._protocol:
             raise ScenarioError("say first which protocol it is")
         parameters = {key: self._parameters[key] for key in self._parameters if key != "delta"}
+        every = {"assist": parameters.pop("assist")}
         values = {"schema": SCHEMA, "name": "scenario", **overlay}
-        values["parameters"] = {ALL_PROTOCOLS: parameters}
+        values["parameters"] = {ALL_PROTOCOLS: every, self._protocol: parameters}
         topology = read_topology(values, "scenario")
         self._cluster = SimulatedCluster(
             topology,

@@ -411,6 +411,47 @@ BUGS: Final = (
         ("stream.answered(start, end)", "pass"),
     ),
     _bug(
+        "begins-at-the-lowest-answer",
+        "joins.py",
+        ("max(asking.ticks.values())", "min(asking.ticks.values())"),
+    ),
+    _bug(
+        "begins-at-its-clock",
+        "pubends.py",
+        ("self.assign_silence(stream, tick)", "pass"),
+    ),
+    _bug(
+        "begins-unasked",
+        "core.py",
+        ("if parameters.is_total else None", "if False else None"),
+    ),
+    _bug(
+        "asked-once-for-all",
+        "joins.py",
+        ("if asking.is_second:", "if True:"),
+    ),
+    _bug(
+        "answered-before-it-is-written",
+        "joins.py",
+        (
+            "self._disk.commit((Change(MERGED, key, True),), merge)",
+            "merge(); self._disk.commit((Change(MERGED, key, True),), int)",
+        ),
+    ),
+    _bug(
+        "forgets-whom-it-waits-for",
+        "joins.py",
+        ("for key in recovered.get(MERGED, {}):", "for key in ():"),
+    ),
+    _bug(
+        "join-asked-in-vain",
+        "joins.py",
+        (
+            "self._deadlines.set((JOINING, stream), self._machine.now_ns + asking.waited_ns)",
+            "pass",
+        ),
+    ),
+    _bug(
         "final-silence-is-not-told",
         "relay.py",
         ("asked = [*stream.curious] if self._filters.is_on else ()", "asked = ()"),
@@ -443,7 +484,9 @@ ticks that are known at its pubends, which are on disk, and not later; pubends w
 filter they know before they say so; an older filter is not used where a newer one is known to be;
 what goes sideways is for others, too; a bracket ends at what its cell wants, and at nothing else; a
 cell is done with what it does not want, and with nothing else; and all members of the cell above
-know.
+know. A pubend begins when all have answered twice, which they do when they have written it down for
+ever, and behind the highest answer, whatever its clock shows; it asks until they do. Who has asked
+for silence that is final is told.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

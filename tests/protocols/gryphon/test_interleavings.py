@@ -1,4 +1,4 @@
-"""Where each of 27 tricky scenarios of gryphon is told."""
+"""Where each of 28 tricky scenarios of gryphon is told."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,11 +191,18 @@ TOLD = {
             "test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_one",
         ),
     ),
+    28: Scenario(
+        "a pubend begins while others go on",
+        (
+            "test_joins.py::test_a_pubend_that_begins_goes_on_behind_what_was_handed_out",
+            "scenarios/28_a_pubend_begins.txt",
+        ),
+    ),
 }
 
 
 def test_all_are_told() -> None:
-    assert [*TOLD] == [*range(1, 28)]
+    assert [*TOLD] == [*range(1, 29)]
 
 
 @pytest.mark.parametrize("number", sorted(TOLD))

@@ -15,6 +15,7 @@ RULES = {
     "07_two_subends_with_one_gap": "asks-what-it-has-just-asked",
     "10_sideways_then_another_way": "never-sideways",
     "20_acks_by_different_brokers": "acks-not-told-beside",
+    "28_a_pubend_begins": "asked-once-for-all",
 }
 
 

@@ -38,9 +38,17 @@ BY_STORIES = (
     "filtered-for-one-cell-told-to-another",
     "acks-wait-for-what-nobody-wants",
     "bracket-ends-at-what-nobody-wants",
+    "begins-at-the-lowest-answer",
+    "begins-at-its-clock",
+    "begins-unasked",
+    "asked-once-for-all",
+    "answered-before-it-is-written",
+    "forgets-whom-it-waits-for",
+    "join-asked-in-vain",
+    "final-silence-is-not-told",
 )
-"""Those behind the first one: see the stories of cells, of total order, of questions, losses,
-restarts and filters; and those of whole checks."""
+"""Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
+questions, losses, restarts and filters; and those of whole checks."""
 BUDGET = 40
 EARLY = (4, 8)
 """Short seeds that see most of them."""

@@ -15,6 +15,8 @@ from brokerd.protocols.gryphon.messages import (
     AckExpected,
     Done,
     Events,
+    Join,
+    Joined,
     LinkStatus,
     Nack,
     Silent,
@@ -45,9 +47,9 @@ CONNECT = Connect(True, 1, 1, 0, ())
 BLOB = encode_attributes({"kind": "a"})
 
 
-def core_of(broker: int, ends: LogEnds | None = None, *, filters: bool = False) -> DeliveryProtocol:
+def core_of(broker: int, ends: LogEnds | None = None, **parameters_: Any) -> DeliveryProtocol:
     """A core of the path of three brokers, which has started."""
-    parameters = GryphonParameters(filters=filters)
+    parameters = GryphonParameters(**{"filters": False, **parameters_})
     core = make_protocol(
         "gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attribute_table
     )
@@ -106,6 +108,39 @@ def test_what_cannot_be_closes_the_session_and_changes_nothing(
     answer = core.handle(MessageReceived(2, 12, Nack(STREAM, ((1, 10),))), 0)
     (again,) = [e.message for e in answer if isinstance(e, Send)]
     assert [*again.run.sequences] == [3, 6]
+
+
+@pytest.mark.parametrize(
+    "message, why",
+    [
+        (Join(StreamId(7, 0, 0), 1, 1), "no pubend has the stream"),
+        (Join(StreamId(0, 4, 0), 1, 1), "no pubend has the stream"),
+        (Join(STREAM, 1, 0), "nobody has asked this"),
+        (Join(STREAM, 0, 1), "nobody has asked this"),
+        (Join(StreamId(1, 0, 0), 1, 1), "nobody has asked this"),
+        (Joined(StreamId(1, 0, 0), 1, 1, 0, 5), "nobody has asked this"),
+        (Joined(StreamId(1, 0, 0), 2, 1, 0, 5), "nobody has asked this"),
+        (Joined(STREAM, 1, 1, 3, 5), "nobody joins like this"),
+        (Joined(STREAM, 1, 1, 2, -1), "nobody joins like this"),
+        (Joined(STREAM, 1, 1, 2, 1 << 54), "nobody joins like this"),
+    ],
+)
+def test_a_join_that_cannot_be_closes_the_session_and_is_not_passed_on(
+    message: Any, why: str
+) -> None:
+    core = core_of(1, order="total")
+    for peer in (0, 2):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+    with pytest.raises(RemoteProtocolError, match=why):
+        core.handle(MessageReceived(0, 10, message), 0)
+    passed = core.handle(MessageReceived(0, 10, Join(STREAM, 1, 1)), 0)
+    assert [e.peer for e in passed if isinstance(e, Send)] == [2]
+
+
+@pytest.mark.parametrize("message", [Join(STREAM, 1, 1), Joined(STREAM, 1, 1, 2, 5)])
+def test_nobody_joins_where_there_is_no_total_order(message: Any) -> None:
+    with pytest.raises(RemoteProtocolError, match="nobody has asked this"):
+        relay().handle(MessageReceived(0, 10, message), 0)
 
 
 def test_the_same_said_twice_is_no_contradiction() -> None:

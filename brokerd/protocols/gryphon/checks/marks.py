@@ -48,7 +48,9 @@ MARKS = (
     Mark("silent-beforehand", "an event came with silence that nobody had asked for", seeds=8),
     Mark("joined", "a broker waits for one pubend more", seeds=8),
     Mark(
-        "joined-late", "a broker whose clients have got events waits for one pubend more", seeds=8
+        "joined-late",
+        "a broker whose clients have got events waits for one pubend more",
+        seeds=20,
     ),
     Mark("join-asked-again", "a pubend that was to begin asked again", seeds=20),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),

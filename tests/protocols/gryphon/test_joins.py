@@ -1,0 +1,233 @@
+"""Total order over pubends that begin while others have long begun: at an agreed tick.
+
+Paper: [GD02] §2.3 (total order); that pubends are added to it the paper leaves open.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.joins import MERGED
+from brokerd.protocols.gryphon.messages import Events, Join, Joined, Nack, Silent
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.gryphon_stories import PaperStory, Story
+from tests.protocols.gryphon.test_restarts import ClockAt
+
+
+class JoinStory(Story):
+    """s1 and s2 have subscribers; s2's pubend has begun, p1's has not, and its clock is behind."""
+
+    def __init__(self, **parameters: Any) -> None:
+        super().__init__(order="total", pubends=1, **parameters)
+        for name, seconds in (("p1", 1_000_000), ("s2", 1_003_600)):
+            broker = self.cluster.broker(name)
+            broker.broker._wall_clocks = ClockAt(seconds)  # type: ignore[assignment]
+            broker.restart()
+        self.subscribers = [self.cluster.subscribe(name) for name in ("s1", "s2")]
+        self.cluster.run_until_quiet()
+        self.sent = self.publish(3, at="s2")
+        self.cluster.run_for(1)
+        self.quiet_since()
+
+    def ticks(self, sender: str) -> list[int]:
+        """Those of the events that a broker has told b1 of for the first time."""
+        told = [m for m in self.from_to(sender, "b1", Events) if not m.again]
+        return [tick for m in told for tick in m.run.sequences]
+
+    def begin(self) -> None:
+        """Somebody publishes at p1 for the first time."""
+        self.sent.append(self.cluster.publish("p1", kind="a"))
+
+    def check(self) -> None:
+        """Both have got all of it, in the same order."""
+        self.settle()
+        first, second = self.subscribers
+        assert first.received == second.received
+        assert len(first.received) == len(self.sent)
+        assert {*first.received} == {*self.sent}
+
+
+def test_nobody_waits_for_pubends_where_nobody_has_ever_published() -> None:
+    """b1, s1 and p1 have idle pubends: they are not asked, and say nothing."""
+    story = JoinStory()
+    story.sent += story.publish(1, at="s2", pause_s=0.01)
+    assert [each.received for each in story.subscribers] == [story.sent] * 2
+    story.check()
+    assert not [m for *_, m in story.said if type(m) in (Nack, Silent, Join)]
+
+
+def test_a_pubend_that_begins_goes_on_behind_what_was_handed_out() -> None:
+    """Its clock is an hour behind; the others do not stop meanwhile."""
+    story = JoinStory()
+    story.sent += story.publish(2, at="s2", pause_s=0.001)
+    before = max(story.ticks("s2"), default=0)
+    story.begin()
+    story.sent += story.publish(40, at="s2", pause_s=0.001)
+    story.sent += story.publish(3)
+    story.check()
+    assert before < min(story.ticks("p1"))
+    assert story.ticks("p1") == sorted({*story.ticks("p1")})
+
+
+def test_all_pubends_may_begin_at_once() -> None:
+    story = JoinStory()
+    for _ in range(3):
+        story.sent += [story.cluster.publish(name, kind="a") for name in ("p1", "b1", "s1", "s2")]
+        story.cluster.run_for(0.003)
+    story.check()
+
+
+def something_is_lost(way: tuple[str, str], kind: type) -> None:
+    story = JoinStory()
+    story.lose(*way, kind)
+    story.begin()
+    story.cluster.run_for(3)
+    story.check()
+
+
+@pytest.mark.parametrize(
+    "way, kind",
+    [
+        (("p1", "b1"), Join),
+        (("b1", "s1"), Join),
+        (("s1", "b1"), Joined),
+        (("b1", "p1"), Joined),
+    ],
+)
+def test_what_is_lost_is_asked_for_again(way: tuple[str, str], kind: type) -> None:
+    something_is_lost(way, kind)
+
+
+def both_questions_miss_somebody() -> None:
+    """s1 hands out what s2 has published since it answered, and comes back without any memory.
+
+    And s2, which waits for p1 since then, does not get to ask it.
+    """
+    story = JoinStory()
+    story.lose("b1", "s1", Join)
+    story.lose("s2", "b1", Nack)
+    story.begin()
+    story.cluster.run_for(0.1)
+    story.sent += story.publish(1, at="s2", pause_s=0.1)
+    assert story.subscribers[0].received == [*story.sent[:3], story.sent[-1]]
+    story.lose("b1", "s2", Join)
+    story.cluster.broker("s1").restart()
+    story.sent += story.publish(1, pause_s=3)
+    story.check()
+
+
+def a_broker_crashes_when_it_has_answered() -> None:
+    story = JoinStory()
+    story.begin()
+    story.wait_for(lambda: bool(story.from_to("s1", "b1", Joined)))
+    story.cluster.broker("s1").restart()
+    story.sent += story.publish(3, at="s2")
+    story.check()
+
+
+def a_broker_restarts_later() -> None:
+    """It still waits for p1, whose events and those of s2 are in flight when it comes back."""
+    story = JoinStory()
+    story.begin()
+    story.cluster.run_for(2)
+    story.cluster.broker("s1").restart()
+    for _ in range(5):
+        story.sent += [story.cluster.publish(name, kind="a") for name in ("p1", "s2")]
+        story.cluster.run_for(0.02)
+    story.check()
+
+
+def test_a_broker_that_was_down_answers_when_it_is_back_and_nobody_else_waits() -> None:
+    """What s2 publishes comes to its own subscriber all the time; p1's publisher is not told."""
+    story = JoinStory()
+    story.cluster.broker("s1").kill()
+    story.begin()
+    story.cluster.run_for(1)
+    later = story.publish(3, at="s2", pause_s=1)
+    assert story.subscribers[1].received == [*story.sent[:3], *later]
+    assert not story.ticks("p1")
+    (reason,) = story.cluster.broker("p1").broker.core.status().idle_reasons
+    assert reason == "1 publications whose pubend is not known to all brokers"
+    story.cluster.broker("s1").start()
+    story.sent += later
+    story.check()
+    assert story.ticks("p1")
+
+
+@pytest.mark.parametrize("after_ms", range(0, 24, 2))
+def test_a_pubend_may_crash_while_it_begins(after_ms: int) -> None:
+    """Its publisher sends again what was not acknowledged, and that comes once."""
+    story = JoinStory()
+    story.begin()
+    story.cluster.run_for(after_ms / 1_000)
+    story.cluster.broker("p1").restart()
+    story.sent += story.publish(2, at="s2")
+    story.sent += story.publish(1)
+    story.check()
+
+
+def test_a_pubend_that_has_begun_asks_nobody_after_a_restart() -> None:
+    """Whether its events are still in the log or not."""
+    story = JoinStory()
+    story.begin()
+    story.cluster.run_for(0.03)
+    story.cluster.broker("p1").restart()
+    story.sent += story.publish(1, pause_s=5)
+    assert story.from_to("p1", "b1", Join)
+    story.quiet_since()
+    story.cluster.broker("p1").restart()
+    story.sent += story.publish(1)
+    story.check()
+    assert not story.from_to("p1", "b1", Join)
+
+
+def test_a_pubend_begins_although_a_broker_of_the_cell_on_the_way_dies() -> None:
+    story = PaperStory(at=("s1", "s4"), order="total", pubends=1)
+    published = story.cluster.publish("s4", client="late", kind="a")
+    story.sent.append(story.note_published(published))
+    story.cluster.run_for(0.002)
+    story.cluster.broker("b3").kill()
+    story.rounds(3)
+    story.cluster.broker("b3").start()
+    story.check()
+    assert story.subscribers[0].received == story.subscribers[1].received
+
+
+def a_pubend_begins() -> None:
+    test_a_pubend_that_begins_goes_on_behind_what_was_handed_out()
+
+
+def a_question_is_lost() -> None:
+    something_is_lost(("b1", "s1"), Join)
+
+
+@pytest.mark.parametrize(
+    "bug, rule, story",
+    [
+        ("begins-at-the-lowest-answer", "begins early", a_pubend_begins),
+        ("begins-at-its-clock", "begins early", a_pubend_begins),
+        ("begins-unasked", "begins unknown", a_pubend_begins),
+        ("asked-once-for-all", "begins early", both_questions_miss_somebody),
+        ("answered-before-it-is-written", "joined early", a_broker_crashes_when_it_has_answered),
+        ("forgets-whom-it-waits-for", None, a_broker_restarts_later),
+        ("join-asked-in-vain", None, a_question_is_lost),
+    ],
+)
+def test_bugs_of_pubends_that_begin_are_seen(
+    bug: str, rule: str | None, story: Callable[[], None]
+) -> None:
+    story()
+    seen = (InvariantViolated, AssertionError)
+    with planted([MUTANTS[bug]]), pytest.raises(seen, match=rule):
+        story()
+
+
+def test_who_waits_for_a_pubend_is_on_disk() -> None:
+    story = JoinStory()
+    assert story.cluster.broker("s1").broker.on_disk()[MERGED] == {"3.0": True}
+    story.begin()
+    story.check()
+    assert {*story.cluster.broker("s1").broker.on_disk()[MERGED]} == {"0.0", "3.0"}
