@@ -291,6 +291,16 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "kept-and-not-asked-after",
+        "relay.py",
+        ("self.expect_acks(stream, overdue)", "pass"),
+    ),
+    _bug(
+        "asked-beside-and-silent",
+        "relay.py",
+        ("self._machine.send(peer, Done(message.onto, (through,)))", "pass"),
+    ),
+    _bug(
         "bracket-ends-at-what-nobody-wants",
         "ostreams.py",
         (
@@ -484,9 +494,10 @@ ticks that are known at its pubends, which are on disk, and not later; pubends w
 filter they know before they say so; an older filter is not used where a newer one is known to be;
 what goes sideways is for others, too; a bracket ends at what its cell wants, and at nothing else; a
 cell is done with what it does not want, and with nothing else; and all members of the cell above
-know. A pubend begins when all have answered twice, which they do when they have written it down for
-ever, and behind the highest answer, whatever its clock shows; it asks until they do. Who has asked
-for silence that is final is told.
+know; who keeps what others are done with asks after it, and a broker of its cell answers. A pubend
+begins when all have answered twice, which they do when they have written it down for ever, and
+behind the highest answer, whatever its clock shows; it asks until they do. Who has asked for
+silence that is final is told.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -223,8 +223,12 @@ class Relay:
         stream = self._from_above(peer, message.stream)
         self._check_onto(peer, stream, message.onto)
         self._note_via(stream, peer)
+        stream.is_expected = True
         self.expect_acks(stream, message.through, message.onto)
         if message.onto != EVERYWHERE:
+            through = (stream.identity, stream.done_by(message.onto))
+            if through[1] >= message.through:
+                self._machine.send(peer, Done(message.onto, (through,)))
             return
         stream.subend.expect(message.through)
         self._on_news(stream)
@@ -290,9 +294,15 @@ class Relay:
             self.acks.pass_on(stream, cell)
         if stream.settle(skips_silence=self._filters.is_on):
             self.acks.grown(stream)
-        if stream.is_held_up and (UNWANTED, None) not in self._deadlines:
+        if (UNWANTED, None) not in self._deadlines and self._may_be_unwanted(stream):
             due_ns = self._machine.now_ns + self._parameters.ack_expected_ns
             self._deadlines.set((UNWANTED, None), due_ns)
+
+    def _may_be_unwanted(self, stream: Stream) -> bool:
+        """Whether events are kept here with which those above may be done."""
+        is_between = stream.upstream is not None and bool(stream.children)
+        is_kept = is_between and self._filters.is_on and bool(stream.knowledge.events.events)
+        return is_kept or stream.is_held_up
 
     def settle_all(self) -> None:
         """Less may be wanted below: so may all be done with what is here."""
@@ -300,13 +310,17 @@ class Relay:
             self.settle(stream)
 
     def let_go(self) -> None:
-        """See Ostreams; what is left behind an unknown tick those below are to ask for."""
+        """See Ostreams; after what is left those below are asked, unless those above do.
+
+        Filters are not the same everywhere: the pubend may be done with what is wanted here.
+        """
         for stream in self:
             if stream.is_held_up:
                 self.below.let_go(stream)
-                self.settle(stream)
-            if stream.is_held_up and stream.upstream is not None:
-                self.expect_acks(stream, stream.knowledge.events.last)
+            overdue = stream.overdue()
+            if overdue is not None and stream.upstream is not None:
+                self.expect_acks(stream, overdue)
+            self.settle(stream)
 
     def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
         stream = self._from_below(peer, message.stream)

@@ -27,17 +27,20 @@ class Stream:
         curious: per broker that has asked, what of it is unknown here.
         held: nothing behind this tick becomes final, whoever is done; None: no such bound.
         told: per broker, up to where it was told of events on its present session.
+        is_expected: somebody above has asked after its events since `overdue` was asked.
     """
 
     __slots__ = (
         "_asked_until",
         "_done",
         "_has_subend",
+        "_kept",
         "asked",
         "children",
         "curious",
         "held",
         "identity",
+        "is_expected",
         "knowledge",
         "subend",
         "told",
@@ -61,6 +64,8 @@ class Stream:
         self.held: int | None = None
         self.knowledge = Knowledge()
         self._has_subend = has_subend
+        self._kept = 0
+        self.is_expected = False
         self.subend = Subend(parameters)
         self._done = dict.fromkeys(children, 0)
         self.curious: dict[BrokerNumber, IntervalSet] = {}
@@ -113,6 +118,16 @@ class Stream:
         """Whether events lie behind an unknown tick, without which nobody is done with them."""
         knowledge = self.knowledge
         return knowledge.events.last > knowledge.horizon(knowledge.final)
+
+    def overdue(self) -> int | None:
+        """The last of the events that are here since this was asked before.
+
+        None where there are none, or somebody above asks after them.
+        """
+        events, was_expected = self.knowledge.events, self.is_expected
+        last = events.last_up_to(self._kept)
+        self._kept, self.is_expected = events.last, False
+        return None if was_expected else last
 
     # ------------------------------------------------------------ curiosity
 

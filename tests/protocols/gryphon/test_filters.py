@@ -10,7 +10,7 @@ import pytest
 from brokerd.config import SECOND_NS
 from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.messages import AckExpected, Events, Nack
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
@@ -135,6 +135,58 @@ def test_what_one_broker_of_a_cell_holds_back_the_others_do_not_keep() -> None:
     sideways_where_somebody_wants_it_only_later()
     with planted([MUTANTS["kept-beside-although-unwanted"]]), pytest.raises(AssertionError):
         sideways_where_somebody_wants_it_only_later()
+
+
+def kept_where_the_pubend_is_done() -> None:
+    """u1 does not know of s1's subscription yet, and b1 does: what it has sent to s1 is lost."""
+    names = ["p1", "u1", "u2", "b1", "s1", "s2"]
+    bundles = [("p1", "up"), ("up", "b1"), ("up", "s2"), ("b1", "s1")]
+    story = Story(topology=tree_of_cells(names, bundles, {"up": ["u1", "u2"]}), pubends=1)
+    every = subscribe(story, "s2", "a")
+    for link in (("p1", "u2"), ("u1", "b1"), ("u2", "s2")):
+        story.cluster.link(*link).cut()
+    story.cluster.run_for(3)
+    story.cluster.link("u2", "u1").cut("out")
+    story.lose("b1", "s1", Events)
+    late = story.cluster.subscribe("s1", "kind = 'a'")
+    story.cluster.run_for(0.05)
+    sent = [story.cluster.publish("p1", kind="a")]
+    story.cluster.run_for(2)
+    story.cluster.link("u2", "u1").heal()
+    story.cluster.run_for(30)
+    assert (every.received, late.received, late.started) == (sent, [], True)
+    assert not sum(story.cluster.broker(name).status().queued for name in names)
+
+
+def one_of_a_cell_has_not_heard() -> None:
+    """The same as above, but b2 does not hear that s2 is done, and has no link to ask it."""
+    story = Story(topology=paper_cells(), pubends=1)
+    subscribe(story, "s1", "b")
+    for link in (("p1", "b2"), ("b2", "s2"), ("b1", "s1")):
+        story.cluster.link(*link).cut()
+    story.cluster.publish("p1", kind="b")
+    story.lose("b1", "b2", Done)
+    story.cluster.run_for(0.01)
+    late = story.cluster.subscribe("s2", "kind = 'b'")
+    story.cluster.run_for(60)
+    assert late.started
+    assert story.from_to("b2", "s1", Events)
+    assert not sum(story.cluster.broker(name).status().queued for name in ("p1", "b1", "b2"))
+
+
+@pytest.mark.parametrize(
+    "story, bug",
+    [
+        (kept_where_the_pubend_is_done, "kept-and-not-asked-after"),
+        (one_of_a_cell_has_not_heard, "asked-beside-and-silent"),
+    ],
+)
+def test_a_broker_that_keeps_what_others_are_done_with_asks(
+    story: Callable[[], None], bug: str
+) -> None:
+    story()
+    with planted([MUTANTS[bug]]), pytest.raises(AssertionError):
+        story()
 
 
 # ---------------------------------------------------------------- subscriptions that come and go

@@ -111,7 +111,7 @@ def last_event_is_asked_after() -> bool:
     subscriber = story.cluster.subscribe("s1")
     story.cluster.run_until_quiet()
     sent = story.publish(1, at="s1", pause_s=1)
-    story.lose("b1", "s1", Events)
+    story.lose("p1", "b1", Events)
     sent += story.publish(1, pause_s=30)
     return subscriber.received == sent
 

@@ -33,7 +33,10 @@ BY_STORIES = (
     *(bug for _, bug, _ in SEEN.values()),
     "begins-before-it-is-held-against",
     "begins-behind-what-a-crash-takes",
+    "acks-not-told-beside",
     "kept-beside-although-unwanted",
+    "kept-and-not-asked-after",
+    "asked-beside-and-silent",
     "M13-older-filter-kept",
     "filtered-for-one-cell-told-to-another",
     "acks-wait-for-what-nobody-wants",
@@ -48,7 +51,7 @@ BY_STORIES = (
     "final-silence-is-not-told",
 )
 """Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
-questions, losses, restarts and filters; and those of whole checks."""
+questions, losses, restarts and filters, and the scenarios; and those of whole checks."""
 BUDGET = 40
 EARLY = (4, 8)
 """Short seeds that see most of them."""

@@ -37,6 +37,7 @@ MARKS = (
     Mark("held-below-a-gap", "events came and nothing could be handed out", seeds=4),
     Mark("ack-expected", "a pubend asked who was not done", seeds=4),
     Mark("expected-below", "a broker on the way asked those below it", seeds=8),
+    Mark("kept-on-the-way", "a broker on the way asked after what it kept", seeds=12),
     Mark("log-read", "a restarted broker found events in its log", seeds=4),
     Mark("log-chopped", "a pubend let go of events that everybody was done with", seeds=2),
     Mark("published-twice", "a publisher sent again what had come before", seeds=10),
@@ -105,10 +106,13 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
     if type(event) is DeadlineReached:
         if Nack in kinds:
             yield "gap-asked"
-        if AckExpected in kinds:
+        asked = [message for message in said if type(message) is AckExpected]
+        if any(message.stream.broker == broker.number for message in asked):
             yield "ack-expected"
         if Join in kinds:
             yield "join-asked-again"
+        if any(message.stream.broker != broker.number for message in asked):
+            yield "kept-on-the-way"
     if any(_has_silence_behind(message) for message in said):
         yield "silent-beforehand"
     rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
