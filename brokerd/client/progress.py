@@ -80,6 +80,7 @@ class Progress:
         self._given: _Places = {}
         self._given_before: _Places = {}
         self._given_origins: dict[tuple[int, SourceId], int] = {}
+        self._received_origins: dict[tuple[int, SourceId], int] = {}
 
     # ------------------------------------------------------------ the session
 
@@ -129,14 +130,16 @@ class Progress:
         for places in (self._received, self._taken, self._given, self._given_before):
             for key in [key for key in places if key[0] == number]:
                 del places[key]
-        for key in [key for key in self._given_origins if key[0] == number]:
-            del self._given_origins[key]
+        for origins in (self._given_origins, self._received_origins):
+            for of_source in [key for key in origins if key[0] == number]:
+                del origins[of_source]
 
     def take_over(self, predecessor: "Progress") -> None:
         """Go on where another one has come to."""
         self._received = dict(predecessor._received)
         self._given = dict(predecessor._given)
         self._given_origins = dict(predecessor._given_origins)
+        self._received_origins = dict(predecessor._received_origins)
         self._taken = dict(predecessor._taken)
         self.duplicates += predecessor.duplicates
 
@@ -178,6 +181,9 @@ class Progress:
             fresh = tuple(self._marked(fresh))
         if placed is not None:
             fresh, repeated = tuple(_by_origin(fresh)), list(_by_origin(repeated))
+            for item in fresh:
+                for number in item.subscriptions:
+                    self._received_origins[number, item.run.source] = item.run.last
         events: list[ClientEvent] = [Withheld(each) for each in repeated]
         if fresh:
             events.append(Received(fresh, self._serial))
@@ -222,14 +228,23 @@ class Progress:
             GapAnnounced(number, source, first, last, message.reason)
             for number, before in seen.items()
             if before < message.last
-            for source, first, last in message.origins
-            or ((message.stream, max(message.first, before + 1), message.last),)
+            for source, first, last in self._lacked(number, before, message)
         )
         self._skip(message, is_news=bool(gaps))
         if gaps:
             return [GapsAnnounced(gaps, self._serial)]
         self._take_if_first()
         return []
+
+    def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[tuple[SourceId, int, int]]:
+        """Of what a gap may have taken, what had not come before it, by origin."""
+        if not gap.origins:
+            yield gap.stream, max(gap.first, before + 1), gap.last
+        for source, first, last in gap.origins:
+            had = self._received_origins.get((number, source), 0)
+            if had < last:
+                self._received_origins[number, source] = last
+                yield source, max(first, had + 1), last
 
     def _skip(self, message: Silence | Gap, *, is_news: bool) -> None:
         """Nothing more of a stream comes up to some position."""

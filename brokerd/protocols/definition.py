@@ -78,6 +78,7 @@ class Promises:
         order: in which subscribers get publications.
         gaps: the reasons for which a subscriber may be told that it does not get some; none:
             never.
+        gap_age_ns: what lies in a gap was published so long before that is told, at least.
         redelivers: a subscriber that starts again may get once more, marked as such, what it had
             not committed.
     """
@@ -86,16 +87,18 @@ class Promises:
     members_may_change: bool
     order: Order = Order.PUBLISHER
     gaps: tuple[str, ...] = ()
+    gap_age_ns: int = 0
     redelivers: bool = False
 
     def as_mapping(self) -> dict[str, Any]:
         """What deliveries are judged by, for the manifest of a run."""
-        return {
+        promised = {
             "exactly_once": self.exactly_once,
             "order": str(self.order),
             "gaps": list(self.gaps),
             "redelivers": self.redelivers,
         }
+        return {**promised, "gap_age_ns": self.gap_age_ns} if self.gap_age_ns else promised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,8 @@ class ProtocolDefinition:
         hosts_clients: whether clients may be at a broker.
         order: in which subscribers get publications with these parameters, where they decide it;
             None: as `promises` says.
+        gap_age_ns: how old what lies in a gap is with these parameters, at least, where they decide
+            it; 0: there are no gaps.
         fault_bound: how many brokers and links may fail at once, wherever they are, where
             `excess` is not all that counts.
         reaches: who gets whose publications while something does not work. As `excess`, it is
@@ -197,6 +202,7 @@ class ProtocolDefinition:
     unpack_positions: Callable[[bytes], Positions]
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
     order: Callable[[Any], Order] | None = None
+    gap_age_ns: Callable[[Any], int] | None = None
     hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
@@ -209,9 +215,14 @@ class ProtocolDefinition:
 
     def promised(self, parameters: Any) -> Promises:
         """What holds with these parameters."""
-        if self.order is None:
-            return self.promises
-        return replace(self.promises, order=self.order(parameters))
+        promises = self.promises
+        if self.order is not None:
+            promises = replace(promises, order=self.order(parameters))
+        if self.gap_age_ns is not None:
+            age_ns = self.gap_age_ns(parameters)
+            gaps = promises.gaps if age_ns else ()
+            promises = replace(promises, gaps=gaps, gap_age_ns=age_ns)
+        return promises
 
     def all_logs(self, topology: Topology, parameters: Any) -> tuple[str, ...]:
         """The names of all of a broker's logs."""

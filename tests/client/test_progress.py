@@ -3,6 +3,7 @@
 The stream is as a pubend's: positions go up and are not dense, with silence between.
 """
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -140,12 +141,27 @@ def test_a_gap_is_told_by_origins_in_its_place_among_the_deliveries_and_once():
     assert core.on_message(lost) == []
 
 
+def test_a_gap_is_told_by_origins_from_what_had_not_come_before_it():
+    core = client()
+    (before,) = core.on_message(Deliveries(ticks(0), (1,)))
+    had = before.deliveries[0].run
+    lost = Gap((1,), PUBEND, 11, 34, "released", ((had.source, 1, had.last + 4), (BOB, 1, 5)))
+    (gaps,) = core.on_message(lost)
+    assert {gap.source: (gap.first, gap.last) for gap in gaps.gaps} == {
+        had.source: (had.last + 1, had.last + 4),
+        BOB: (1, 5),
+    }
+    (more,) = core.on_message(replace(lost, first=40, last=50, origins=((BOB, 1, 7),)))
+    assert [(gap.first, gap.last) for gap in more.gaps] == [(6, 7)]
+
+
 def test_a_gap_in_a_source_is_told_from_what_was_not_had():
     core = client()
     run = PublicationRun(ANN, range(1, 4), (b"a",), bytes(3), 0, ())
     core.on_message(Deliveries(run, (1,)))
     (gaps,) = core.on_message(Gap((1,), ANN, 2, 7, "released"))
     assert gaps.gaps == (GapAnnounced(1, ANN, 4, 7, "released"),)
+    assert core.on_message(Gap((1,), ANN, 2, 7, "released")) == []
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,24 @@
 """Stories of durable subscriptions: whose client is away, and what its broker keeps of it."""
 
+from brokerd.errors import StorageCorrupt
+from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Deliver
-from brokerd.simulator.world.cluster import Subscription
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story
+
+
+def fails(story, *arguments, **parameters) -> bool:
+    """Whether a story comes out wrong, or a rule is broken in it."""
+    try:
+        return not story(*arguments, **parameters)
+    except (AssertionError, InvariantViolated, StorageCorrupt):
+        return True
 
 
 class DurableStory(Story):
@@ -41,6 +52,29 @@ class DurableStory(Story):
         link.cut()
         self.cluster.run_for(1)
         return link
+
+    def told(self, subscription: Subscription) -> list[tuple[int, int]]:
+        """Of the publications of one publisher: which ones its application does not get."""
+        return [
+            (gap.first, gap.last)
+            for gap in subscription.client.gaps
+            if gap.number == subscription.number
+        ]
+
+    def ticks_of(self, subscription: Subscription) -> dict[Published, int]:
+        """The ticks of what a client was given."""
+        found = {}
+        for item in [each.item for each in self.given if each.client == subscription.client.name]:
+            ticks = iter(item.run.sequences if type(item) is Deliveries else ())
+            for source, sequences in item.run.origins if type(item) is Deliveries else ():
+                name = self.cluster.name_of(source)
+                found |= {Published(name, each): next(ticks) for each in sequences}
+        return found
+
+    def steady_clocks(self) -> None:
+        """From now on no broker's clock steps while it is down."""
+        clocks = self.cluster._wall_clocks
+        clocks.at_start = lambda broker, now_ns: clocks._ahead_ns[broker] + now_ns
 
     def kill(self, broker: str, kept: int) -> None:
         """Crash a broker; of what was not durable, only so much is there afterwards."""

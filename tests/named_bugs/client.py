@@ -137,7 +137,14 @@ ROWS: Final = (
         _PROGRESS,
         "if before < message.last",
         "if True",
-        "tests/client/test_progress.py::test_a_gap_is_told_by_origins_in_its_place_among_the_deliveries_and_once",
+        "tests/client/test_progress.py::test_a_gap_in_a_source_is_told_from_what_was_not_had",
+    ),
+    Row(
+        "gap-of-what-was-had",
+        _PROGRESS,
+        "yield source, max(first, had + 1), last",
+        "yield source, first, last",
+        "tests/client/test_progress.py::test_a_gap_is_told_by_origins_from_what_had_not_come_before_it",
     ),
     Row(
         "silence-acknowledged-ahead",

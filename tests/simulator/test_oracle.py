@@ -24,15 +24,18 @@ class Story:
         order: Order = Order.PUBLISHER,
         gaps: tuple[str, ...] = (),
         redelivers: bool = False,
+        gap_age_ns: int = 0,
     ) -> None:
+        self.now_ns = 0
         promises = Promises(
             exactly_once=reliable,
             members_may_change=False,
             order=order,
             gaps=gaps,
+            gap_age_ns=gap_age_ns,
             redelivers=redelivers,
         )
-        self.oracle = Oracle(lambda blob: {"n": int(blob)}, strict, promises)
+        self.oracle = Oracle(lambda blob: {"n": int(blob)}, strict, promises, lambda: self.now_ns)
         self.oracle.connected("p", SOURCE)
         self.oracle.subscribed("s", 1, parse_predicate(predicate))
 
@@ -379,6 +382,31 @@ def test_what_was_in_a_gap_does_not_come_and_what_came_is_in_none() -> None:
     story.deliver(3)
     with pytest.raises(InvariantViolated, match="gap delivered"):
         story.oracle.gap("s", 1, SOURCE, 3, 3, "released")
+
+
+def test_what_is_younger_than_promised_lies_in_no_gap() -> None:
+    story = Story(gaps=("released",), gap_age_ns=10)
+    story.start()
+    story.publish(1)
+    story.now_ns = 5
+    story.publish(2)
+    story.now_ns = 10
+    story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
+    with pytest.raises(InvariantViolated, match=r"gap early: .* 2 is not that old"):
+        story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+
+
+def test_what_a_client_had_before_it_forgot_may_be_lost_at_any_age() -> None:
+    story = Story(gaps=("released",), gap_age_ns=10)
+    story.start()
+    story.publish(1, 2)
+    story.deliver(1)
+    story.oracle.forgot("s")
+    story.oracle.subscribed("s", 1, parse_predicate("true"))
+    story.start()
+    story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
+    with pytest.raises(InvariantViolated, match="gap early"):
+        story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
 
 
 def _again(story: Story, *sequences: int) -> None:

@@ -11,7 +11,7 @@ from brokerd.model.client_messages import Gap
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import Catchup
+from brokerd.protocols.durable.catchup import Catchup, Lost, LostRange
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.catchup_window import CatchupWindow
 from brokerd.protocols.durable.hosted_streams import HostedStream
@@ -81,7 +81,7 @@ class CatchingUp:
         self,
         hosted: HostedStream,
         lanes: Iterable[Lane],
-        lost: int,
+        lost: Lost,
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
@@ -117,6 +117,7 @@ class CatchingUp:
             if catchup.has_batch:
                 self._give(lane, catchup)
             elif catchup.given >= hosted.position:
+                self._say_lost(lane, catchup.rest())
                 lane.mode, lane.catchup, lane.floor = Mode.LIVE, None, catchup.given
                 self._watch.leave(lane)
             elif lane.out_events >= self._most or not self._window.admit(lane, hosted):
@@ -147,15 +148,18 @@ class CatchingUp:
         return batch
 
     def _give(self, lane: Lane, catchup: Catchup) -> None:
-        local = lane.subscription
         for each in catchup.finish():
-            if isinstance(each, PublicationRun):
-                wanted = self._wanted(each, lane)
-                if wanted is not None:
-                    self._windows.give(wanted, [lane])
-            else:
-                first, last = each
-                self._windows.say(lane, last, Gap((local.number,), lane.stream, first, last, LOST))
+            if isinstance(each, LostRange):
+                self._say_lost(lane, [each])
+            elif (wanted := self._wanted(each, lane)) is not None:
+                self._windows.give(wanted, [lane])
+
+    def _say_lost(self, lane: Lane, lost: Sequence[LostRange]) -> None:
+        for first, last, through in lost:
+            origins = tuple((source, 1, sequence) for source, sequence in through)
+            numbers = (lane.subscription.number,)
+            gap = Gap(numbers, lane.stream, first, last, LOST, origins)
+            self._windows.say(lane, last, gap)
 
     def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:
         """What of it is for a subscription: all of what was written down as such."""

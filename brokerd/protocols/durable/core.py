@@ -6,15 +6,18 @@ Paper: [DS03]; [GD02] is the core.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.hosting import SILENCE, DurableClients, Surroundings
+from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
+from brokerd.protocols.durable.retention import RETAINED, Retention
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
@@ -52,6 +55,15 @@ class Durable(Gryphon):
             self._relay.stream,
             self._relay.links,
             clients.on_found,
+            lambda stream: self._retention.lost_origins(stream),
+        )
+        self._retention = Retention(
+            self,
+            parameters,
+            self._deadlines,
+            self._pubends,
+            self.pubend_streams,
+            self._relay.settle,
         )
         self._release = Release(
             self,
@@ -61,7 +73,7 @@ class Durable(Gryphon):
             self._relay.stream,
             self._relay.links,
             clients.released,
-            self._on_released,
+            self._retention.released,
         )
         for identity in routes.pubend_streams():
             self._relay.stream(identity)
@@ -74,6 +86,19 @@ class Durable(Gryphon):
     def hosted(self) -> Iterator[HostedStream]:
         """All streams, as this broker's subscribers have them."""
         return self._durable.hosted()
+
+    def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
+        """How far a client of this broker has come in a stream, per subscription."""
+        return self._durable.lanes(client, stream)
+
+    def pubend_streams(self) -> list[Stream]:
+        """The streams of this broker's own pubends."""
+        pubends = range(self._parameters.pubends)
+        return [self._stream(self._pubends.stream(pubend)) for pubend in pubends]
+
+    def expired_tick(self) -> int:
+        """What is up to this tick its pubends need not keep, for its age."""
+        return self._retention.expired()
 
     def _stream(self, identity: StreamId) -> Stream:
         return self._relay.stream(identity)
@@ -102,10 +127,9 @@ class Durable(Gryphon):
         return super()._is_read() and self._durable.is_read
 
     def _begin(self, event: Started) -> None:
-        for pubend in range(self._parameters.pubends):
-            stream = self._relay.stream(self._pubends.stream(pubend))
-            stream.held = self._pubends.released(pubend)
-            self._release.restore(stream, stream.held)
+        self._retention.begin()
+        for stream in self.pubend_streams():
+            self._release.restore(stream, stream.held or 0)
         super()._begin(event)
 
     # ------------------------------------------------------------ what neighbours say
@@ -130,9 +154,10 @@ class Durable(Gryphon):
             if cell in stream.children and self._release.below(cell, stream) < highest:
                 self.send(peer, AckExpected(stream.identity, highest, EVERYWHERE))
 
-    def _on_released(self, stream: Stream, through: int) -> None:
-        stream.held = through
-        self._relay.settle(stream)
+    def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
+        super()._on_durable(identity, run, silent)
+        if not self.is_reading:
+            self._retention.published()
 
     def _look_at(self, stream: Stream) -> None:
         super()._look_at(stream)
@@ -148,6 +173,7 @@ class Durable(Gryphon):
             SILENCE: self._durable.say_silence,
             FETCHES: self._fetching.due,
             RELEASE: self._release.due,
+            RETAINED: self._retention.due,
             CATCHUP_WATCH: self._durable.catchup_watch.due,
         }.get(purpose)
         if due is None:

@@ -9,6 +9,7 @@ from brokerd.protocols.definition import (
     Promises,
     ProtocolDefinition,
 )
+from brokerd.protocols.durable.catching_up import LOST
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.hosted_streams import log_of
 from brokerd.protocols.durable.messages import KINDS
@@ -49,7 +50,8 @@ DURABLE = ProtocolDefinition(
     kind=KIND,
     parameters=DurableParameters,
     messages=KINDS,
-    promises=Promises(exactly_once=True, members_may_change=False),
+    promises=Promises(exactly_once=True, members_may_change=False, gaps=(LOST,)),
+    gap_age_ns=lambda parameters: parameters.max_retain_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     stream_logs=_stream_logs,

@@ -13,9 +13,9 @@ from typing import Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.durable.catchup import ranges_of
+from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost, ranges_of
 from brokerd.protocols.durable.fetched_events import FetchedEvents
-from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched
+from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched, Origins
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.links import Links
@@ -29,7 +29,7 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 FETCHES: Final = "fetches"
 
-Found = Callable[[StreamId, int, Sequence[Range], PublicationRun | None], None]
+Found = Callable[[StreamId, Lost, Sequence[Range], PublicationRun | None], None]
 
 
 class Fetching:
@@ -40,6 +40,7 @@ class Fetching:
         streams: what is known of a stream here.
         links: whom to ask.
         on_found: takes what this broker has asked for.
+        lost_origins: of a stream of a pubend of this broker, what of which sources is lost.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Fetching:
         streams: Callable[[StreamId], Stream],
         links: Links,
         on_found: Found,
+        lost_origins: Callable[[Stream], Origins],
     ) -> None:
         self._machine = machine
         self._broker = broker
@@ -63,6 +65,7 @@ class Fetching:
         self._streams = streams
         self._links = links
         self._on_found = on_found
+        self._lost_origins = lost_origins
         self._wanted: dict[StreamId, Stream] = {}
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
 
@@ -119,9 +122,9 @@ class Fetching:
                 parts.append(part)
         if parts:
             run = merge_runs(parts)
-            self._answer(peer, identity, 0, ranges_of(run.sequences), run)
+            self._answer(peer, identity, NOTHING_LOST, ranges_of(run.sequences), run)
         for part in self._lately.take(identity, left):
-            self._answer(peer, identity, 0, ranges_of(part.sequences), part)
+            self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
         if not left:
             return
         if identity not in self._wanted:
@@ -135,13 +138,16 @@ class Fetching:
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
     ) -> None:
         """All that is kept, and that nothing else is."""
-        knowledge = self._streams(identity).knowledge
+        stream = self._streams(identity)
         parts = [
             part
             for start, end in ranges
-            if (part := knowledge.events.within(start, end)) is not None
+            if (part := stream.knowledge.events.within(start, end)) is not None
         ]
-        self._answer(peer, identity, knowledge.final, ranges, merge_runs(parts) if parts else None)
+        final, lost = stream.knowledge.final, NOTHING_LOST
+        if ranges[0][0] <= final:
+            lost = Lost(final, self._lost_origins(stream))
+        self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
     def _ask(self, stream: Stream, ranges: Sequence[Range]) -> None:
         whom = self._links.up(stream.identity, None, sideways=False)
@@ -180,16 +186,16 @@ class Fetching:
         inside = [part_of(run, start, end) for start, end in message.ranges]
         if sum(len(part) for part in inside if part is not None) != len(run) or not run.origins:
             raise RemoteProtocolError(peer, f"{run} beside {message.ranges}"[:300])
-        self._found(peer, run.source, message.lost, message.ranges, run)
+        self._found(peer, run.source, _lost_of(message), message.ranges, run)
 
     def _on_nothing_fetched(self, peer: BrokerNumber, message: NothingFetched) -> None:
-        self._found(peer, message.stream, message.lost, message.ranges, None)
+        self._found(peer, message.stream, _lost_of(message), message.ranges, None)
 
     def _found(
         self,
         peer: BrokerNumber,
         identity: StreamId,
-        lost: int,
+        lost: Lost,
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
@@ -218,17 +224,23 @@ class Fetching:
         self,
         peer: BrokerNumber,
         identity: StreamId,
-        lost: int,
+        lost: Lost,
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
         if peer == self._broker:
             self._on_found(identity, lost, ranges, run)
         elif run is None:
-            self._machine.send(peer, NothingFetched(identity, lost, tuple(ranges)))
+            self._machine.send(
+                peer, NothingFetched(identity, lost.through, tuple(ranges), lost.origins)
+            )
         else:
             self._counters["resent_publications"] += len(run)
-            self._machine.send(peer, Fetched(lost, tuple(ranges), run))
+            self._machine.send(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
+
+
+def _lost_of(message: Fetched | NothingFetched) -> Lost:
+    return Lost(message.lost, message.origins)
 
 
 def _behind_all(stream: Stream) -> int:

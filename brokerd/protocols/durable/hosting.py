@@ -12,6 +12,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
+from brokerd.protocols.durable.catchup import Lost
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
 from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN, HostedStream, key_of
@@ -124,6 +125,11 @@ class DurableClients(Clients):
     def hosted(self) -> Iterator[HostedStream]:
         """All streams."""
         return iter(self._hosted.values())
+
+    def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
+        """How far the subscriptions of a client have come in a stream."""
+        locals_ = self._clients[client].subscriptions.values()
+        return (local.lane(stream) for local in self._ours(locals_))
 
     @property
     def is_read(self) -> bool:
@@ -305,7 +311,8 @@ class DurableClients(Clients):
         """Only now may anybody hear of it: what is behind could be lost, and asked for again."""
         streams: dict[StreamId, None] = dict.fromkeys(taken.delivered)
         for lane, tick in taken.acknowledged.items():
-            lane.committed = max(lane.committed, tick)
+            if not lane.subscription.is_over:  # else it was not written down
+                lane.committed = max(lane.committed, tick)
             streams[lane.stream] = None
         for identity in streams:
             hosted = self._hosted[identity]
@@ -331,7 +338,7 @@ class DurableClients(Clients):
     def on_found(
         self,
         identity: StreamId,
-        lost: int,
+        lost: Lost,
         ranges: Sequence[tuple[int, int]],
         run: PublicationRun | None,
     ) -> None:

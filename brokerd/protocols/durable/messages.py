@@ -6,11 +6,14 @@ Paper: [DS03] §3 (release protocol), §4.1 (nacks of catch-up streams).
 from collections.abc import Sequence
 from typing import Final
 
-from brokerd.model.identity import StreamId
+from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.gryphon.intervals import Range
+
+Origins = tuple[tuple[SourceId, int], ...]
+"""Of each of these sources, what is up to this number."""
 
 
 @record
@@ -35,11 +38,13 @@ class Fetched:
     Attributes:
         lost: what was there up to this tick is not kept any more.
         run: of them; its sequences are ticks.
+        origins: what was published up to `lost`.
     """
 
     lost: int
     ranges: tuple[Range, ...]
     run: PublicationRun
+    origins: Origins = ()
 
 
 @record
@@ -49,6 +54,7 @@ class NothingFetched:
     stream: StreamId
     lost: int
     ranges: tuple[Range, ...]
+    origins: Origins = ()
 
 
 def clipped(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
@@ -66,8 +72,8 @@ def _halves(message: Fetched) -> Sequence[Fetched]:
     first, second = run.select(range(half)), run.select(range(half, len(run)))
     cut = first.last + 1
     return (
-        Fetched(message.lost, clipped(ranges, 0, cut), first),
-        Fetched(message.lost, clipped(ranges, cut, ranges[-1][1]), second),
+        Fetched(message.lost, clipped(ranges, 0, cut), first, message.origins),
+        Fetched(message.lost, clipped(ranges, cut, ranges[-1][1]), second, message.origins),
     )
 
 

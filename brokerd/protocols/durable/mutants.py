@@ -105,6 +105,41 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "younger-is-lost",
+        "retention.py",
+        ("parameters.max_retain_ns\n", "parameters.max_retain_ns // 4\n"),
+    ),
+    _bug(
+        "no-grace",
+        "retention.py",
+        ("self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)", "0"),
+    ),
+    _bug(
+        "lost-before-told",
+        "retention.py",
+        ("self._settle(stream)", "stream.finish(stream.held); self._settle(stream)"),
+    ),
+    _bug(
+        "gap-to-the-end-of-what-is-lost",
+        "catchup.py",
+        ("(self._begun[0] if self._begun else first), last", "first, self.lost.through"),
+    ),
+    _bug(
+        "a-gap-per-batch",
+        "catchup.py",
+        ("if self.given >= self.lost.through:", "if True:"),
+    ),
+    _bug(
+        "lost-is-silent",
+        "catching_up.py",
+        ("self._say_lost(lane, [each])", "pass"),
+    ),
+    _bug(
+        "origins-up-to-what-is-published",
+        "retention.py",
+        ("kept.get(source, through + 1) - 1", "through"),
+    ),
+    _bug(
         "restart-forgets-where-streams-are",
         "hosting.py",
         ("subend.position = max(subend.position, hosted.delivered)", "pass"),
@@ -154,7 +189,9 @@ everything given; matches are done also where a later subscription begins behind
 goes on where it had come to; what was fetched is kept a while for others; events of one stream
 are of that stream; those who catch up ask for so much and no more; whoever waits to ask comes to
 it; who comes no nearer is said; what was out to an old session is acknowledged by
-nobody.
+nobody; what is younger is kept; who was live has time to come back; what somebody live was not told
+of is kept, however old; a gap ends with the last of what is for whom it is told; it is one; it is
+told; its publications are those that are lost.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -16,6 +16,10 @@ class DurableParameters(GryphonParameters):
         client_linger_ns: how long a subscriber may be away before its subscriptions end.
         commit_interval_ns: how often what was delivered and acknowledged is written down, at most.
         silence_interval_ns: how long a subscriber hears nothing of a stream that goes on, at most.
+        max_retain_ns: what is older than this may be lost to who is away, or catches up, although
+            it was not acknowledged; 0: nothing ever is.
+        release_grace_ns: how long after its start a pubend loses nothing for that reason, at
+            least; it is `max_retain_ns` where that is longer.
         catchup_batch: how many events a subscription that catches up may have unacknowledged
             before more are fetched for it, and how many are fetched at once.
         catchup_window: how many events all subscriptions that catch up at a broker may have asked
@@ -31,6 +35,8 @@ class DurableParameters(GryphonParameters):
     client_linger_ns: int = 30 * 24 * 3600 * SECOND_NS
     commit_interval_ns: int = 250 * MILLISECOND_NS
     silence_interval_ns: int = SECOND_NS
+    max_retain_ns: int = 0
+    release_grace_ns: int = 10 * SECOND_NS
     catchup_batch: int = 5_000
     catchup_window: int = 20_000
     catchup_watch_ns: int = 60 * SECOND_NS

@@ -5,7 +5,7 @@ Paper: [GD02] §2.2 (pubends), §4.1 (group commit).
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from brokerd.config import SECOND_NS
@@ -187,6 +187,12 @@ class Pubends:
     def durable(self, source: SourceId) -> int:
         """How far what a source has published is on disk."""
         return self._durable.get(source, 0)
+
+    def sources(self, stream: StreamId) -> Iterator[tuple[SourceId, int]]:
+        """Who has ever published in a stream, and how far that is on disk."""
+        for source, sequence in self._durable.items():
+            if source.publisher % len(self._last) == stream.publisher:
+                yield source, sequence
 
     def restored(self, pubend: int) -> int:
         """The last tick that an earlier incarnation has given to an event."""

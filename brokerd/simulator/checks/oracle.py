@@ -57,6 +57,10 @@ class Oracle:
     acknowledgement means that everybody who is owed the publication has it, and nothing comes
     before a subscription has started.
 
+    Args:
+        now_ns: what the one clock shows that all have; None where there is none, and nobody can
+            say how old a publication is.
+
     Attributes:
         reliable: exactly once is promised.
         deliveries: seen behind the clients' duplicate checks.
@@ -71,8 +75,13 @@ class Oracle:
     """
 
     def __init__(
-        self, decode: Callable[[bytes], Attributes], strict: bool, promises: Promises
+        self,
+        decode: Callable[[bytes], Attributes],
+        strict: bool,
+        promises: Promises,
+        now_ns: Callable[[], int] | None = None,
     ) -> None:
+        self._now_ns = now_ns
         self._decode = decode
         self._strict = strict
         self._promises = promises
@@ -105,6 +114,7 @@ class Oracle:
         publisher = self._publisher(client)
         assert sequence == len(publisher.contents) + 1, f"{client} skips to {sequence}"
         publisher.contents.append((blob, payload))
+        publisher.published_ns.append(self._now_ns() if self._now_ns is not None else 0)
         self.published_count += 1
         for subscription in self._subscriptions.values():
             if self.wants(subscription.predicate, blob):
@@ -234,6 +244,7 @@ class Oracle:
         old = before.streams.get(publisher.name)
         if old is None:
             return
+        stream.got_before = old.got | old.got_before
         if stream.old_until >= 0:
             stream.old_until = max(stream.old_until, old.last)
         if old.fence is not None:
@@ -432,10 +443,20 @@ class Oracle:
             may_repeat = self._promises.redelivers and not stream.is_committed(sequence)
             if sequence in stream.got and not may_repeat:
                 self._break("gap delivered", f"{what}, and had {sequence}")
+            is_again = sequence in stream.got_before  # it was told that this is safe
+            if is_promised and not is_again and not self._is_old(publisher, sequence):
+                self._break("gap early", f"{what}, and {sequence} is not that old")
             stream.gaps.add(sequence)
             if is_promised and sequence not in stream.excused:
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
+
+    def _is_old(self, publisher: Publisher, sequence: int) -> bool:
+        """Whether a publication may lie in a gap that is told now."""
+        if self._now_ns is None:
+            return True
+        age_ns = self._now_ns() - publisher.published_ns[sequence - 1]
+        return age_ns >= self._promises.gap_age_ns
 
     def committed(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int

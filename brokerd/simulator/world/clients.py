@@ -10,6 +10,7 @@ from brokerd.client.events import (
     Attached,
     ClientEvent,
     Detached,
+    GapAnnounced,
     GapsAnnounced,
     PublicationsDone,
     Received,
@@ -124,6 +125,7 @@ class SimulatedClient(Endpoint):
         received: per subscription number, what the application got, in order.
         started_numbers: subscriptions that the broker has called started.
         withheld: what a partition kept from it, as it was told, in order.
+        gaps: what it was told that it does not get, now or ever, in order.
         refused: requests that the broker refused for good.
         asking_again: subscriptions refused for the time being.
         ended: subscriptions that the broker has ended, as it was asked to.
@@ -157,6 +159,7 @@ class SimulatedClient(Endpoint):
         }
         self.started_numbers: dict[int, None] = {}
         self.withheld: list[Notice] = []
+        self.gaps: list[GapAnnounced] = []
         self.refused: list[Refused] = []
         self.take_after_ns = 0
         self.asking_again = 0
@@ -257,6 +260,7 @@ class SimulatedClient(Endpoint):
                     self._observer.withheld(self.name, notice)
                 self._taken_later(serial)
             case GapsAnnounced(gaps, serial):
+                self.gaps += gaps
                 for gap in gaps:
                     if self._observer is not None:
                         self._observer.gap(

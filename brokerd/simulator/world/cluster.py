@@ -118,7 +118,10 @@ class SimulatedCluster:
         self._own_clocks = own_clocks
         self.network = make_network(self.schedule, self.random, network)
         self.oracle = Oracle(
-            decode_attributes, strict, definition_of(protocol).promised(self.parameters)
+            decode_attributes,
+            strict,
+            definition_of(protocol).promised(self.parameters),
+            None if own_clocks else lambda: self.schedule.now_ns,
         )
         self._logs = definition_of(protocol).all_logs(topology, self.parameters)
         acknowledgement = definition_of(protocol).acknowledgement(self.parameters)

@@ -11,7 +11,7 @@ Publication = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Publisher:
-    """What one client has published: (blob, payload) per sequence number, from 1.
+    """What one client has published: (blob, payload) per sequence number, from 1, and when.
 
     Attributes:
         name: of the client; with a number behind it when it has lost its memory before.
@@ -22,6 +22,7 @@ class Publisher:
     client: ClientId
     name: str
     contents: list[tuple[bytes, bytes]] = field(default_factory=list)
+    published_ns: list[int] = field(default_factory=list)
     source: SourceId | None = None
     acknowledged: dict[int, None] = field(default_factory=dict)
     over: bool = False
@@ -45,6 +46,7 @@ class Stream:
         old_until: up to here publications may be missing: the client had them before it lost
             its memory, or they were handed out before the start, by a publisher for whom nobody
             waited any more. -1 while that publisher is away.
+        got_before: what its client had before it lost its memory.
         gaps: what was announced as a gap.
         excused: of that, what the protocol promises to announce.
         committed: first and last numbers of what the application is done with.
@@ -59,6 +61,7 @@ class Stream:
     asked: int = 0
     had: int = 0
     old_until: int = 0
+    got_before: set[int] = field(default_factory=set)
     gaps: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
     committed: list[tuple[int, int]] = field(default_factory=list)

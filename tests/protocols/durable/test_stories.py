@@ -5,21 +5,11 @@ Paper: [DS03] §3, §4; what each rule left out does is seen by the story about 
 
 import pytest
 
-from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Deliveries, Gap
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import BUGS, MUTANTS
-from brokerd.simulator.checks.oracle import InvariantViolated
-from tests.helpers.durable_stories import DurableStory
-
-
-def fails(story, *arguments) -> bool:
-    """Whether a story comes out wrong, or a rule is broken in it."""
-    try:
-        return not story(*arguments)
-    except (AssertionError, InvariantViolated, StorageCorrupt):
-        return True
+from tests.helpers.durable_stories import DurableStory, fails
 
 
 def test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it() -> None:

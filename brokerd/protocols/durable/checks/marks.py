@@ -5,14 +5,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.client_messages import Deliveries, Silence
+from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.messages import Fetch, Fetched
-from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.gryphon.pubends import LOG, RELEASED
 from brokerd.protocols.interface import (
     Chop,
     Commit,
+    DeadlineReached,
     Deliver,
     Effect,
     Event,
@@ -33,6 +34,8 @@ MARKS = (
     Mark("matches-chopped", "what was for whom was not needed any more", seeds=2),
     Mark("matches-truncated", "a restart dropped matches behind the last commit", seeds=10),
     Mark("silence-said", "a client was told how far a stream had come", seeds=2),
+    Mark("released-early", "a pubend let go of what was old, and somebody lacked", seeds=10),
+    Mark("gap-told", "a client was told of what was lost", seeds=40),
     Mark("caught-up", "a client got what it had missed from afar", seeds=10),
 )
 
@@ -64,9 +67,13 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
                 yield "matches-truncated"
             case Deliver(item=Silence()):
                 yield "silence-said"
+            case Deliver(item=Gap()):
+                yield "gap-told"
             case Deliver(item=Deliveries()):
                 if type(message) is Fetched:
                     yield "caught-up"
             case Commit(changes=changes):
                 if type(event) is Persisted and any(row.table == DELIVERED for row in changes):
                     yield "matches-committed"
+                if type(event) is DeadlineReached and any(row.table == RELEASED for row in changes):
+                    yield "released-early"

@@ -22,6 +22,7 @@ class DurablePlanning(GryphonPlanning):
         """See ProtocolPlanning: small batches, so that a few events make several."""
         chosen = super().options(seed, parameters, long=long, simple=simple)
         random = Random(f"durable {seed}")
+        early = Random(f"early release {seed}")
         options: DurableParameters = replace(
             chosen, order="publisher", silence_percent=0, filters=False
         )
@@ -34,6 +35,8 @@ class DurablePlanning(GryphonPlanning):
             catchup_batch=random.choice((16, 40, 5_000)),
             live_limit=random.choice((20, 16_384)),
             catchup_window=random.choice((1, 30, 20_000)),
+            max_retain_ns=early.choice((0, 60, 200, 500)) * MILLISECOND_NS,
+            release_grace_ns=early.choice((0, 100)) * MILLISECOND_NS,
         )
 
     def discovery_ns(self, parameters: Any) -> int:

@@ -1,0 +1,125 @@
+"""Early release: a pubend lets go of what is old, although somebody who is away lacks it.
+
+A tick may become lost when all have released it, or when it is older than `max_retain` and all
+brokers that have subscribers are done with it. So who is live never lacks anything; who catches
+up is told of what is lost.
+
+Paper: [DS03] §3 (early release, maxRetain). Deviates: nothing is lost for its age soon after a
+start, when those who were live have not had the time to come back.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.model.identity import StreamId
+from brokerd.protocols.durable.messages import Origins
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.pubends import Pubends
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.ticks import TICK_NS, ticks_in
+from brokerd.protocols.interface import Instant
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+RETAINED: Final = "retained"
+
+
+class Retention:
+    """What the pubends of one broker still have to keep.
+
+    Args:
+        streams: those of its pubends.
+        settle: less of a stream may have to be kept.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        parameters: DurableParameters,
+        deadlines: DeadlineQueue[tuple[str, object]],
+        pubends: Pubends,
+        streams: Callable[[], Sequence[Stream]],
+        settle: Callable[[Stream], None],
+    ) -> None:
+        self._machine = machine
+        self._deadlines = deadlines
+        self._pubends = pubends
+        self._streams = streams
+        self._settle = settle
+        self._max_retain_ns = parameters.max_retain_ns
+        self._grace_ns = parameters.release_grace_ns
+        self._from_ns: Instant = 0
+        self._released: dict[StreamId, int] = {}
+        self._lost: dict[StreamId, tuple[int, Origins]] = {}
+
+    def begin(self) -> None:
+        """Go on where an earlier incarnation has come to."""
+        # How old the events of an earlier incarnation are, no clock says for sure.
+        self._from_ns = self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)
+        for stream in self._streams():
+            self._released[stream.identity] = stream.held = self._pubends.released(
+                stream.identity.publisher
+            )
+        self.published()
+
+    def released(self, stream: Stream, through: int) -> None:
+        """Everybody has released a stream up to here."""
+        self._released[stream.identity] = through
+        self._hold(stream)
+
+    def published(self) -> None:
+        """There may be events that get old."""
+        if self._max_retain_ns and (RETAINED, None) not in self._deadlines:
+            due_ns = self._next_ns()
+            if due_ns is not None:
+                self._deadlines.set((RETAINED, None), due_ns)
+
+    def due(self) -> None:
+        """More may be so old that it need not be kept."""
+        for stream in self._streams():
+            self._hold(stream)
+        self.published()
+
+    def _hold(self, stream: Stream) -> None:
+        stream.held = max(self._released[stream.identity], stream.held or 0, self.expired())
+        self._settle(stream)
+
+    def expired(self) -> int:
+        """What is up to this tick is older than it has to be kept."""
+        if not self._max_retain_ns or self._machine.now_ns < self._from_ns:
+            return 0
+        oldest = self._pubends.tick(self._machine.now_ns) - ticks_in(self._max_retain_ns)
+        return max(0, oldest - 1)
+
+    def _next_ns(self) -> Instant | None:
+        """When the next event gets old; later, where that would be too often."""
+        now_ns = self._machine.now_ns
+        firsts = [stream.knowledge.events.after(stream.held or 0) for stream in self._streams()]
+        waiting = [tick for tick in firsts if tick is not None]
+        if not waiting:
+            return None
+        lacking = min(waiting) + 1 - self._pubends.tick(now_ns)
+        old_ns = now_ns + self._max_retain_ns + lacking * TICK_NS
+        pause_ns = min(max(self._max_retain_ns // 16, MILLISECOND_NS), SECOND_NS)
+        return max(old_ns, self._from_ns, now_ns + pause_ns)
+
+    # ------------------------------------------------------------ what is lost
+
+    def lost_origins(self, stream: Stream) -> Origins:
+        """What of which sources is lost of a stream: what is on disk no more, and was."""
+        final = stream.knowledge.final
+        known = self._lost.get(stream.identity)
+        if known is None or known[0] != final:
+            known = self._lost[stream.identity] = final, self._origins(stream)
+        return known[1]
+
+    def _origins(self, stream: Stream) -> Origins:
+        last = dict(self._pubends.sources(stream.identity))
+        kept = {
+            source: sequences[0]
+            for run in reversed([*stream.knowledge.events])
+            for source, sequences in reversed(run.origins)
+        }
+        lost = {source: kept.get(source, through + 1) - 1 for source, through in last.items()}
+        return tuple(sorted((source, through) for source, through in lost.items() if through))

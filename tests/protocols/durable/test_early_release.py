@@ -1,0 +1,223 @@
+"""Early release: what is old is lost to who is away, who is told what; nobody else lacks anything.
+
+Paper: [DS03] §3 (maxRetain).
+"""
+
+import pytest
+
+from brokerd.config import SECOND_NS
+from brokerd.model.client_messages import Gap
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.batch_read import Batch, BatchReader
+from brokerd.protocols.durable.catching_up import LOST
+from brokerd.protocols.durable.catchup import Catchup, Lost, LostRange
+from brokerd.protocols.durable.filter_log import FilterLog
+from brokerd.protocols.durable.mutants import MUTANTS
+from tests.helpers.durable_stories import DurableStory, fails
+from tests.helpers.stream_runs import run_at
+
+ANN, BOB = SourceId(0, 0, 0), SourceId(0, 1, 0)
+
+
+def story_of(**parameters) -> DurableStory:
+    """Two seconds are kept for who is away, from three seconds after a start on."""
+    chosen = {"max_retain_ns": 2 * SECOND_NS, "release_grace_ns": 3 * SECOND_NS, **parameters}
+    return DurableStory(**chosen)
+
+
+def gaps_of(story: DurableStory) -> list[Gap]:
+    return [each.item for each in story.given if type(each.item) is Gap]
+
+
+def sent_of(story: DurableStory, *kinds: str) -> list:
+    sent = []
+    for kind in kinds:
+        sent.append(story.cluster.publish("p1", kind=kind))
+        story.cluster.run_for(0.02)
+    return sent
+
+
+def away_for_too_long(**parameters) -> bool:
+    """Whether who was away is told once of what is lost, and gets the rest; others get all.
+
+    Of what it does not want it is told nothing, also not at the ends of the gap.
+    """
+    story = story_of(**parameters)
+    away, live = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1")
+    sent = sent_of(story, *"ab")
+    link = story.away(away)
+    lost = sent_of(story, *"baabaaaabb")
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 0
+    kept = sent_of(story, *"baab")
+    link.heal()
+    story.cluster.run_for(2)
+    told = gaps_of(story)
+    assert len(told) == 1
+    gap = told[0]
+    ticks = story.ticks_of(live)
+    assert (gap.first, gap.last) == (ticks[lost[1]], ticks[lost[7]])
+    assert gap.reason == LOST
+    assert story.told(away) == [(sent[0].sequence + 1, lost[-1].sequence)]
+    assert away.received == [sent[0], *kept[1:3]]
+    story.settle()
+    return live.received == [*sent, *lost, *kept]
+
+
+@pytest.mark.parametrize("batch", [2, 3, 100])
+def test_a_loss_is_told_in_one_gap_however_small_batches_are(batch) -> None:
+    assert away_for_too_long(catchup_batch=batch)
+
+
+def back_in_time() -> bool:
+    """Whether what is younger is kept."""
+    story = story_of()
+    away = story.subscriber()
+    link = story.away(away)
+    story.cluster.run_for(3)
+    sent = story.publish(5)
+    story.cluster.run_for(1)
+    link.heal()
+    story.settle()
+    return away.received == sent and gaps_of(story) == []
+
+
+def told_of_nothing() -> bool:
+    """Whether a broker that was cut off for long lacks nothing for who is live there."""
+    story = story_of()
+    far, near = story.subscriber("s1"), story.subscriber("s2")
+    link = story.cluster.link("p1", "b1").cut()
+    sent = story.publish(10)
+    story.cluster.run_for(10)
+    link.heal()
+    story.settle()
+    return far.received == near.received == sent and gaps_of(story) == []
+
+
+def restarted_with_one_below() -> bool:
+    """Whether a pubend that has started anew waits for all below before it loses anything."""
+    story = story_of()
+    away = story.subscriber("s1")
+    story.subscriber("s2")
+    story.away(away)
+    story.publish(5)
+    story.cluster.link("b1", "s2").cut()
+    story.cluster.broker("p1").kill()
+    story.cluster.run_for(10)
+    story.cluster.broker("p1").start()
+    story.cluster.run_for(8)
+    held = story.kept("p1")
+    story.cluster.link("b1", "s2").heal()
+    story.cluster.run_for(10)
+    return held == 5 and story.kept("p1") == 0
+
+
+def restarted_for_a_while() -> bool:
+    """Whether who was live has time to come back when the pubend's broker was down."""
+    story = story_of()
+    story.steady_clocks()
+    both = story.subscriber("s1"), story.subscriber("s2")
+    sent = story.publish(5)
+    links = [story.away(each, at) for each, at in zip(both, ("s1", "s2"), strict=True)]
+    sent += story.publish(5)
+    story.cluster.broker("p1").kill()
+    story.cluster.run_for(10)
+    story.cluster.broker("p1").start()
+    story.cluster.run_for(1)
+    for link in links:
+        link.heal()
+    story.settle()
+    return [each.received for each in both] == [sent, sent]
+
+
+def told_after_restart() -> bool:
+    """Whether what was lost is still known, with its origins, when its pubend was down since."""
+    story = story_of()
+    away = story.subscriber()
+    sent = story.publish(2)
+    link = story.away(away)
+    lost = story.publish(3)
+    story.cluster.run_for(5)
+    assert story.kept("p1") == 0
+    story.cluster.broker("p1").restart()
+    story.cluster.run_for(1)
+    link.heal()
+    sent += story.publish(2)
+    story.settle()
+    told = story.told(away) == [(lost[0].sequence, lost[-1].sequence)]
+    return told and away.received == sent
+
+
+STORIES = (
+    ("younger-is-lost", back_in_time, ()),
+    ("lost-before-told", told_of_nothing, ()),
+    ("no-grace", restarted_for_a_while, ()),
+    ("gap-to-the-end-of-what-is-lost", away_for_too_long, ()),
+    ("a-gap-per-batch", away_for_too_long, (2,)),
+    ("lost-is-silent", away_for_too_long, ()),
+    ("origins-up-to-what-is-published", away_for_too_long, ()),
+)
+
+
+@pytest.mark.parametrize("name, told, batches", STORIES, ids=[name for name, *_ in STORIES])
+def test_a_story_comes_out_right_but_for_its_bug(name, told, batches) -> None:
+    chosen = {"catchup_batch": batches[0]} if batches else {}
+    with planted([MUTANTS[name]]):
+        assert fails(told, **chosen), f"{name} is not seen"
+
+
+@pytest.mark.parametrize("told", [back_in_time, told_of_nothing, restarted_with_one_below,
+                                  restarted_for_a_while, told_after_restart])  # fmt: skip
+def test_a_story_comes_out_right(told) -> None:
+    assert told()
+
+
+# ------------------------------------------------------------ one catch-up stream
+
+
+def catching_up(*ticks: int) -> Catchup:
+    """A stream that lacks these ticks."""
+    catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
+    catchup.next_batch(Batch(0, 0, ticks, ticks[-1]))
+    return catchup
+
+
+def test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it() -> None:
+    catchup = catching_up(2, 4, 6)
+    kept = run_at([4])
+    (origin,) = kept.origins
+    catchup.take(Lost(0, ()), [(4, 5)], kept)
+    catchup.take(Lost(9, ((origin.source, 99),)), [(2, 3), (6, 7)], None)
+    before = ((origin.source, origin.sequences[0] - 1),)
+    assert [*catchup.finish()] == [LostRange(2, 2, before), kept]
+    assert catchup.rest() == [LostRange(6, 6, ((origin.source, 99),))]
+
+
+def test_what_is_known_to_be_lost_is_not_asked_for_again() -> None:
+    catchup = catching_up(2)
+    catchup.take(Lost(9, ((ANN, 3), (BOB, 1))), [(2, 3)], None)
+    assert [*catchup.finish()] == []
+    assert catchup.next_batch(Batch(2, 0, (5, 9, 11), 12)) == [(11, 12)]
+
+
+def test_where_nothing_was_ever_published_nothing_is_lost() -> None:
+    catchup = catching_up(2)
+    catchup.take(Lost(9, ()), [(2, 3)], None)
+    assert [*catchup.finish()] == catchup.rest() == []
+
+
+def test_streams_are_those_of_one_pubend() -> None:
+    story = story_of()
+    away = story.subscriber()
+    link = story.away(away)
+    for client in ("c0", "c1"):
+        story.cluster.publish("p1", client=client, kind="a")
+    story.cluster.run_for(8)
+    link.heal()
+    story.cluster.run_for(2)
+    streams = {gap.stream: [each[0] for each in gap.origins] for gap in gaps_of(story)}
+    assert len(streams) == 2
+    for stream, sources in streams.items():
+        assert type(stream) is StreamId
+        assert {source.publisher % 4 for source in sources} == {stream.publisher}
