@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import trio
 
 from bench.load.load_clients import LoadClient, SubscriberClient
+from bench.load.process_subscriber import ProcessSubscriber
 from brokerd.client.client import ClientError
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
@@ -19,9 +20,11 @@ from brokerd.overlay.topology import nearest
 DISCONNECT: Final = "client-disconnect"
 SLOW: Final = "client-slow"
 ROAM: Final = "client-roam"
-VERBS: Final = (DISCONNECT, SLOW, ROAM)
+CRASH: Final = "client-crash"
+VERBS: Final = (DISCONNECT, SLOW, ROAM, CRASH)
 
 EndedBy = Literal["request", "lease", "done"]
+AnyClient = LoadClient | ProcessSubscriber
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +41,7 @@ class ClientFault:
 
     fault_id: str
     verb: str
-    client: LoadClient
+    client: AnyClient
     applied_ns: int
     session: int
     taken: int
@@ -46,6 +49,15 @@ class ClientFault:
     lease: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended_ns: int = 0
     ended_by: EndedBy | None = None
+    crashes_before: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def crashes(self) -> dict[str, int]:
+        """How often it has killed its client's process, by when."""
+        if not isinstance(self.client, ProcessSubscriber):
+            return {}
+        before = self.crashes_before
+        return {when: count - before[when] for when, count in self.client.crashes.items()}
 
     @property
     def is_active(self) -> bool:
@@ -73,6 +85,7 @@ class ClientFault:
             "taken": client.taken - self.taken,
             "taken_since_end": client.taken - self.taken_before_end,
             "waiting_bytes": client.waiting_bytes,
+            "crashes": self.crashes,
         }
 
 
@@ -86,7 +99,7 @@ class ClientFaults:
 
     def __init__(
         self,
-        clients: Mapping[str, LoadClient],
+        clients: Mapping[str, AnyClient],
         start: Callable[..., None],
         note_problem: Callable[[str], None],
     ) -> None:
@@ -101,7 +114,10 @@ class ClientFaults:
         return [fault.fault_id for fault in self._faults.values() if fault.is_active]
 
     async def on_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Command `fault_apply`: fault_id, verb, client, lease_ms; of a roam also to, address."""
+        """Command `fault_apply`: fault_id, verb, client, lease_ms; of a roam also to, address.
+
+        Of a crash, `down_ms` is how long the process stays down each time.
+        """
         fault_id, verb = arguments["fault_id"], arguments["verb"]
         client = self._client(arguments["client"], verb)
         if fault_id in self._faults:
@@ -121,6 +137,10 @@ class ClientFaults:
             self._start(self._roam, fault, arguments["to"], arguments["address"])
             return fault.to_row()
         self._renew(fault, arguments["lease_ms"])
+        if isinstance(client, ProcessSubscriber):
+            fault.crashes_before = dict(client.crashes)
+            self._start(self._crash_with_lease, fault, client, arguments["down_ms"] / 1000)
+            return fault.to_row()
         if verb == DISCONNECT:
             client.gate.shut()
         else:
@@ -148,14 +168,17 @@ class ClientFaults:
             self._end(fault, "request")
         return fault.to_row()
 
-    def _client(self, name: str, verb: str) -> LoadClient:
+    def _client(self, name: str, verb: str) -> AnyClient:
         if verb not in VERBS:
             raise ControlError("user", f"no verb {verb[:40]!r} for clients{nearest(verb, VERBS)}")
         client = self._clients.get(name)
         if client is None:
             known = nearest(name, list(self._clients))
             raise ControlError("user", f"no client called {name[:80]!r}{known}")
-        if verb != DISCONNECT and not isinstance(client, SubscriberClient):
+        if (verb == CRASH) != isinstance(client, ProcessSubscriber):
+            text = f"{CRASH}, and nothing else, is for subscribers that are processes"
+            raise ControlError("user", f"{text}: {name}")
+        if verb not in (DISCONNECT, CRASH) and not isinstance(client, SubscriberClient):
             raise ControlError("user", f"{verb} is for subscribers; {name} is a publisher")
         return client
 
@@ -175,18 +198,28 @@ class ClientFaults:
             await trio.sleep_forever()
         self._end(fault, "lease")
 
+    async def _crash_with_lease(
+        self, fault: ClientFault, client: ProcessSubscriber, down_s: float
+    ) -> None:
+        with fault.lease:
+            await client.crash_again_and_again(down_s)
+        self._end(fault, "lease")
+
     def _end(self, fault: ClientFault, by: EndedBy) -> None:
         if not fault.is_active:
             return
         fault.ended_by, fault.ended_ns = by, time.monotonic_ns()
         fault.lease.cancel()
         fault.taken_before_end = fault.client.taken
+        if isinstance(fault.client, ProcessSubscriber):
+            return
         if fault.verb == DISCONNECT:
             fault.client.gate.open()
         elif isinstance(fault.client, SubscriberClient):
             fault.client.take_on()
 
     async def _roam(self, fault: ClientFault, broker: str, address: str) -> None:
+        assert isinstance(fault.client, SubscriberClient), fault.client
         try:
             await fault.client.move(broker, address)
         except ClientError as error:

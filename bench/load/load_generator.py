@@ -31,13 +31,14 @@ from typing import Any, Self
 
 import trio
 
-from bench.load.client_faults import ClientFaults
+from bench.load.client_faults import AnyClient, ClientFaults
 from bench.load.content import FENCE, ContentTables, draw_attribute_sets, draw_payloads
 from bench.load.latency_samples import LatencySamples
-from bench.load.load_clients import LoadClient, PublisherClient, SubscriberClient
+from bench.load.load_clients import PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
 from bench.load.numbered import NumberedBlobs
 from bench.load.pacing import Alarm, Histogram, Turn
+from bench.load.process_subscriber import ProcessSubscriber
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SourceDirectory
 from bench.spec.workload import intended_offsets
@@ -101,12 +102,14 @@ class LoadGenerator:
             for number, publisher in enumerate(setting.publishers)
         ]
         self._subscribers = [
-            SubscriberClient(self, subscriber, number)
+            (ProcessSubscriber if subscriber.own_process else SubscriberClient)(
+                self, subscriber, number
+            )
             for number, subscriber in enumerate(setting.subscribers)
         ]
-        self._clients: list[LoadClient] = [*self._publishers, *self._subscribers]
+        self._clients: list[AnyClient] = [*self._publishers, *self._subscribers]
         self._faults = ClientFaults(
-            {client.name: client for client in self._clients}, self._start_task, self.note_problem
+            {client.name: client for client in self._clients}, self.start_task, self.note_problem
         )
         self._expected_fences: list[tuple[str, int, int]] = []
         self._problems: dict[str, int] = {}
@@ -288,7 +291,8 @@ class LoadGenerator:
         finally:
             self._clients_ended.set()
 
-    def _start_task(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    def start_task(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Begin a task that lives as long as the load generator."""
         self._nursery.start_soon(task, *arguments)
 
     def note_problem(self, text: str) -> None:

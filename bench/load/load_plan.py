@@ -144,6 +144,7 @@ def _config(
                 "broker": plan.broker,
                 "address": testbed.brokers[plan.broker].address,
                 "predicate": plan.predicate,
+                "own_process": plan.own_process,
             }
             for plan in subscribers
         ],

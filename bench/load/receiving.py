@@ -38,6 +38,7 @@ class SubscriberSetting:
         client: its name at its broker; another in every run.
         broker, address: where it subscribes.
         predicate: as the workload has it, without the fence.
+        own_process: whether it is a process of its own, with its application's database.
     """
 
     name: str
@@ -45,6 +46,7 @@ class SubscriberSetting:
     broker: str
     address: str
     predicate: str
+    own_process: bool = False
 
     @property
     def subscription(self) -> str:

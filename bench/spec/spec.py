@@ -93,6 +93,7 @@ class SubscriberPlan:
     broker: str
     predicate: str
     subscribes_ns: int | None = None
+    own_process: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +161,22 @@ class ExperimentSpec:
                     places[broker] = places.get(broker, 0) + 1
                     name = f"{broker}-sub-{places[broker]}"
                     plans.append(
-                        SubscriberPlan(len(plans), name, broker, entry.filter, entry.subscribes)
+                        SubscriberPlan(
+                            len(plans),
+                            name,
+                            broker,
+                            entry.filter,
+                            entry.subscribes,
+                            own_process=bool(entry.own_process),
+                        )
                     )
         return plans
 
     def clients(self) -> dict[str, Role]:
         """What each client is, by name."""
         found: dict[str, Role] = {plan.name: "publisher" for plan in self.publisher_plans()}
-        found.update({plan.name: "subscriber" for plan in self.subscriber_plans()})
+        for plan in self.subscriber_plans():
+            found[plan.name] = "own-process subscriber" if plan.own_process else "subscriber"
         return found
 
     def attribute_sets(self) -> list[dict[str, Scalar]]:

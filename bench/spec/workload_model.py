@@ -115,12 +115,16 @@ class Subscribers(_Closed):
 
     `subscribes` is when, from the start of the measurement; without it before that. Only
     simulated brokers know late ones so far.
+
+    With `own_process` each is a process of its own, which has what it was given in a database
+    of its own, and resumes by that: what `client-crash` needs.
     """
 
     at: Places
     count: Count = 1
     filter: str = "true"
     subscribes: Duration | None = None
+    own_process: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("filter")
     @classmethod

@@ -5,13 +5,15 @@ renews the lease; a generator does not outlive its controller's lease.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.injector import Evidence, Fault, FaultBackend
 from fault_injection.schedule.targets import Machines
 from fault_injection.schedule.verbs import CLIENT_VERBS
+
+CRASH: Final = "client-crash"
 
 
 class Load(Protocol):
@@ -50,7 +52,9 @@ class ClientFaults:
 
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         """See FaultBackend."""
-        more: dict[str, str] = {}
+        more: dict[str, Any] = {}
+        if fault.verb == CRASH:
+            more = {"down_ms": int(fault.parameters.get("down_ms", 0))}
         if fault.verb == "client-roam":
             broker = str(fault.parameters["to"])
             more = {"to": broker, "address": self._load.addresses[broker]}
@@ -68,6 +72,9 @@ class ClientFaults:
     async def verify_effect(self, fault: Fault) -> Evidence | None:
         """See FaultBackend."""
         row = await self._ask(fault, "fault_look")
+        if fault.verb == CRASH:
+            crashes = sum(row["crashes"].values())
+            return {"crashes": crashes} if crashes else None
         if fault.verb == "client-slow":
             if not row["waiting_bytes"]:
                 return None
@@ -110,6 +117,8 @@ class ClientFaults:
             return {**evidence, "taken": row["taken_since_end"]}
         if row["session"] == row["session_before"]:
             return None
+        if fault.verb == CRASH:
+            evidence["crashes"] = row["crashes"]
         return self._timed(evidence, row["t_attached_ns"])
 
     async def _ask(self, fault: Fault, command: str, **arguments: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final
 from brokerd.overlay.topology import Topology, nearest
 from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.schedule import END, STARTED_WITHIN_NS, FaultSchedule, Problem, Step
-from fault_injection.schedule.targets import Clients
+from fault_injection.schedule.targets import Clients, Role
 from fault_injection.schedule.verbs import CLIENT_VERBS, ENDING_VERBS, FAILING_VERBS, VERB_TABLE
 
 Between = Callable[[tuple[str, str], tuple[str, str]], tuple[float, float]]
@@ -16,6 +16,7 @@ Between = Callable[[tuple[str, str], tuple[str, str]], tuple[float, float]]
 DISCONNECT: Final = "client-disconnect"
 SLOW: Final = "client-slow"
 ROAM: Final = "client-roam"
+CRASH: Final = "client-crash"
 RECONNECTS_WITHIN_NS: Final = 2_000_000_000
 """What a client may take, at most, to be back once it may be."""
 
@@ -38,13 +39,20 @@ def check_clients(
         elif step.on not in clients:
             text = f"the load has no client called {step.on!r}{nearest(step.on, list(clients))}"
             yield schedule.problem(step, "on", step.on, text)
-        elif not {clients[step.on], "client"}.intersection(VERB_TABLE[step.do].on):
-            text = f"is a {clients[step.on]}; {step.do} is for subscribers"
+        elif not _kinds(clients[step.on]).intersection(VERB_TABLE[step.do].on):
+            role = clients[step.on]
+            article = "an" if role[0] in "aeiou" else "a"
+            text = f"is {article} {role}; {step.do} is for {VERB_TABLE[step.do].on[0]}s"
             yield schedule.problem(step, "on", step.on, text)
         if step.to is not None and step.to not in topology.present():
             text = f"no broker called {step.to!r}{nearest(step.to, topology.present())}"
             yield schedule.problem(step, "to", step.to, text)
         yield from _check_length(schedule, step, topology, client_linger_ns)
+
+
+def _kinds(role: Role) -> set[str]:
+    """What a client counts as; one that is a process has nothing here but that."""
+    return {role} if role == "own-process subscriber" else {role, "client"}
 
 
 def _check_length(
@@ -62,6 +70,12 @@ def _check_length(
             f"for a client for {format_duration(linger_ns)} (client_linger_ns)"
         )
         yield schedule.problem(step, "for", str(step.lasts), text)
+    if linger_ns is not None and step.down is not None and step.down.high_ns > linger_ns:
+        text = (
+            f"a broker keeps what it has for a client for {format_duration(linger_ns)} "
+            "(client_linger_ns), and what it is owed after that does not come"
+        )
+        yield schedule.problem(step, "down", str(step.down), text, "warning")
     if step.do == SLOW and longest_ns > slow_after_ns:
         text = (
             f"takes nothing for up to {format_duration(longest_ns)}; a broker evicts a "
@@ -111,7 +125,7 @@ def _is_over(first: Step, second: Step, schedule: FaultSchedule, between: Betwee
             between((first.id, "observed"), begin)[0] >= 0
             or between(_begin(first), begin)[0] >= STARTED_WITHIN_NS
         )
-    pause_ns = RECONNECTS_WITHIN_NS if first.do == DISCONNECT else 0
+    pause_ns = RECONNECTS_WITHIN_NS if first.do in (DISCONNECT, CRASH) else 0
     return (
         between((first.id, "recovered"), begin)[0] >= 0
         or between((first.id, END), begin)[0] >= pause_ns

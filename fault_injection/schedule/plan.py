@@ -136,5 +136,6 @@ def _parameters_of(step: Step) -> dict[str, int | str]:
         "mode": step.mode,
         "backend": step.backend,
         "to": step.to,
+        "down_ms": None if step.down is None else step.down.high_ns // 1_000_000,
     }
     return {key: value for key, value in found.items() if value is not None}

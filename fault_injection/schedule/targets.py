@@ -11,7 +11,7 @@ Machines = Mapping[str, Collection[str]]
 """The brokers on each machine."""
 
 
-Role = Literal["publisher", "subscriber"]
+Role = Literal["publisher", "subscriber", "own-process subscriber"]
 Clients = Mapping[str, Role]
 """What the clients of a load are, by name."""
 

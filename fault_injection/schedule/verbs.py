@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-TargetKind = Literal["broker", "link", "machine", "sets", "client", "subscriber"]
+TargetKind = Literal[
+    "broker", "link", "machine", "sets", "client", "subscriber", "own-process subscriber"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,18 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             ("to!",),
             _LOAD,
         ),
+        Verb(
+            "client-crash",
+            ("own-process subscriber",),
+            True,
+            "kills a subscriber's process (SIGKILL) and starts it again, again and again: at each "
+            "moment of its transactions, while it starts, at any time",
+            "how the process ended",
+            f"letting it live; {_LOAD_ENDS}",
+            ("down",),
+            "a load generator of `bench`, and `own_process = true` in the workload; by schedule "
+            "only",
+        ),
     )
 }
 
@@ -233,7 +247,7 @@ ENDING_VERBS: Final = ("kill", "term")
 LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync")
 """Those that make things late, and none fail."""
 CLIENT_VERBS: Final = tuple(
-    verb.name for verb in VERB_TABLE.values() if {"client", "subscriber"}.intersection(verb.on)
+    verb.name for verb in VERB_TABLE.values() if verb.name.startswith("client-")
 )
 FAILING_VERBS: Final = tuple(
     name for name in VERB_TABLE if name not in (*LIMITING_VERBS, *CLIENT_VERBS, "restart", "crash")

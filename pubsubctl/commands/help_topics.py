@@ -79,4 +79,5 @@ _ON = {
     "sets": "SETS",
     "client": "CLIENT",
     "subscriber": "SUBSCRIBER",
+    "own-process subscriber": "PROCESS",
 }

@@ -21,7 +21,7 @@ VERBS = {
         "disk-full",
     ),
     *("slow-fsync", "kill", "term", "host-loss", "restart"),
-    *("client-disconnect", "client-slow", "client-roam"),
+    *("client-disconnect", "client-slow", "client-crash", "client-roam"),
 }
 _STAMPS = ("applied", "observed", "healed")
 

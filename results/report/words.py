@@ -40,6 +40,7 @@ VERBS: Mapping[str, str] = {
     "partition": "no longer reached each other",
     "client-disconnect": "lost its connection and was kept away",
     "client-slow": "took nothing in",
+    "client-crash": "was killed and started again, again and again,",
     "client-roam": "moved to another broker, which it was busy with",
 }
 

@@ -9,9 +9,10 @@ What opens a window in which deliveries are at risk, and why:
   ends another fault's window opens none of its own: what it destroys was sent in that one.
 - delay and bandwidth: what is sent meanwhile is held on its way, dies with its broker or session
   as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or heal.
-- client-disconnect and client-slow, of what is for that client: it waits at its broker until the
-  heal. client-roam, of the same: what is sent while it moves may come from either broker, or
-  neither, until it is seen at the other one. What a publisher would have sent waits with it.
+- client-disconnect, client-slow and client-crash, of what is for that client: it waits at its
+  broker until the heal. client-roam, of the same: what is sent while it moves may come from
+  either broker, or neither, until it is seen at the other one. What a publisher would have sent
+  waits with it.
 - disk-full and slow-fsync only if a kill ends them: no delivery waits for a disk, so nothing hangs
   on it before. A restart opens none.
 """
@@ -31,7 +32,7 @@ HOLDING_VERBS = ("absorb", "send-omission")
 """Those that say how many publications they held."""
 DISK_VERBS = ("disk-full", "slow-fsync")
 ROAM = "client-roam"
-CLIENT_VERBS = ("client-disconnect", "client-slow", ROAM)
+CLIENT_VERBS = ("client-disconnect", "client-slow", "client-crash", ROAM)
 KILLING_VERBS = ("kill", "term", "host-loss")
 ENDING_VERBS = (*KILLING_VERBS, "cut")
 VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, "restart")

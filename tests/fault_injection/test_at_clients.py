@@ -1,5 +1,6 @@
 """Steps on clients reach the load generator that these are in, and count only when seen there."""
 
+import json
 import tomllib
 from collections.abc import Callable
 from typing import Any, cast
@@ -31,6 +32,13 @@ do = "client-slow"
 on = "s2-sub-1"
 for = "2s"
 [[step]]
+id = "crash"
+at = "1s"
+do = "client-crash"
+on = "s3-sub-1"
+for = "2s"
+down = "300ms"
+[[step]]
 id = "roam"
 after = "away.recovered"
 do = "client-roam"
@@ -54,7 +62,7 @@ class StubLoad:
 
     def __init__(self, spoil: Callable[[dict[str, Any]], None]) -> None:
         self.clients_host = "n01"
-        self.processes = {"s1-sub-1": "load-sub", "s2-sub-1": "load-sub"}
+        self.processes = {f"s{n}-sub-1": "load-sub" for n in (1, 2, 3)}
         self.addresses = {"s3": "127.0.0.1:9"}
         self.spoil = spoil
         self.rows: dict[str, dict[str, Any]] = {}
@@ -75,9 +83,11 @@ class StubLoad:
             row.update({
                 "client-disconnect": {"attached": False, "t_lost_ns": now_ns},
                 "client-slow": {"waiting_bytes": 100},
+                "client-crash": {"crashes": {"token": 1, "any": 1}},
                 "client-roam": {"broker": said.get("to"), "session": 2, "t_attached_ns": now_ns},
             }[said["verb"]])  # fmt: skip
             self.rows[fault_id] = row
+            assert said.get("down_ms") == (300 if said["verb"] == "client-crash" else None)
             if said["verb"] == "client-roam":
                 assert said["address"] == "127.0.0.1:9"
         row = self.rows[fault_id]
@@ -120,8 +130,10 @@ def test_each_fault_of_a_client_is_seen_in_its_load_generator_and_undone() -> No
     rows = {row["step"]: row for row in injection.rows}
     assert {name: row["state"] for name, row in rows.items()} == {
         "away": "recovered", "slow": "recovered", "roam": "observed", "cut": "recovered",
+        "crash": "recovered",
     }  # fmt: skip
-    assert sorted(load.told) == [("away", "fault_heal"), ("slow", "fault_heal")]
+    assert sorted(load.told) == [(step, "fault_heal") for step in ("away", "crash", "slow")]
+    assert json.loads(rows["crash"]["evidence"]) == {"crashes": 2}
     assert rows["roam"]["t_observed_ns"] >= rows["away"]["t_recovered_ns"]
     stamps = rows["away"]["host_stamps"]["applied"]
     assert stamps == {"n01": rows["away"]["t_applied_ns"] + AHEAD_NS}
@@ -131,7 +143,7 @@ def test_each_fault_of_a_client_is_seen_in_its_load_generator_and_undone() -> No
 def test_ctrl_c_ends_what_is_done_to_clients() -> None:
     injection, log, load = play(cancelled_after_s=2.0)
     assert injection.not_healed == ()
-    assert sorted(load.told) == [("away", "fault_heal"), ("slow", "fault_heal")]
+    assert sorted(load.told) == [(step, "fault_heal") for step in ("away", "crash", "slow")]
     healed = {line["healed_by"] for line in log.lines if line["stage"] == "healed"}
     assert healed == {"user"}
 

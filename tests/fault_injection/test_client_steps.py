@@ -15,6 +15,7 @@ CLIENTS: Clients = {
     "p1-pub-1": "publisher",
     "s1-sub-1": "subscriber",
     "s2-sub-1": "subscriber",
+    "s3-sub-7": "own-process subscriber",
 }
 
 
@@ -38,7 +39,12 @@ def roam(**keys: str) -> str:
     return step(**{**values, **keys})
 
 
+def crash(**keys: str) -> str:
+    return away(**{"id": '"c"', "do": '"client-crash"', "on": '"s3-sub-7"', **keys})
+
+
 def test_what_can_be_done_to_clients_passes() -> None:
+    assert found(crash() + crash(id='"d"', at='"30s"', down='"1s"')) == []
     assert found(away() + slow(on='"s2-sub-1"') + roam()) == []
     assert found(away(on='"p1-pub-1"')) == []
 
@@ -52,6 +58,10 @@ def test_what_can_be_done_to_clients_passes() -> None:
         (slow(on='"p1-pub-1"'), "is a publisher; client-slow is for subscribers"),
         (roam(on='"p1-pub-1"'), "is a publisher; client-roam is for subscribers"),
         (roam(to='"s9"'), "no broker called 's9'; did you mean 's"),
+        (crash(on='"s1-sub-1"'), "is a subscriber; client-crash is for own-process subscribers"),
+        (slow(on='"s3-sub-7"'), "is an own-process subscriber; client-slow is for subscribers"),
+        (away(on='"s3-sub-7"'), "is an own-process subscriber; client-disconnect is for clients"),
+        (away(down='"1s"'), "client-disconnect takes none"),
         (away(do='"disconnect"'), "did you mean 'client-disconnect'?"),
         (away(on='"b1->s1"'), "client-disconnect is for clients of the load, as in b1-sub-1"),
         (away(to='"s3"'), "client-disconnect takes none; only client-roam"),
@@ -127,6 +137,17 @@ def test_a_roam_while_something_fails_is_warned_about() -> None:
     assert found(kill + start + settled + 'to = "s3"') == []
 
 
+def test_who_is_down_for_longer_than_its_broker_waits_is_warned_of() -> None:
+    (problem,) = found(crash(down='"2min"'))
+    assert "warning" in problem
+    assert "a broker keeps what it has for a client for 60s (client_linger_ns)" in problem
+
+
+def test_a_process_that_is_killed_may_take_a_while_to_be_back() -> None:
+    (problem,) = found(crash() + crash(id='"d"', at='"7s"'))
+    assert "may still be under c" in problem
+
+
 def test_clients_count_as_no_failure_of_a_broker() -> None:
     cut = step(id='"c"', at='"1s"', do='"cut"', on='"b1-s1"', for_='"10s"')
     assert found(cut + away() + slow(on='"s2-sub-1"')) == []
@@ -147,6 +168,8 @@ def test_clients_may_be_drawn_from_names() -> None:
 
 
 def test_what_is_planned_says_where_a_client_moves_to() -> None:
+    (planned,) = expand(read(crash(down='"1500ms"')))
+    assert planned.parameters == {"down_ms": 1500}
     (planned,) = expand(read(roam()))
     assert planned.parameters == {"to": "s3"}
     assert str(planned) == "r: at 30s: client-roam s1-sub-1 (to s3)"

@@ -28,6 +28,7 @@ ON = {
     "machine": "n01",
     "client": "s1-sub-1",
     "subscriber": "s1-sub-1",
+    "own-process subscriber": "s1-sub-1",
 }
 OPTIONS: dict[str, Any] = {"latency": "50ms", "bytes_per_second": 1000}
 END_S = 200.0

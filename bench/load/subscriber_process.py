@@ -1,0 +1,192 @@
+"""A subscriber that is a process of its own, with its application's database: it may be killed.
+
+`python -m bench.load.subscriber_process` is told who it is by the first line of its standard
+input, as JSON, and obeys the lines that follow:
+
+    subscribe      resume its subscription, or begin it
+    die MOMENT     end by SIGKILL when this moment of a transaction comes next
+    leave          end the subscription, and then itself
+
+What it is given goes into table `received` of its SQLite file, in the transaction that commits
+how far it has come: what is in there is what its application has, however often it was killed.
+Where it is with its broker it says on standard output, a JSON object per line.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, Literal
+
+import trio
+
+from brokerd.client.client import Callbacks, ClientError, connect
+from brokerd.client.events import GapAnnounced
+from brokerd.client.tokens import SqliteTokens
+from brokerd.client.transactions import DurableSubscription
+from brokerd.config import SessionParameters, TlsFiles
+from brokerd.model.client_messages import Deliveries
+
+Moment = Literal["taken", "writing", "written", "token", "committed"]
+MOMENTS: Final[tuple[Moment, ...]] = ("taken", "writing", "written", "token", "committed")
+"""Of a transaction: when events were taken, half of them written, all, the token too, and when
+that is committed and the broker not yet told."""
+
+TABLE: Final = """
+CREATE TABLE IF NOT EXISTS received (
+    place INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL,
+    broker INTEGER NOT NULL, publisher INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+    sequence INTEGER NOT NULL, attributes BLOB, payload BLOB,
+    stream TEXT, position INTEGER, gap_last INTEGER, gap_reason TEXT
+)"""
+_INSERT: Final = f"INSERT INTO received VALUES (NULL{', ?' * 11})"
+_RUNS_AT_ONCE: Final = 64
+_DETACH_TIMEOUT_S: Final = 2.0
+
+Row = tuple[Any, ...]
+
+
+class MortalConnection(sqlite3.Connection):
+    """A connection whose process can be told to die at a moment of its next transaction."""
+
+    dies_at = ""
+
+    def reach(self, moment: Moment) -> None:
+        """This moment has come."""
+        if self.dies_at == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        """See sqlite3.Connection; what the library says tells how far a transaction is."""
+        if sql.startswith("RELEASE"):
+            self.reach("written")
+        if sql != "COMMIT":
+            return super().execute(sql, *parameters)
+        self.reach("token")
+        cursor = super().execute(sql)
+        self.reach("committed")
+        return cursor
+
+
+def open_database(path: str) -> MortalConnection:
+    """The application's file, with its table."""
+    database = sqlite3.connect(path, factory=MortalConnection)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute(TABLE)
+    return database
+
+
+class SubscriberProcess:
+    """The process: its client, its application and what it is told."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+        self._database = open_database(config["database"])
+        self._may_subscribe = trio.Event()
+        self._is_leaving = False
+        self._scope = trio.CancelScope()
+
+    async def run(self, orders: AsyncIterator[str]) -> None:
+        """Be a subscriber until told to leave, or until nobody is there who could."""
+        config = self._config
+        tls = config["tls"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._obey, orders, nursery.cancel_scope)
+            try:
+                async with connect(
+                    config["address"],
+                    config["client"],
+                    deployment_id=config["deployment_id"],
+                    parameters=SessionParameters(**config["session"]),
+                    tls=None if tls is None else TlsFiles.from_mapping(dict(tls), "tls"),
+                    callbacks=Callbacks(on_session=self._on_session, on_refused=self._on_refused),
+                    tokens=SqliteTokens(self._database),
+                ) as client:
+                    with self._scope:
+                        await self._may_subscribe.wait()
+                        subscription = await client.resume(config["predicate"])
+                        _say("subscribed")
+                        await self._take_in(subscription)
+                    with trio.move_on_after(_DETACH_TIMEOUT_S):
+                        await client.detach(drain=False)
+            except ClientError as error:
+                if not self._is_leaving:
+                    _say("problem", text=str(error))
+            nursery.cancel_scope.cancel()
+
+    async def _obey(self, orders: AsyncIterator[str], whole: trio.CancelScope) -> None:
+        async for order in orders:
+            verb, _, moment = order.partition(" ")
+            if verb == "subscribe":
+                self._may_subscribe.set()
+            elif verb == "die":
+                self._database.dies_at = moment
+            elif verb == "leave":
+                self._is_leaving = True
+                self._scope.cancel()
+            else:
+                raise AssertionError(f"{order!r} is no order")
+        whole.cancel()
+
+    async def _take_in(self, subscription: DurableSubscription) -> None:
+        while True:
+            async with subscription.transaction() as transaction:
+                received = await transaction.receive_runs(_RUNS_AT_ONCE)
+                self._database.reach("taken")
+                now_ns = time.monotonic_ns()
+                rows = [_gap_row(gap, now_ns) for gap in transaction.gaps]
+                rows += [row for item in received for row in _rows(item, now_ns)]
+                half = len(rows) // 2
+                self._database.executemany(_INSERT, rows[:half])
+                self._database.reach("writing")
+                self._database.executemany(_INSERT, rows[half:])
+            await trio.lowlevel.checkpoint()
+
+    def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
+        _say(what, reason=str(details.get("reason", "")))
+
+    def _on_refused(self, request: str, number: int, reason: str) -> None:
+        _say("problem", text=f"{request} refused: {reason}")
+
+
+def _rows(item: Deliveries, now_ns: int) -> list[Row]:
+    run = item.run
+    positions: Any = [None] * len(run)
+    stream = None
+    if run.place is not None:
+        stream, positions = "/".join(map(str, run.place.stream)), run.place.positions
+    return [
+        (now_ns, *run.source, sequence, blob, bytes(payload), stream, position, None, None)
+        for (sequence, blob, payload), position in zip(run.publications(), positions, strict=True)
+    ]
+
+
+def _gap_row(gap: GapAnnounced, now_ns: int) -> Row:
+    return (now_ns, *gap.source, gap.first, None, None, None, None, gap.last, gap.reason)
+
+
+def _say(what: str, **details: Any) -> None:
+    line = json.dumps({"what": what, "t_ns": time.monotonic_ns(), **details})
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
+    waiting = b""
+    while chunk := await stream.receive_some():
+        *whole, waiting = (waiting + bytes(chunk)).split(b"\n")
+        for line in whole:
+            yield line.decode()
+
+
+async def _main() -> None:
+    lines = _lines(trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())))
+    config = json.loads(await anext(lines))
+    await SubscriberProcess(config).run(lines)
+
+
+if __name__ == "__main__":
+    trio.run(_main)
