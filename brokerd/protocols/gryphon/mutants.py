@@ -136,7 +136,7 @@ BUGS: Final = (
     _bug(
         "merge-waits-for-one",
         "merge.py",
-        ("through = min(each.knowledge.horizon", "through = max(each.knowledge.horizon"),
+        ("through = min(horizons, default=0)", "through = max(horizons, default=0)"),
     ),
     _bug(
         "merged-as-they-come",

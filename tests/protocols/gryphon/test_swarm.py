@@ -48,6 +48,7 @@ BY_STORIES = (
     "answered-before-it-is-written",
     "forgets-whom-it-waits-for",
     "join-asked-in-vain",
+    "silence-beyond-the-lease",
     "final-silence-is-not-told",
 )
 """Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
