@@ -15,7 +15,9 @@ from brokerd.overlay.topology import Topology
 HOST = "controller"
 
 Row = Mapping[str, Any]
-Kind = Literal["graph", "simulation", "behaviour"]
+Kind = Literal["graph", "simulation", "behaviour", "storage"]
+
+_WRITERS: Mapping[Kind, str] = {"graph": "graph", "storage": "storage"}
 
 
 class ExperimentFile(BaseModel):
@@ -66,7 +68,7 @@ def write_experiment(
     directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
     for fanout, topology in topologies.items():
         directory.write_spec(f"topology-fanout-{fanout}.toml", toml_text(topology.to_mapping()))
-    folder = directory.raw_folder(HOST, "graph" if kind == "graph" else "simulator")
+    folder = directory.raw_folder(HOST, _WRITERS.get(kind, "simulator"))
     try:
         counts = {
             name: _write_rows(folder / f"{name}.jsonl", rows) for name, rows in carry_out().items()

@@ -101,7 +101,8 @@ def bench(
     What is deployed is used when it is what the workload wants; when nothing is, brokers are
     deployed for the run and taken down after it. The last line is the folder of the run.
     """
-    from bench.papers.dft11.figure_experiments import figures as simulated_figures
+    from bench.papers.figure_experiments import figures as simulated_figures
+    from bench.papers.figure_experiments import measured_figures
     from bench.spec.deployed_experiment import is_deployed_experiment
     from bench.spec.spec import Overrides
 
@@ -119,6 +120,8 @@ def bench(
     )
     if is_deployed_experiment(workload):
         return _of_figure(call, workload, overrides, faults, instances, output)
+    if workload in measured_figures():
+        return _measured_here(call, workload, output)
     if workload in simulated_figures():
         raise UserError(f"{workload} needs no real brokers: `pubsubctl simulate {workload}`")
     spec, schedule = experiment_of(call, workload, overrides, faults, _labels(label or []))
@@ -147,6 +150,22 @@ def bench(
         teardown=not no_teardown,
         rolling=max_unavailable if rolling else 0,
     )
+
+
+def _measured_here(call: Invocation, name: str, results: Path | None) -> Result:
+    """Run the experiment of a figure that needs neither brokers nor hosts; `plot` draws it."""
+    from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+
+    experiment = load_figure_experiment(name)
+    with call.console.progress() as progress:
+        run = run_figure_experiment(experiment, call.project.results_folder(results), progress, 1)
+    document = {
+        "schema": "pubsubctl/bench-figure/1",
+        "figure": experiment.figure,
+        "experiment": experiment.name,
+        "run_directory": str(run),
+    }
+    return Result(document=document, text=str(run))
 
 
 def _of_figure(

@@ -263,7 +263,7 @@ def _check_workload(workload: str, faults: str | None) -> None:
 
 
 def _is_figure_experiment(what: str) -> bool:
-    from bench.papers.dft11.figure_experiments import EXPERIMENTS, is_figure_experiment
+    from bench.papers.figure_experiments import EXPERIMENTS, is_figure_experiment
 
     return is_figure_experiment(
         Path(what) if what.endswith(".toml") else EXPERIMENTS / f"{Path(what).name}.toml"
@@ -272,7 +272,7 @@ def _is_figure_experiment(what: str) -> bool:
 
 def _figure(call: Invocation, name: str, full: bool, processes: int, output: Path | None) -> Result:
     """The experiment of a paper's figure that needs no real brokers; `plot` draws it."""
-    from bench.papers.dft11.figure_experiments import (
+    from bench.papers.figure_experiments import (
         in_full,
         load_figure_experiment,
         run_figure_experiment,

@@ -6,7 +6,7 @@ import pytest
 
 from bench.papers.dft11.behaviour_experiments import KINDS, run_behaviour_experiment
 from bench.papers.dft11.behaviours import tell
-from bench.papers.dft11.figure_experiments import EXPERIMENTS, load_figure_experiment
+from bench.papers.figure_experiments import EXPERIMENTS, load_figure_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
 

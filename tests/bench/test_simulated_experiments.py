@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.dft11.figure_experiments import (
+from bench.papers.figure_experiments import (
     EXPERIMENTS,
     figures,
     in_full,
@@ -188,7 +188,7 @@ def test_an_interrupted_experiment_says_so_and_leaves_no_process(tmp_path):
     program = """
 import sys
 from pathlib import Path
-from bench.papers.dft11.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 
 class Progress:
     def phase(self, name, expected_s=None): ...

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.dft11.figure_experiments import load_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.running.claims import (
     Claim,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.papers.dft11.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
 from pubsubctl.commands.app import run

@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.papers.dft11.figure_experiments import load_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment
 from bench.papers.dft11.graph_experiments import run_graph_experiment
 from bench.spec.toml_text import toml_text
 from results.papers.dft11.connectivity import (

@@ -1,10 +1,11 @@
 """Experiments that a figure is drawn from and that need no broker processes, by name.
 
-Three kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
-brokers, and on what the protocol does around a failure. The file's schema says which.
+Four kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+brokers, on what the protocol does around a failure, and on what a disk bears. The file's schema
+says which.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.papers.dft11.behaviour_experiments import KINDS as BEHAVIOURS
@@ -18,19 +19,27 @@ from bench.papers.dft11.simulated_experiments import (
     SimulatedExperiment,
     run_simulated_experiment,
 )
+from bench.papers.ds03.storage_experiments import SCHEMA as STORAGE_SCHEMA
+from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage_experiment
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
-SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA)
+SIMULATED_SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA)
+SCHEMAS = (*SIMULATED_SCHEMAS, STORAGE_SCHEMA)
 
-FigureExperiment = GraphExperiment | SimulatedExperiment | BehaviourExperiment
+FigureExperiment = GraphExperiment | SimulatedExperiment | BehaviourExperiment | StorageExperiment
 
 
-def figures() -> list[str]:
-    """The figures that have an experiment of ours."""
+def figures(schemas: Sequence[str] = SIMULATED_SCHEMAS) -> list[str]:
+    """The figures that have an experiment of ours of these kinds."""
     files = map(read_toml, EXPERIMENTS.glob("*.toml"))
-    return sorted({str(each.get("figure")) for each in files if each.get("schema") in SCHEMAS})
+    return sorted({str(each.get("figure")) for each in files if each.get("schema") in schemas})
+
+
+def measured_figures() -> list[str]:
+    """The figures whose experiment measures this machine, with nothing simulated."""
+    return figures((STORAGE_SCHEMA,))
 
 
 def is_figure_experiment(path: Path) -> bool:
@@ -50,7 +59,7 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
     else:
         path = EXPERIMENTS / f"{text.replace('.', '-')}.toml"
         if not path.is_file():
-            known = [*figures(), *(path.stem for path in EXPERIMENTS.glob("*.toml"))]
+            known = [*figures(SCHEMAS), *(path.stem for path in EXPERIMENTS.glob("*.toml"))]
             raise SpecError(f"no figure or experiment called {text!r}{nearest(text, known)}")
     values = read_toml(path)
     match values.get("schema"):
@@ -65,6 +74,8 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
                     f"{path}: question = {question!r}{nearest(question, [*BEHAVIOURS])}"
                 )
             return validated(BEHAVIOURS[question], values, str(path))
+        case str(schema) if schema == STORAGE_SCHEMA:
+            return validated(StorageExperiment, values, str(path))
         case other:
             raise SpecError(f"{path}: schema = {other!r}{nearest(str(other), SCHEMAS)}")
 
@@ -76,7 +87,8 @@ def in_full(experiment: FigureExperiment) -> FigureExperiment:
         SpecError: it has no larger size than the usual one.
     """
     if not isinstance(experiment, SimulatedExperiment):
-        raise SpecError(f"--full: {experiment.figure} always makes all {experiment.runs} draws")
+        draws = getattr(experiment, "runs", getattr(experiment, "repetitions", 1))
+        raise SpecError(f"--full: {experiment.figure} always makes all {draws} draws")
     return experiment.model_copy(update={"runs": experiment.full_runs})
 
 
@@ -100,6 +112,8 @@ def run_figure_experiment(
         return run_simulated_experiment(experiment, runs, progress, processes, labels)
     if isinstance(experiment, BehaviourExperiment):
         return run_behaviour_experiment(experiment, runs, progress, processes, labels)
+    if isinstance(experiment, StorageExperiment):
+        return run_storage_experiment(experiment, runs, progress.phase, labels)
     progress.phase(f"{experiment.figure}: {experiment.brokers} brokers")
     return run_graph_experiment(
         experiment, runs, labels, lambda done, of: progress.update({"draws": f"{done}/{of}"})

@@ -1,0 +1,169 @@
+"""What it costs to keep what durable subscribers may miss, in each of some ways.
+
+    pubsubctl bench ds03.pfs
+
+All ways keep the same events for the same subscribers on the same disk, are durable once for each
+second of the workload and drop what is older than some seconds; what they give back is compared
+with what it should be.
+
+Paper: [DS03] §5.1.2.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from bench.papers.ds03.ways import WAYS, WORD, Wanted, Way
+from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+
+SCHEMA = "pubsubctl/storage-experiment/1"
+
+Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+
+
+class StorageExperiment(ExperimentFile):
+    """A workload, as fast as it goes.
+
+    Attributes:
+        seconds: of the workload.
+        kinds: of events, in turn; each subscriber wants one kind.
+        event_bytes: with its headers.
+        kept_s: what is older is dropped.
+        repetitions: of all ways, one after the other, each time in another order.
+    """
+
+    schema_: Annotated[Literal["pubsubctl/storage-experiment/1"], Field(alias="schema")]
+    seconds: Positive
+    events_per_s: Positive
+    subscribers: Positive
+    kinds: Positive
+    event_bytes: Annotated[int, Field(ge=WORD, le=1 << 20, strict=True)]
+    kept_s: Positive
+    repetitions: Positive
+
+    def scale(self) -> Row:
+        """How large it is."""
+        return {
+            "events": self.seconds * self.events_per_s,
+            "subscribers": self.subscribers,
+            "for_each": self.subscribers // self.kinds,
+            "event_bytes": self.event_bytes,
+            "repetitions": self.repetitions,
+        }
+
+
+def run_storage_experiment(
+    experiment: StorageExperiment,
+    runs: Path,
+    said: Callable[[str], None] = lambda _: None,
+    labels: Mapping[str, str] | None = None,
+) -> Path:
+    """Carry out an experiment on the disk that run folders are on.
+
+    Args:
+        runs: where run folders lie.
+        said: told which way is measured next.
+
+    Returns:
+        The new run's folder.
+
+    Raises:
+        AssertionError: a way did not give back what it was given.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    scratch = runs / f".storage-{os.getpid()}"
+    return write_experiment(
+        experiment,
+        runs,
+        "storage",
+        None,
+        experiment.scale(),
+        labels,
+        {},
+        lambda: {"stored": _rows(experiment, scratch, said)},
+    )
+
+
+def _rows(
+    experiment: StorageExperiment, scratch: Path, said: Callable[[str], None]
+) -> Iterator[Row]:
+    names = [*WAYS]
+    for run in range(experiment.repetitions):
+        for place in range(len(names)):
+            name = names[(place + run) % len(names)]
+            said(f"{name}, {run + 1} of {experiment.repetitions}")
+            scratch.mkdir()
+            try:
+                yield {"way": name, "run": run, **measured(experiment, WAYS[name], scratch)}
+            finally:
+                shutil.rmtree(scratch)
+
+
+def measured(experiment: StorageExperiment, way: type[Way], folder: Path) -> dict[str, Any]:
+    """One way, in an empty folder."""
+    everybody = range(1, experiment.subscribers + 1)
+    by_kind = [
+        [each for each in everybody if each % experiment.kinds == kind]
+        for kind in range(experiment.kinds)
+    ]
+    store = way(folder, everybody)
+    kept = experiment.kept_s * experiment.events_per_s
+    wall_s = processor_s = 0.0
+    written, matches = 0, 0
+    for second in range(experiment.seconds):
+        first = second * experiment.events_per_s + 1
+        wanted: Wanted = {
+            tick: by_kind[tick % experiment.kinds]
+            for tick in range(first, first + experiment.events_per_s)
+        }
+        events = {tick: _event(tick, experiment.event_bytes) for tick in wanted}
+        matches += sum(map(len, wanted.values()))
+        began = time.perf_counter(), time.process_time(), _written_bytes()
+        store.drop(first - 1 - kept)
+        store.write(events, wanted)
+        wall_s += time.perf_counter() - began[0]
+        processor_s += time.process_time() - began[1]
+        written += _written_bytes() - began[2]
+    last = experiment.seconds * experiment.events_per_s
+    for subscriber in (1, experiment.subscribers):
+        _check(store, subscriber, last - kept, last, experiment)
+    store.close()
+    return {
+        "wall_s": wall_s,
+        "processor_s": processor_s,
+        "written_bytes": written,
+        "syncs": store.syncs,
+        "events": last,
+        "matches": matches,
+    }
+
+
+def _event(tick: int, size: int) -> bytes:
+    return tick.to_bytes(WORD, "big").ljust(size, b"e")
+
+
+def _check(
+    store: Way, subscriber: int, after: int, last: int, experiment: StorageExperiment
+) -> None:
+    kind = subscriber % experiment.kinds
+    expected = [
+        tick for tick in range(max(after, 0) + 1, last + 1) if tick % experiment.kinds == kind
+    ]
+    found = store.missed(subscriber, max(after, 0))
+    assert found == expected, (
+        f"{type(store).__name__}: {len(found)} for {subscriber}, not {len(expected)}"
+    )
+
+
+def _written_bytes() -> int:
+    """What this process has handed to the operating system to be written."""
+    for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == "wchar":
+            return int(value)
+    raise OSError("/proc/self/io says nothing of wchar")
