@@ -33,7 +33,7 @@ def load(
     """
     from pubsubctl.running.runs import find_runs
     from results.checker.spark import spark_session
-    from results.papers.dft11.experiment_runs import is_experiment_run, load_experiment_run
+    from results.papers.experiment_runs import is_experiment_run, load_experiment_run
     from results.tables.derived import derived_of
     from results.tables.load import load_run
 

@@ -33,7 +33,7 @@ def report(
     """
     from pubsubctl.running.judging import judge_and_report
     from pubsubctl.running.runs import find_runs
-    from results.papers.dft11.experiment_runs import is_experiment_run
+    from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series
     from results.tables.derived import derived_of
 

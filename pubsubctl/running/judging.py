@@ -176,8 +176,8 @@ def judge_each(
 def judge_with(spark: Any, run: Path, progress: Progress) -> Judged:
     """Load and check a run with a session that is there."""
     from results.checker.checks import check_run
-    from results.papers.dft11.experiment_runs import is_experiment_run
     from results.papers.dft11.simulated_deliveries import check_simulated_run
+    from results.papers.experiment_runs import is_experiment_run
     from results.tables.derived import derived_of
 
     progress.phase(f"checking {run.name}")
@@ -208,7 +208,7 @@ def draw_and_judge(
     """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
     from results.checker.spark import spark_session
     from results.figures.by_name import FIGURES, draw
-    from results.papers.dft11.experiment_runs import load_experiment_run
+    from results.papers.experiment_runs import load_experiment_run
     from results.repetitions.series_runs import is_series
 
     judged: dict[Path, Judged] = {}

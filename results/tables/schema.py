@@ -452,6 +452,16 @@ TABLES: Mapping[str, Table] = {
             published BIGINT so far
             deliveries BIGINT so far, behind them
         """),
+        _table("stored", "Of ds03.pfs: per way to keep what may be missed, and repetition.", """
+            way STRING of what is kept, and where
+            run INT counted per way
+            wall_s DOUBLE until all was durable, dropping included
+            processor_s DOUBLE of the process
+            written_bytes BIGINT handed to the operating system
+            syncs BIGINT how often the disk was waited for; of SQLite its transactions
+            events BIGINT in all
+            matches BIGINT subscribers that they were for, added up
+        """),
     )
 }  # fmt: skip
 

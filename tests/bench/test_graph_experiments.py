@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment
 from bench.papers.dft11.graph_experiments import failed_brokers, run_graph_experiment
+from bench.papers.figure_experiments import load_figure_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology

@@ -10,13 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers.figure_experiments import (
-    EXPERIMENTS,
-    figures,
-    in_full,
-    load_figure_experiment,
-    run_figure_experiment,
-)
 from bench.papers.dft11.simulated_experiments import (
     Point,
     SimulatedExperiment,
@@ -24,6 +17,13 @@ from bench.papers.dft11.simulated_experiments import (
     set_up,
 )
 from bench.papers.dft11.simulator_speed import measure_speed
+from bench.papers.figure_experiments import (
+    EXPERIMENTS,
+    figures,
+    in_full,
+    load_figure_experiment,
+    run_figure_experiment,
+)
 from bench.spec.deployed_experiment import is_deployed_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text

@@ -7,8 +7,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment
 from bench.papers.dft11.graph_experiments import run_graph_experiment
+from bench.papers.figure_experiments import load_figure_experiment
 from bench.spec.toml_text import toml_text
 from results.papers.dft11.connectivity import (
     disconnected_percent,
@@ -17,7 +17,7 @@ from results.papers.dft11.connectivity import (
     protocol_agreement,
     session_distribution,
 )
-from results.papers.dft11.experiment_runs import is_experiment_run, load_experiment_run
+from results.papers.experiment_runs import is_experiment_run, load_experiment_run
 from results.tables.json_files import IntegrityError, ResultsError
 
 QUESTIONS = {

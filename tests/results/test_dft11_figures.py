@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.papers.figure_experiments import load_figure_experiment
 from bench.papers.dft11.graph_experiments import run_graph_experiment
+from bench.papers.figure_experiments import load_figure_experiment
 from bench.spec.toml_text import toml_text
 from results.figures.by_name import FIGURES, draw
 from results.papers.dft11.figures import draw_fig9, draw_fig12

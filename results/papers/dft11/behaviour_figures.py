@@ -19,7 +19,7 @@ from results.papers.dft11.behaviours import (
     queue_over_time,
     start_latency,
 )
-from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
+from results.papers.experiment_runs import ExperimentRun, load_experiment_run
 from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:

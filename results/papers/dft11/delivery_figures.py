@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style, new_figure
 from results.figures.lines import MARKERS, line_with_band
-from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
 from results.papers.dft11.simulated_deliveries import (
     check_tables_agree,
     delivered_percent,
     deliveries_per_second,
 )
+from results.papers.experiment_runs import ExperimentRun, load_experiment_run
 from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:

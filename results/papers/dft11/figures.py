@@ -18,7 +18,7 @@ from results.papers.dft11.connectivity import (
     protocol_agreement,
     session_distribution,
 )
-from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
+from results.papers.experiment_runs import ExperimentRun, load_experiment_run
 from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.papers.dft11.connectivity import mean_interval
-from results.papers.dft11.experiment_runs import load_experiment_run
+from results.papers.experiment_runs import load_experiment_run
 from results.tables.json_files import IntegrityError, ResultsError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Runs of experiments without real brokers: their raw rows → the tables of `results.tables.schema`.
 
-They were worked out on a tree, or measured on simulated brokers, so they have no logs, phases or
-clocks: a table is the JSON lines of the same name, with types.
+They were worked out on a tree, or measured on simulated brokers or on a disk, so they have no
+logs, phases or clocks: a table is the JSON lines of the same name, with types.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from results.tables.seals import verify_seal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("graph", "simulation", "behaviour")
+KINDS = ("graph", "simulation", "behaviour", "storage")
 RAW_TABLES = (
     "failures",
     "connectivity",
@@ -32,6 +32,7 @@ RAW_TABLES = (
     "overheads",
     "exclusions",
     "queues",
+    "stored",
 )
 
 
