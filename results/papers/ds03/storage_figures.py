@@ -78,10 +78,12 @@ def draw_pfs(run: ExperimentRun, ways: Sequence[Stored]) -> Drawing:
     figure = Figure(figsize=(8.6, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     names = [NAMES[each.way] for each in ways]
-    _bars(left, ways, [median(each.wall_s) for each in ways], "until all was durable (s)")
+    reached = [max(each.wall_s) for each in ways]
+    _bars(left, ways, [median(each.wall_s) for each in ways], reached, "until all was durable (s)")
     for place, each in enumerate(ways):
         left.plot(each.wall_s, [place] * len(each.wall_s), "|", color="#1a1a1a", markersize=7)
-    _bars(right, ways, [each.written_mb for each in ways], "written (MB)")
+    written = [each.written_mb for each in ways]
+    _bars(right, ways, written, written, "written (MB)")
     left.set_yticks(range(len(ways)), names)
     left.invert_yaxis()
     metrics = dict(_metrics(ways))
@@ -101,12 +103,22 @@ def draw_pfs(run: ExperimentRun, ways: Sequence[Stored]) -> Drawing:
     )  # fmt: skip
 
 
-def _bars(axes: "Axes", ways: Sequence[Stored], values: Sequence[float], label: str) -> None:
+def _bars(
+    axes: "Axes",
+    ways: Sequence[Stored],
+    values: Sequence[float],
+    reached: Sequence[float],
+    label: str,
+) -> None:
+    """A bar per way, with its number behind everything that is drawn of it."""
     colours = [COLOURS[each.way == OURS] for each in ways]
+    axes.set_axisbelow(True)
     axes.barh(range(len(ways)), values, color=colours, height=0.62)
-    for place, value in enumerate(values):
-        axes.text(value, place, f"  {value:,.3g}", va="center", ha="left", fontsize=8)
-    axes.set_xlim(0, 1.18 * max(values))
+    for place, (value, end) in enumerate(zip(values, reached, strict=True)):
+        text = f"  {value:,.0f}" if value >= 100 else f"  {value:.1f}"
+        axes.text(end, place, text, va="center", ha="left", fontsize=8)
+    axes.set_xlim(0, 1.2 * max(reached))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel(label)
     axes.grid(visible=False, axis="y")
 
@@ -117,9 +129,7 @@ def _metrics(ways: Sequence[Stored]) -> Mapping[str, Metric]:
     for each in ways:
         if each is not ours:
             found[f"times_faster_than.{each.way}"] = Metric(
-                median(each.wall_s) / median(ours.wall_s),
-                min(each.wall_s) / max(ours.wall_s),
-                max(each.wall_s) / min(ours.wall_s),
+                median(each.wall_s) / median(ours.wall_s)
             )
             found[f"times_less_processor_than.{each.way}"] = Metric(
                 median(each.processor_s) / median(ours.processor_s)
@@ -141,5 +151,8 @@ def _caption(run: ExperimentRun, metrics: Mapping[str, Metric]) -> str:
         "missed. The paper reports over 5 times faster and 25 times less data than a log of "
         "events per subscriber: here "
         f"{metrics['times_faster_than.events_per_subscriber'].value:.1f} and "
-        f"{metrics['times_less_data_than.events_per_subscriber'].value:.1f} times."
+        f"{metrics['times_less_data_than.events_per_subscriber'].value:.1f} times. A file with "
+        "each event once, which nobody can read for one subscriber without all others, takes "
+        f"{metrics['times_faster_than.file_once'].value:.1f} of our time and "
+        f"{metrics['times_less_data_than.file_once'].value:.1f} of our bytes."
     )
