@@ -70,6 +70,9 @@ class Gryphon(LogFirstMachine):
 
     Args:
         make_clients: what knows the clients of this broker, given what `Clients` is given.
+
+    Attributes:
+        filters: what all brokers' clients want, as far as it is known here.
     """
 
     def __init__(
@@ -98,11 +101,11 @@ class Gryphon(LogFirstMachine):
             parameters,
             on_first=(lambda stream: self._joins.join(stream)) if parameters.is_total else None,
         )
-        self._filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
+        self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self._exchange = Exchange(
             broker,
             routes,
-            self._filters,
+            self.filters,
             self._disk,
             has_session=self._sessions.__contains__,
             known=self._known,
@@ -134,7 +137,7 @@ class Gryphon(LogFirstMachine):
             self,
             routes,
             parameters,
-            self._filters,
+            self.filters,
             self._deadlines,
             self._counters,
             has_session=self._sessions.__contains__,
@@ -198,8 +201,8 @@ class Gryphon(LogFirstMachine):
             "queue_publications": self._retained(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
             "subscriptions": self._clients.subscriptions(),
-            "matching_hits": self._clients.memo.hits + self._filters.memo.hits,
-            "matching_misses": self._clients.memo.misses + self._filters.memo.misses,
+            "matching_hits": self._clients.memo.hits + self.filters.memo.hits,
+            "matching_misses": self._clients.memo.misses + self.filters.memo.misses,
             "sessions_active": len(self._sessions),
             "sessions_ready": len(self._sessions),
         }

@@ -210,8 +210,8 @@ BUGS: Final = (
         (
             "self._relay.lost(event.peer)",
             "self._relay.lost(event.peer)\n"
-            "        if event.peer in self._filters:\n"
-            "            self._filters.replace(self._filters.version(event.peer), {})",
+            "        if event.peer in self.filters:\n"
+            "            self.filters.replace(self.filters.version(event.peer), {})",
         ),
     ),
     _bug(

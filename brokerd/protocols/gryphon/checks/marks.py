@@ -10,6 +10,7 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.gryphon.checks.filter_marks import FILTER_MARKS, filter_marks
 from brokerd.protocols.gryphon.joins import MERGED
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Join, Nack, Silent
 from brokerd.protocols.gryphon.pubends import RESERVED
@@ -55,6 +56,7 @@ MARKS = (
     ),
     Mark("join-asked-again", "a pubend that was to begin asked again", seeds=20),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
+    *FILTER_MARKS,
 )
 
 
@@ -71,6 +73,8 @@ class GryphonMarks:
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
         for name in _reached(broker, event, effects):
+            self.counts[name] += 1
+        for name in filter_marks(broker, event, effects):
             self.counts[name] += 1
         for effect in effects:
             if type(effect) is Send and isinstance(effect.peer, int):

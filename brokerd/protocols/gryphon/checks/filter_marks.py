@@ -1,0 +1,65 @@
+"""The marks of filters between brokers, found in what goes into a core and what comes out of it."""
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.messages import Beginnings, Events, FilterChange, FilterSet
+from brokerd.protocols.gryphon.own_filter import BEGINS
+from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived, Send
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+FILTER_MARKS = (
+    Mark("held-back", "a broker on the way told a cell nothing of an event", seeds=4),
+    Mark("passed-unknown", "a broker passed on all, because it did not know a filter", seeds=8),
+    Mark("filter-told", "a broker told another a filter that this one lacked", seeds=4),
+    Mark("filter-narrowed", "a broker told others that its clients want less", seeds=4),
+    Mark("start-told", "a broker said where subscriptions begin in its streams", seeds=2),
+    Mark("begun-behind", "a subscription began behind what had been published", seeds=4),
+)
+
+
+def filter_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+    """What one step of a broker comes to."""
+    core = broker.core
+    if not isinstance(core, Gryphon) or not core.filters.is_on:
+        return
+    said = [effect.message for effect in effects if type(effect) is Send]
+    kinds = {type(message): None for message in said}
+    if Events in kinds and _lacks_any(core):
+        yield "passed-unknown"
+    if FilterSet in kinds:
+        yield "filter-told"
+    if any(type(message) is FilterChange and message.removed for message in said):
+        yield "filter-narrowed"
+    if any(_is_start(message, broker.number) for message in said):
+        yield "start-told"
+    rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
+    if any(row.table == BEGINS and row.value and _is_behind(row.value) for row in rows):
+        yield "begun-behind"
+    if type(event) is MessageReceived and _holds_back(core, event.message):
+        yield "held-back"
+
+
+def _lacks_any(core: Gryphon) -> bool:
+    filters = core.filters
+    return any(filters.predicates(each.broker) is None for each in filters.versions())
+
+
+def _is_start(message: object, broker: BrokerNumber) -> bool:
+    return type(message) is Beginnings and message.beginnings[0].broker == broker
+
+
+def _is_behind(row: Sequence[Sequence[int]]) -> bool:
+    return any(tick for _, *ticks in row for tick in ticks)
+
+
+def _holds_back(core: Gryphon, message: object) -> bool:
+    """Whether events that come for the first time are not wanted by some cell below."""
+    if type(message) is not Events or message.again:
+        return False
+    stream = next(each for each in core.streams() if each.identity == message.run.source)
+    selection = core.filters.select(message.run)
+    wanted = [selection.wanted(cell) for cell in stream.children]
+    return any(part is None or len(part) < len(message.run) for part in wanted)
