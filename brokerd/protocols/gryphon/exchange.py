@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import Predicate
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.messages import (
@@ -76,12 +76,13 @@ class Exchange:
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which message of a neighbour."""
-        return {
+        found: dict[type, MessageHandler] = {
             FilterVersions: self._on_versions,
             FilterSet: self._on_set,
             FilterChange: self._on_change,
             Beginnings: self._on_beginnings,
         }
+        return found if self._table.is_on else dict.fromkeys(found, _refuse)
 
     def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Start with what an earlier incarnation held its events against: nobody knows what it is.
@@ -270,6 +271,15 @@ class Exchange:
         whose = beginning.version.broker
         nearer = (self._routes.towards(whose), self._routes.cell)
         return whose != self._broker and self._routes.cell_of(peer) in nearer
+
+
+def _refuse(peer: Peer, message: Any) -> None:
+    """No broker of a deployment tells of filters where they are off.
+
+    Raises:
+        RemoteProtocolError: always.
+    """
+    raise RemoteProtocolError(peer, f"filters are off: {message}"[:300])
 
 
 def _in_parts(predicates: Sequence[Named]) -> Iterator[tuple[tuple[Named, ...], bool]]:

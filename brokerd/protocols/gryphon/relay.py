@@ -350,7 +350,7 @@ class Relay:
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         cell, theirs = message.cell, self._routes.cell_of(peer)
-        if cell != theirs and (theirs != self._routes.cell or cell not in self._routes.cells):
+        if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
             raise RemoteProtocolError(peer, f"says that cell {cell} is done")
         streams = [(self._for_cell(peer, identity, cell), n) for identity, n in message.through]
         for stream, through in streams:

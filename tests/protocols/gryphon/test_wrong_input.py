@@ -13,12 +13,19 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
+    Beginning,
+    Beginnings,
     Done,
     Events,
+    FilterChange,
+    FilterSet,
+    FilterVersion,
+    FilterVersions,
     Join,
     Joined,
     LinkStatus,
     Nack,
+    Named,
     Silent,
 )
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -40,7 +47,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import make_protocol
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
-from tests.helpers.gryphon_stories import cells
+from tests.helpers.gryphon_stories import cells, paper_cells
 from tests.helpers.stream_runs import STREAM, run_at
 
 CONNECT = Connect(True, 1, 1, 0, ())
@@ -141,6 +148,66 @@ def test_a_join_that_cannot_be_closes_the_session_and_is_not_passed_on(
 def test_nobody_joins_where_there_is_no_total_order(message: Any) -> None:
     with pytest.raises(RemoteProtocolError, match="nobody has asked this"):
         relay().handle(MessageReceived(0, 10, message), 0)
+
+
+A = FilterVersion(2, 1, 2)
+WANTS_A = FilterSet(A, (Named(2, parse_predicate("kind = 'a'")),), True)
+WANTS_B = Named(2, parse_predicate("kind = 'b'"))
+NOBODYS, TOO_NEW = FilterVersion(7, 1, 1), FilterVersion(1, 9, 1)
+ZEROS = (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "message, why",
+    [
+        (FilterVersions((A, NOBODYS), ()), r"there is no filter \(7, 1, 1\)"),
+        (FilterVersions((TOO_NEW,), ()), r"there is no filter \(1, 9, 1\)"),
+        (FilterVersions((), (7,)), r"lacks filters of \(7,\)"),
+        (FilterSet(NOBODYS, (), True), r"there is no filter \(7, 1, 1\)"),
+        (FilterSet(TOO_NEW, (), True), r"there is no filter \(1, 9, 1\)"),
+        (FilterSet(TOO_NEW, (), False), r"there is no filter \(1, 9, 1\)"),
+        (FilterChange(NOBODYS, (), (2,)), r"there is no filter \(7, 1, 1\)"),
+        (FilterChange(TOO_NEW, (), (2,)), r"there is no filter \(1, 9, 1\)"),
+        (FilterChange(FilterVersion(2, 1, 3), (WANTS_B,), ()), "adds to .* what it has"),
+        (Beginnings((Beginning(7, A, ZEROS),)), "no pubends begin"),
+        (Beginnings((Beginning(0, A, ZEROS), Beginning(0, A, (0,)))), "no pubends begin"),
+        (Beginnings((Beginning(0, NOBODYS, ZEROS),)), r"there is no filter \(7, 1, 1\)"),
+        (Beginnings((Beginning(0, TOO_NEW, ZEROS),)), r"there is no filter \(1, 9, 1\)"),
+    ],
+)
+def test_a_filter_that_cannot_be_closes_the_session_and_holds_nothing_back(
+    message: Any, why: str
+) -> None:
+    core = core_of(1, filters=True)
+    for peer in (0, 2):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+    core.handle(MessageReceived(2, 12, WANTS_A), 0)
+    with pytest.raises(RemoteProtocolError, match=why):
+        core.handle(MessageReceived(2, 12, message), 0)
+    core.handle(SessionLost(2, 12, "silent"), 0)
+    core.handle(SessionEstablished(2, 13, 1), 0)
+    other = replace(events(7), attribute_table=(encode_attributes({"kind": "b"}),))
+    for run, is_told in ((events(3), True), (other, False)):
+        told = core.handle(MessageReceived(0, 10, Events(0, 1, 9, False, True, EVERYWHERE, run)), 0)
+        assert is_told == any(isinstance(e, Send) and type(e.message) is Events for e in told)
+
+
+@pytest.mark.parametrize(
+    "message", [FilterVersions((), ()), WANTS_A, FilterChange(A, (), ()), Beginnings(())]
+)
+def test_nobody_tells_of_filters_where_they_are_off(message: Any) -> None:
+    with pytest.raises(RemoteProtocolError, match="filters are off"):
+        relay().handle(MessageReceived(2, 12, message), 0)
+
+
+def test_a_broker_of_a_cell_says_of_cells_below_that_they_are_done_and_not_of_its_own() -> None:
+    core = make_protocol("gryphon", 1, paper_cells(), GryphonParameters(), decode_attribute_table)
+    core.handle(Started(1, False, {}, {LOG: LogEnds()}, 0), 0)
+    core.handle(SessionEstablished(2, 12, 1), 0)
+    own, below = 0, 3
+    core.handle(MessageReceived(2, 12, Done(below, ((STREAM, 4),))), 0)
+    with pytest.raises(RemoteProtocolError, match=f"says that cell {own} is done"):
+        core.handle(MessageReceived(2, 12, Done(own, ((STREAM, 4),))), 0)
 
 
 def test_the_same_said_twice_is_no_contradiction() -> None:
