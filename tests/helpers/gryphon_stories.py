@@ -12,6 +12,7 @@ from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Deliver, Effect, Event, Send
+from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
 from brokerd.simulator.world.network import Endpoint, Network
@@ -168,6 +169,10 @@ class Story:
         """Remember when it was published."""
         self._published_ms[publication] = self.now_ms
         return publication
+
+    def alive(self) -> list[SimulatedBroker]:
+        """The brokers that run."""
+        return [each for each in self.cluster.brokers if each.alive]
 
     def settle(self, seconds: float = 15) -> None:
         """Let everything come to rest, and see that nothing is owed."""

@@ -91,6 +91,15 @@ def _cut(piece: Piece, start: int, end: int) -> Piece:
     return replace(piece, start=start, end=end)
 
 
+def _wait(pieces: list[Piece], piece: Piece, now_ns: Instant) -> None:
+    """A piece waits to be asked for; it is one with what waits right before it."""
+    before = pieces[-1] if pieces else None
+    if before and not before.asked and before.due_ns <= now_ns and before.end == piece.start:
+        pieces[-1] = replace(before, end=piece.end)
+    else:
+        pieces.append(piece)
+
+
 class GapTable:
     """The gaps of one stream at one broker, lowest first."""
 
@@ -196,7 +205,7 @@ class GapTable:
                     pieces.append(Piece(start, cut, due_ns, asked=1, asked_ns=now_ns))
                     start, free = cut, free - 1
                 if start < piece.end:
-                    pieces.append(replace(piece, start=start))
+                    _wait(pieces, replace(piece, start=start), now_ns)
         self._pieces = pieces
         return asked
 

@@ -474,6 +474,11 @@ BUGS: Final = (
             "part = part_of(run, low, high) if run and low == start else None",
         ),
     ),
+    _bug(
+        "gaps-wait-in-ever-more-pieces",
+        "gaps.py",
+        ("    if before and not before.asked and", "    if before and before.asked and"),
+    ),
 )
 """What each leaves out: nothing is handed to clients behind an unknown tick; silence is said of
 known ticks only; clients are done with what they have acknowledged; all are done, not one of
@@ -497,7 +502,7 @@ cell is done with what it does not want, and with nothing else; and all members 
 know; who keeps what others are done with asks after it, and a broker of its cell answers. A pubend
 begins when all have answered twice, which they do when they have written it down for ever, and
 behind the highest answer, whatever its clock shows; it asks until they do. Who has asked for
-silence that is final is told.
+silence that is final is told. What waits to be asked for is one piece.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.config import MILLISECOND_NS
+from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.gaps import GapTable
 from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.mutants import MUTANTS
 
 MS = MILLISECOND_NS
 
@@ -117,6 +119,23 @@ def test_an_hour_is_asked_for_in_as_many_pieces_as_may_be_out_at_once():
     assert len(asked) <= 65
     assert ticks_in(asked[:1]) == set(range(10_001))
     assert table.due(300 * MS) == []
+
+
+def pieces_of_a_gap_that_grows() -> int:
+    """A gap of five minutes that grows each second, of a pubend that is down."""
+    table = GapTable(Limits())
+    for second in range(1, 301):
+        now_ns = 1_000 * second * MS
+        table.update([(0, 1_000 * second)], now_ns)
+        table.hurry(1_000 * second, now_ns)
+        table.due(now_ns)
+    return len(table.pieces)
+
+
+def test_what_waits_to_be_asked_for_is_one_piece_however_long_it_grows():
+    assert pieces_of_a_gap_that_grows() <= 65
+    with planted([MUTANTS["gaps-wait-in-ever-more-pieces"]]):
+        assert pieces_of_a_gap_that_grows() > 200
 
 
 def test_what_is_expected_is_asked_for_at_once_but_not_twice():

@@ -265,3 +265,22 @@ def test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_o
         for stream in each.core.streams():  # type: ignore[attr-defined]
             assert not stream.curious, f"{each.name} thinks that somebody still asks"
             assert len(stream.knowledge.known) == 1, f"{each.name} lacks something"
+
+
+@pytest.mark.parametrize("order, kept", [("publisher", 0), ("total", 240)])
+def test_while_a_pubend_is_down_for_an_hour_brokers_keep_what_waits_for_it(order, kept) -> None:
+    """Nothing in publisher order; in total order what others publish meanwhile, and no more."""
+    story = Story("p1-b1", "p2-b1", "b1-s1", "b1-s2", order=order)
+    subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
+    story.cluster.run_until_quiet()
+    sent = story.publish(2, at="p1") + story.publish(2, at="p2")
+    story.cluster.run_for(5)
+    story.cluster.broker("p2").kill()
+    most = 0
+    for _ in range(60):
+        sent += story.publish(4, pause_s=15, at="p1")
+        most = max(most, *(each.core.statistics()["queue_publications"] for each in story.alive()))
+    assert most == kept
+    story.cluster.broker("p2").start()
+    story.settle(30)
+    assert [each.received for each in subscribers] == [sent, sent]
