@@ -205,4 +205,5 @@ def test_every_verb_is_in_the_stories() -> None:
         *("absorb", "send-omission", "blackhole", "cut", "freeze", "partition", "delay"),
         "bandwidth",
         *("disk-full", "slow-fsync", "host-loss", "client-disconnect", "client-slow"),
+        "client-crash",
     }
