@@ -97,8 +97,8 @@ def test_a_preview_shows_what_the_seed_draws(call: Call) -> None:
 
 def test_verbs_and_schedules_are_listed(call: Call) -> None:
     answer = call("inject", "--list")
-    assert "absorb             broker or link  --for TIME" in answer.out
-    assert "host-loss          machine         --for TIME" in answer.out
+    assert "absorb             broker or link          --for TIME" in answer.out
+    assert "host-loss          machine                 --for TIME" in answer.out
     assert "demo" in answer.out
     verbs = call("inject", "--list", "-j").document["verbs"]
     assert {row["verb"] for row in verbs} >= {"kill", "partition", "disk-full", "host-loss"}
