@@ -1,13 +1,19 @@
 """A broker of gryphon as a process: its disk is full, it is killed, and deployed anew."""
 
 import json
+import sqlite3
 import subprocess
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from brokerd.client.client import connect
+from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
+from brokerd.storage.meta_store import decode_value
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_disk import filled, mounted_disk
 from tests.runtime.test_process import (
@@ -100,3 +106,94 @@ def test_what_finds_no_room_is_not_acknowledged_and_comes_when_there_is_some(
         assert trio.run(found_by, start(folder)) == 2
         configure("b0", **changes, deployment_id="d2")
         assert trio.run(found_by, start(folder)) == 0
+
+
+ALONE = """
+schema = "pubsubctl/topology/2"
+name = "alone"
+kind = "cells"
+brokers = ["b0"]
+[cells]
+bundles = []
+[parameters.gryphon]
+order = "total"
+pubends = 2
+"""
+AN_HOUR_BACK = """
+import pathlib
+import time
+
+shown_ns = time.time_ns
+
+
+def an_hour_back_ns():
+    pathlib.Path(__file__).with_name("was-read").touch()
+    return shown_ns() - 3_600_000_000_000
+
+
+time.time_ns = an_hour_back_ns
+"""
+
+
+def table(folder: Path, name: str) -> dict[str, Any]:
+    """What a broker has on disk."""
+    with closing(sqlite3.connect(folder / "state" / "meta.sqlite3")) as store:
+        rows = store.execute("SELECT key, value FROM rows WHERE name = ?", (name,)).fetchall()
+    return {key: decode_value(value) for key, value in rows}
+
+
+async def wait_for_table(
+    folder: Path, name: str, condition: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Until what is on disk is so."""
+    with trio.fail_after(PATIENCE_S):
+        while not condition(found := table(folder, name)):
+            await trio.sleep(0.02)
+    return found
+
+
+def test_ticks_go_on_above_the_lease_where_the_machines_clock_was_put_back_by_an_hour(
+    configure: Configure, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In total order, in which both pubends have to say that they are silent."""
+    folder = configure("b0", protocol="gryphon")
+    (folder.parent / "topology.toml").write_text(ALONE)
+    text = (folder / "broker.toml").read_text()
+    listen = next(line for line in text.splitlines() if line.startswith("listen"))
+    address = json.loads(listen.partition("=")[2])
+
+    async def story() -> None:
+        process = start(folder)
+        await wait_until_up(folder)
+        async with (
+            connect(address, "s") as subscriber,
+            connect(address, "p", publishes=True) as one,
+            connect(address, "q", publishes=True) as other,
+        ):
+            with trio.fail_after(PATIENCE_S):
+                await subscriber.subscribe("true")
+            publications = subscriber.publications()
+
+            async def publish(*numbers: int) -> None:
+                for number in numbers:
+                    with trio.fail_after(PATIENCE_S):
+                        await (other if number % 2 else one).publish({"n": number}, b"x")
+                        assert (await anext(publications)).attributes == {"n": number}
+
+            await publish(0, 1, 2, 3)
+            await wait_for_table(folder, RELEASED, lambda rows: len(rows) == 2)
+            process.kill()
+            process.wait()
+            lease = table(folder, RESERVED)["tick"]
+            assert max(table(folder, RELEASED).values()) < lease
+
+            (tmp_path / "sitecustomize.py").write_text(AN_HOUR_BACK)
+            monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+            process = start(folder)
+            await wait_until_up(folder)
+            await publish(4, 5, 6)
+            assert (tmp_path / "was-read").exists()
+            await wait_for_table(folder, PUBLISHED, lambda rows: min(rows.values()) == 3)
+            assert min(table(folder, RELEASED).values()) > lease
+
+    trio.run(story)
