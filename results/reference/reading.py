@@ -324,22 +324,26 @@ class _Folder:
             started=bool(accepted_ns),
             issued_ns=self._moved(issued_ns, host) if issued_ns else None,
             accepted_ns=self._moved(accepted_ns, host) if accepted_ns else None,
-            gaps=_gaps(process / "gaps.jsonl", name, places),
+            gaps=self._gaps(process / "gaps.jsonl", name, places, host),
             commits=_commits(process / "commits.jsonl", name, places),
         )
+
+    def _gaps(self, path: Path, subscription: str, places: Sequence[int], host: str) -> list[Gap]:
+        return [
+            Gap(
+                *_said_of(path, line),
+                str(line.get("reason")),
+                bisect_left(places, line["place"]),
+                self._moved(_told_ns(path, line), host),
+            )
+            for line in read_lines(path)
+            if _is_of(path, line, subscription, "reason")
+        ]
 
     def _home_of(self, subscription: str) -> str:
         clients = clients_of(self.workload, "subscribers", "sub")
         brokers = {name: broker for name, broker, _ in clients}
         return brokers.get(subscription.partition("/")[0], "unknown")
-
-
-def _gaps(path: Path, subscription: str, places: Sequence[int]) -> list[Gap]:
-    return [
-        Gap(*_said_of(path, line), str(line.get("reason")), bisect_left(places, line["place"]))
-        for line in read_lines(path)
-        if _is_of(path, line, subscription, "reason")
-    ]
 
 
 def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commit]:
@@ -367,6 +371,12 @@ def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
     if incarnation >= 2**16 or not 0 < first <= last < 2**47:
         raise Refused(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last
+
+
+def _told_ns(path: Path, line: Mapping[str, Any]) -> int:
+    if type(line.get("t_ns")) is not int:
+        raise Refused(f"{path}: {dict(line)} has no time")
+    return int(line["t_ns"])
 
 
 def _of_source(records: Records | None, source: str) -> list[dict[str, int]]:

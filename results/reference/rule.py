@@ -222,6 +222,7 @@ class _Pair:
         self.source = source
         self.promises: Promises = history.promises
         self.order = history.order
+        self.error_ns = history.clock_errors.get(self.names, 0)
         self.redelivered = 0
         self.matching = [
             publication
@@ -359,6 +360,12 @@ class _Pair:
         for gap in self.gaps:
             if gap.reason not in self.promises.gaps:
                 yield Violation("gap_unpromised", *self.names, gap.incarnation, gap.first)
+        if not self.promises.gap_age_ns or self.error_ns is None:
+            return
+        for key, gap in sorted(self.skipped.items()):
+            age_ns = gap.received_ns - self.source.by_key[key].sent_ns
+            if age_ns + self.error_ns < self.promises.gap_age_ns:
+                yield Violation("gap_early", *self.names, *key)
 
     def _objection(self, row: Delivered) -> str:
         """What is wrong with a row, whatever came before it."""

@@ -103,7 +103,7 @@ class Announcements:
             )
             self._told[names] = [
                 *map(_told_of, stretches),
-                *_told_in_gaps(gaps, facts.promises.gaps, stretches),
+                *_told_in_gaps(gaps, facts, names[1:], stretches),
             ]
 
     def of(self, names: Names) -> Sequence[Told]:
@@ -244,18 +244,22 @@ def _told_of(stretch: Stretch) -> Told:
 
 
 def _told_in_gaps(
-    gaps: Sequence[Gap], reasons: Sequence[str], stretches: Sequence[Stretch]
+    gaps: Sequence[Gap], facts: RunFacts, pair: tuple[str, str], stretches: Sequence[Stretch]
 ) -> Iterator[Told]:
-    for gap, first, last in stretches_in_gaps(gaps, reasons, stretches):
+    age_ns, error_ns = facts.promises.gap_age_ns, facts.clock_errors.get(pair, 0)
+    for gap, first, last in stretches_in_gaps(gaps, facts.promises.gaps, stretches):
+        until_ns = NEVER_NS
+        if age_ns and error_ns is not None:
+            until_ns = gap.received_ns + error_ns - age_ns
         yield Told(
-            key_of(*first), key_of(*last), "", gap.place, 0, late=False, until_ns=NEVER_NS,
-            reason=gap.reason,
+            key_of(*first), key_of(*last), "", gap.place, gap.received_ns, late=False,
+            until_ns=until_ns, reason=gap.reason,
         )  # fmt: skip
 
 
 def _objections(told: Told) -> Iterator[tuple[str, int]]:
     """The violations that publications in it stand for, each with after when they must be sent."""
     if told.until_ns < NEVER_NS:
-        yield "withheld_unjustified", told.until_ns
+        yield "gap_early" if told.reason else "withheld_unjustified", told.until_ns
     if told.late:
         yield "withheld_late", -NEVER_NS

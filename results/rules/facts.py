@@ -94,7 +94,7 @@ class RunFacts:
             timeline_errors=_timeline_errors(run, logs),
             measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
             promises=run.promises,
-            gaps=gaps_of(logs),
+            gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,
         )

@@ -99,6 +99,7 @@ class Gap:
     Attributes:
         first, last: sequence numbers, both included; of these, what its predicate matches.
         place: in the log; what was delivered before has a lower one.
+        received_ns: when it was told.
     """
 
     source: str
@@ -107,6 +108,7 @@ class Gap:
     last: int
     reason: str
     place: int
+    received_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +137,13 @@ class Promises:
         gaps: the reasons for which a gap may be announced; none: never.
         redelivers: a subscriber that starts again may get once more, marked as such, what it had
             not committed.
+        gap_age_ns: what lies in a gap was sent so long before that was told, at least.
     """
 
     order: str = "publisher"
     gaps: tuple[str, ...] = ()
     redelivers: bool = False
+    gap_age_ns: int = 0
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":
@@ -149,14 +153,16 @@ class Promises:
             ValueError: it promises nothing that is known.
         """
         order, gaps = values.get("order", "publisher"), values.get("gaps", ())
-        redelivers = values.get("redelivers", False)
+        redelivers, age_ns = values.get("redelivers", False), values.get("gap_age_ns", 0)
         if order not in ORDERS:
             raise ValueError(f"order = {order!r} is none of {', '.join(ORDERS)}")
         if isinstance(gaps, str) or not all(isinstance(reason, str) for reason in gaps):
             raise ValueError(f"gaps = {gaps!r} are no reasons")
         if not isinstance(redelivers, bool):
             raise ValueError(f"redelivers = {redelivers!r} is neither true nor false")
-        return cls(order, tuple(gaps), redelivers)
+        if type(age_ns) is not int or age_ns < 0:
+            raise ValueError(f"gap_age_ns = {age_ns!r} is no duration")
+        return cls(order, tuple(gaps), redelivers, age_ns)
 
 
 ORDERS = ("publisher", "total", "none")
@@ -259,6 +265,7 @@ VIOLATIONS: Mapping[str, str] = {
     "sequence_reuse": "a sequence number was used for two publications",
     "gap_not_permitted": "declared lost where nothing may be lost",
     "gap_unpromised": "announced as a gap for a reason that the protocol does not promise",
+    "gap_early": "announced as a gap sooner than the protocol promises",
     "gap_delivered": "delivered, and announced as a gap",
     "withheld_unjustified": "announced as withheld when no fault was a reason for it",
     "withheld_late": "announced as withheld after its source had been heard",

@@ -177,16 +177,22 @@ def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, 
     return found
 
 
-def gaps_of(logs: Logs) -> dict[tuple[str, str], list[Gap]]:
+def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str], list[Gap]]:
     """What each subscription was told of each source that it does not get, in order.
+
+    Args:
+        moved: puts a stamp of a host's clock on the run's time line.
 
     Raises:
         IntegrityError: a line says nothing that can be.
     """
     found: dict[tuple[str, str], list[Gap]] = {}
-    for path, line in _lines(logs, "gaps.jsonl"):
+    for host, path, line in _lines(logs, "gaps.jsonl"):
         names = _names_in(path, line, "sub_id", "source", "reason")
-        gap = Gap(names["source"], *_range_in(path, line), names["reason"], line["place"])
+        if type(line.get("t_ns")) is not int:
+            raise IntegrityError(f"{path}: {line} has no time")
+        told_ns = moved(line["t_ns"], host)
+        gap = Gap(names["source"], *_range_in(path, line), names["reason"], line["place"], told_ns)
         found.setdefault((names["sub_id"], gap.source), []).append(gap)
     return found
 
@@ -198,17 +204,17 @@ def commits_of(logs: Logs) -> dict[tuple[str, str], list[Commit]]:
         IntegrityError: a line says nothing that can be.
     """
     found: dict[tuple[str, str], list[Commit]] = {}
-    for path, line in _lines(logs, "commits.jsonl"):
+    for _, path, line in _lines(logs, "commits.jsonl"):
         names = _names_in(path, line, "sub_id", "source")
         commit = Commit(names["source"], *_range_in(path, line), line["place"])
         found.setdefault((names["sub_id"], commit.source), []).append(commit)
     return found
 
 
-def _lines(logs: Logs, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _lines(logs: Logs, name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     for process in logs.processes:
         for line in process.lines(name):
-            yield process.folder / name, line
+            yield process.host, process.folder / name, line
 
 
 def _names_in(path: Path, line: Mapping[str, Any], *names: str) -> dict[str, str]:

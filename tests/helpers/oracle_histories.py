@@ -18,9 +18,13 @@ def heard(history: History) -> Oracle:
         members_may_change=False,
         order=Order(history.order),
         gaps=history.promises.gaps,
+        gap_age_ns=history.promises.gap_age_ns,
         redelivers=history.promises.redelivers,
     )
-    oracle = Oracle(lambda blob: {**content.attributes(int(blob))}, False, promises)
+    clock = [0]
+    oracle = Oracle(
+        lambda blob: {**content.attributes(int(blob))}, False, promises, lambda: clock[0]
+    )
     oracle.logged = True  # publications are acknowledged before anybody has them
     sources = {log.source: _source(log) for log in history.publishers}
     for log in history.publishers:
@@ -32,10 +36,11 @@ def heard(history: History) -> Oracle:
     for log in history.publishers:
         for row in log.published:
             blob, payload = _content(history, log, row.sequence)
+            clock[0] = row.sent_ns
             oracle.published(log.name, row.sequence, blob, payload)
             oracle.acknowledged(log.name, row.sequence)
     for subscription in history.subscriptions:
-        _play(oracle, history, subscription, sources)
+        _play(oracle, history, subscription, sources, clock)
     oracle.judge_end()
     return oracle
 
@@ -58,6 +63,7 @@ def _play(
     history: History,
     log: SubscriptionLog,
     sources: Mapping[str, SourceId],
+    clock: list[int],
 ) -> None:
     logs = {publisher.source: publisher for publisher in history.publishers}
     end = len(log.delivered)
@@ -69,6 +75,7 @@ def _play(
         for gap in log.gaps:
             if min(gap.place, end) == place:
                 source = sources[gap.source]
+                clock[0] = gap.received_ns
                 oracle.gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
         for row in log.delivered[place : place + 1]:
             blob, _ = _content(history, logs[row.source], row.sequence)

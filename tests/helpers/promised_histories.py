@@ -29,6 +29,7 @@ PLAIN = Promises()
 TOTAL = Promises(order="total")
 NONE = Promises(order="none")
 GAPS = Promises(gaps=("full", RELEASED))
+OLD = Promises(gaps=(RELEASED,), gap_age_ns=20 * MILLISECOND)
 AGAIN = Promises(redelivers=True)
 ALL = Promises("total", (RELEASED,), True)
 PREDICATES = ("true", "true", "price > 20", "price <= 90")
@@ -195,6 +196,24 @@ def _with_gap(history: History, rng: Random, reason: str, *, shorter: int = 0) -
 @_case(GAPS)
 def a_gap_is_announced_for_a_promised_reason(history: History, rng: Random) -> History:
     return _with_gap(history, rng, RELEASED)
+
+
+def _with_aged_gap(history: History, rng: Random, *, short_of_ns: int) -> History:
+    """A gap that is told when the last of what is in it is as old as it must be, or not quite."""
+    history = _with_gap(history, rng, RELEASED)
+    (gap,) = history.subscriptions[0].gaps
+    told_ns = gap.last * MILLISECOND + history.promises.gap_age_ns - short_of_ns
+    return with_log(history, 0, gaps=[replace(gap, received_ns=told_ns)])
+
+
+@_case(OLD)
+def a_gap_has_what_is_old_enough(history: History, rng: Random) -> History:
+    return _with_aged_gap(history, rng, short_of_ns=0)
+
+
+@_case(OLD, "gap_early")
+def a_gap_has_what_is_too_young(history: History, rng: Random) -> History:
+    return _with_aged_gap(history, rng, short_of_ns=1)
 
 
 @_case(PLAIN, "gap_unpromised", "missing")
@@ -373,6 +392,7 @@ def with_noise(history: History, rng: Random) -> History:
         rng.choice(("publisher", "total", "none")),
         rng.choice(((), (RELEASED,), ("full", RELEASED))),
         rng.random() < 0.5,
+        rng.choice((0, 0, 30 * MILLISECOND)),
     )
     history = replace(history, promises=promises)
     for place in range(len(history.subscriptions)):
@@ -380,7 +400,8 @@ def with_noise(history: History, rng: Random) -> History:
         for _ in range(rng.choice((0, 0, 1, 3))):
             _disturb(rows, rng)
         said = [_random_stretch(history, rows, rng) for _ in range(rng.choice((0, 1, 4)))]
-        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired")), at)
+        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired")), at,
+                    rng.randrange(60) * MILLISECOND)
                 for *what, at in said[:2]]  # fmt: skip
         commits = [Commit(*what, at) for *what, at in said[2:]]
         for gap in gaps:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from results.reference.files import Refused
 from results.reference.history import History
 from results.reference.reading import read_history
 from results.reference.rule import check
-from results.rules.terms import Commit, Gap, Promises
+from results.rules.terms import Commit, Promises
 from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
 from results.tables.manifest import read_run
@@ -107,7 +108,7 @@ def test_both_agree_on_whatever_may_be_promised_and_happen(spark: "SparkSession"
         of[f"seed {seed}"] = with_noise(made, rng)
     seen = agree(spark, of)
     for kind in ("order_differs", "reordered", "duplicate", "gap_unpromised", "gap_delivered",
-                 "announced", "redelivered", "missing"):  # fmt: skip
+                 "gap_early",                 "announced", "redelivered", "missing"):  # fmt: skip
         assert seen[kind] >= 10, seen
 
 
@@ -147,14 +148,15 @@ def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
     run, history = read_run(folder), read_history(folder)
     assert run.promises == history.promises == Promises("publisher", (RELEASED,), True)
     logs = read_logs(run)
-    ((pair, (gap,)),) = gaps_of(logs).items()
+    ((pair, (gap,)),) = gaps_of(logs, run.moved).items()
     assert pair == (SUBSCRIPTION, SOURCE)
     ((_, (commit,)),) = commits_of(logs).items()
     assert commit == Commit(SOURCE, gap.incarnation, 1, gap.last, gap.place)
     (log,) = [s for s in history.subscriptions if s.subscription == SUBSCRIPTION]
     (plain,) = log.gaps
     # A place counts the rows of its file, or those of its subscription.
-    assert plain == Gap(SOURCE, gap.incarnation, gap.first, gap.last, RELEASED, plain.place)
+    assert plain == replace(gap, place=plain.place)
+    assert (gap.source, gap.reason) == (SOURCE, RELEASED)
     assert log.delivered[plain.place].received_ns >= log.delivered[plain.place - 1].received_ns
     assert [c.last for c in log.commits] == [gap.last]
     of_source = [row.sequence for row in log.delivered[: plain.place] if row.source == SOURCE]
@@ -168,7 +170,15 @@ def test_a_run_that_says_nothing_promises_publisher_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "promises", [{"order": "causal"}, {"gaps": "released"}, {"gaps": [1]}, {"redelivers": 1}, [1]]
+    "promises",
+    [
+        {"order": "causal"},
+        {"gaps": "released"},
+        {"gaps": [1]},
+        {"redelivers": 1},
+        {"gap_age_ns": -1},
+        [1],
+    ],
 )
 def test_promises_that_nobody_knows_are_refused(tmp_path: Path, promises: Any) -> None:
     folder = run_with_gap(tmp_path, promises)
@@ -181,24 +191,30 @@ def test_promises_that_nobody_knows_are_refused(tmp_path: Path, promises: Any) -
 @pytest.mark.parametrize(
     "changes",
     [{"first": 0}, {"last": 0}, {"place": -1}, {"incarnation": 1 << 16}, {"reason": None},
-     {"first": "1"}, {"sub_id": 7}],
+     {"first": "1"}, {"sub_id": 7}, {"t_ns": "1"}],
 )  # fmt: skip
 def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = run_with_gap(tmp_path, PROMISED, **changes)
+    run = read_run(folder)
     with pytest.raises(IntegrityError):
-        gaps_of(read_logs(read_run(folder)))
+        gaps_of(read_logs(run), run.moved)
     with pytest.raises(Refused):
         read_history(folder)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("reason", [RELEASED, "tired"])
+@pytest.mark.parametrize("reason, age_s", [(RELEASED, 0), (RELEASED, 3_600), ("tired", 0)])
 def test_a_run_with_a_gap_is_judged_by_its_own_manifest(
-    spark: "SparkSession", tmp_path: Path, reason: str
+    spark: "SparkSession", tmp_path: Path, reason: str, age_s: int
 ) -> None:
     """Both checkers read the files; `check_run` says so where they disagree."""
-    verdict = check_run(spark, run_with_gap(tmp_path, PROMISED, reason=reason))
+    promised = {**PROMISED, "gap_age_ns": age_s * 10**9}
+    verdict = check_run(spark, run_with_gap(tmp_path, promised, reason=reason))
     counts = verdict.document["counts"]
+    if age_s:
+        assert verdict.verdict == "INVALID"
+        assert counts["violations"] == {"gap_early": 3}
+        return
     if reason == RELEASED:
         assert verdict.verdict == "VALID", verdict.document["because"]
         assert (counts["announced_by"], counts["missing"]) == ({RELEASED: 3}, 0)

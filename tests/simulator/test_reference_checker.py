@@ -98,6 +98,7 @@ PROMISED_ALIKE = {
     "total order": {"order_differs"},
     "gap unpromised": {"gap_unpromised"},
     "gap delivered": {"gap_delivered"},
+    "gap early": {"gap_early"},
 }
 
 

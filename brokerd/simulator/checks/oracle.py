@@ -444,16 +444,16 @@ class Oracle:
             if sequence in stream.got and not may_repeat:
                 self._break("gap delivered", f"{what}, and had {sequence}")
             is_again = sequence in stream.got_before  # it was told that this is safe
-            if is_promised and not is_again and not self._is_old(publisher, sequence):
-                self._break("gap early", f"{what}, and {sequence} is not that old")
             stream.gaps.add(sequence)
             if is_promised and sequence not in stream.excused:
+                if not is_again and not self._is_old(publisher, sequence):
+                    self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Whether a publication may lie in a gap that is told now."""
-        if self._now_ns is None:
+        if self._now_ns is None or not self._promises.gap_age_ns:
             return True
         age_ns = self._now_ns() - publisher.published_ns[sequence - 1]
         return age_ns >= self._promises.gap_age_ns
