@@ -29,6 +29,10 @@ ELSEWHERE = {
     "§3 nacks are consolidated": "test_stories.py::test_two_who_come_back_together_ask_once",
     "§3 brokers on the way answer": "test_wrong_input.py::"
     "test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest",
+    "§3 early release gives who is away a gap": "test_early_release.py::"
+    "test_a_loss_is_told_in_one_gap_however_small_batches_are",
+    "§3 nothing is lost that the one stream was not told of": "test_early_release.py::"
+    "told_of_nothing",
     "§4.1 a subscription survives a crash once it has begun": "test_stories.py::"
     "STORIES[accepted-before-written]",
     "§4.1 switch-over": "test_returns.py::"

@@ -62,6 +62,25 @@ TOLD = {
             "test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost",
         ),
     ),
+    11: (
+        "away for longer than events are kept",
+        (
+            "test_early_release.py::STORIES[gap-to-the-end-of-what-is-lost]",
+            "test_early_release.py::test_a_loss_is_told_in_one_gap_however_small_batches_are",
+        ),
+    ),
+    12: (
+        "lost while it is asked for",
+        (
+            "test_early_release.py::"
+            "test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it",
+            "test_early_release.py::test_what_is_known_to_be_lost_is_not_asked_for_again",
+        ),
+    ),
+    13: (
+        "a gap, then a crash of the client",
+        ("test_returns.py::test_a_gap_that_was_told_and_not_committed_is_told_again",),
+    ),
     14: (
         "one subscriber is away for long, then unsubscribes",
         ("test_stories.py::test_an_unsubscription_lets_go_of_what_it_held_back",),
@@ -90,6 +109,10 @@ TOLD = {
             "test_returns.py::test_forty_who_come_back_together_have_each_event_fetched_once",
             "test_filter_log.py::test_many_who_come_back_at_once_read_the_disk_once",
         ),
+    ),
+    20: (
+        "a pubend's broker has started anew, and only some below have spoken",
+        ("test_early_release.py::restarted_with_one_below",),
     ),
     22: (
         "an acknowledgement of an older session",

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.model.client_messages import Deliveries, Silence
+from brokerd.config import SECOND_NS
+from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
 from brokerd.protocols.durable.lanes import Mode
@@ -206,6 +207,36 @@ def test_who_catches_up_and_comes_no_nearer_is_said_aloud(takes_ms: int, is_said
     story.publish(100)
     assert (story.cluster.statistics()["catchups_diverging"] > 0) == is_said
     assert (story.cluster.statistics()["catching_up"] > 0) == is_said
+
+
+def test_a_gap_that_was_told_and_not_committed_is_told_again() -> None:
+    """The client crashes between the gap and its commit, and comes back with the token before."""
+    story = DurableStory(max_retain_ns=2 * SECOND_NS, release_grace_ns=SECOND_NS)
+    subscription = story.subscriber()
+    story.publish(2)
+    story.cluster.run_for(1)
+    link = story.away(subscription)
+    tokens = dict(story.taken(subscription))
+    lost = story.publish(3)
+    story.cluster.run_for(6)
+    for is_acknowledged in (False, True):
+        story.given.clear()
+        story.taken(subscription).update(tokens)
+        link.heal()
+        story.wait_for(lambda: story.mode(subscription) is not Mode.AWAY)
+        if not is_acknowledged:
+            link.absorb("out")
+        story.cluster.run_for(2)
+        (gap,) = [each.item for each in story.given if type(each.item) is Gap]
+        ((_, first, last),) = gap.origins
+        assert first <= lost[0].sequence
+        assert last == lost[-1].sequence
+        link.cut()
+        story.cluster.run_for(1)
+    story.given.clear()
+    link.heal()
+    story.cluster.run_for(5)
+    assert Gap not in {type(each.item) for each in story.given}
 
 
 SEEN = (
