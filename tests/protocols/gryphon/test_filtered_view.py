@@ -1,0 +1,266 @@
+"""What a broker tells those below, held against a twin that looks at each tick by itself.
+
+Paper: [GD02] §2.1, §3.1 (ostreams).
+"""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.messages import (
+    EVERYWHERE,
+    Done,
+    Events,
+    FilterChange,
+    FilterSet,
+    FilterVersion,
+    FilterVersions,
+    Nack,
+    Named,
+    Silent,
+)
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.stream_runs import STREAM, run_at
+from tests.protocols.gryphon.test_questions import B1, P1, S1, S2, One
+
+KINDS = "abc"
+TICKS = 40
+Said = dict[int, list[tuple[bool, int, str]]]
+"""Per child, in order: whether it comes again, which tick, and the event's kind, or "" """
+
+
+class Twin:
+    """The middle broker of p1-b1, b1-s1, b1-s2; nothing is remembered that could be looked up."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, str] = {0: ""}
+        self.final = 0
+        self.done = {S1: 0, S2: 0}
+        self.told = {S1: 0, S2: 0}
+        self.asked: dict[int, set[int]] = {S1: set(), S2: set()}
+        self.filters: dict[int, dict[int, str] | None] = {S1: None, S2: None}
+        self.said: Said = {S1: [], S2: []}
+
+    def wants(self, child: int, tick: int) -> bool:
+        kind, wanted = self.known[tick], self.filters[child]
+        return bool(kind) and (wanted is None or kind in wanted.values())
+
+    def hears(self, final: int, start: int, end: int, kinds: dict[int, str], again: bool) -> None:
+        self._finish(final)
+        for child in (S1, S2):
+            self._tell_again(child, {tick for tick in self.asked[child] if tick <= self.final})
+        for tick in range(start, end):
+            self.known.setdefault(tick, kinds.get(tick, ""))
+        for child in (S1, S2):
+            if not again:
+                self._forward(child, end, kinds)
+            self._tell_again(child, self.asked[child] & {*range(start, end)})
+        self.settle()
+
+    def _forward(self, child: int, end: int, kinds: dict[int, str]) -> None:
+        after = max(self.done[child], self.final)
+        ticks = [tick for tick in kinds if tick > after and self.wants(child, tick)]
+        if not ticks:
+            return
+        start = ticks[0]
+        while start - 1 > self.final and start - 1 in self.known:
+            is_old = self.told[child] <= ticks[0] and start - 1 < self.told[child]
+            if is_old or self.wants(child, start - 1):
+                break
+            start -= 1
+        for tick in range(start, end):
+            self.said[child].append((False, tick, self.known[tick] if tick in ticks else ""))
+        self.told[child] = max(self.told[child], end)
+        self.asked[child] -= {*range(start, end)}
+
+    def _tell_again(self, child: int, ticks: set[int]) -> None:
+        for tick in sorted(ticks):
+            kind = self.known[tick] if self.wants(child, tick) else ""
+            self.said[child].append((True, tick, kind))
+        self.asked[child] -= ticks
+
+    def is_asked(self, child: int, start: int, end: int) -> None:
+        ticks = {*range(start, end)}
+        self._tell_again(child, ticks & self.known.keys())
+        self.asked[child] |= ticks - self.known.keys()
+
+    def is_done(self, child: int, through: int) -> None:
+        self.asked[child] = {tick for tick in self.asked[child] if tick > through}
+        self.done[child] = max(self.done[child], through)
+        self.settle()
+
+    def settle(self) -> None:
+        for child in (S1, S2):
+            done = max(self.done[child], self.final)
+            while done + 1 in self.known and not self.wants(child, done + 1):
+                done += 1
+            self.done[child] = done
+        self._finish(min(self.done.values()))
+        for child in (S1, S2):
+            self.asked[child] = {tick for tick in self.asked[child] if tick > self.final}
+
+    def _finish(self, through: int) -> None:
+        self.final = max(self.final, through)
+        self.known.update(dict.fromkeys(range(self.final + 1), ""))
+
+
+def ticks_told(messages: Sequence[Any]) -> Iterator[tuple[bool, int, str]]:
+    """What messages say, tick by tick."""
+    for message in messages:
+        if type(message) is Silent:
+            assert message.again
+            yield from (
+                (True, tick, "") for low, high in message.ranges for tick in range(low, high)
+            )
+        elif type(message) is Events:
+            run = message.run
+            blobs = [run.attribute_table[place] for place in run.attribute_index]
+            kinds = {tick: chr(blob[-1]) for tick, blob in zip(run.sequences, blobs, strict=True)}
+            for tick in range(message.start, message.end):
+                yield message.again, tick, kinds.get(tick, "")
+
+
+def run_of(kinds: dict[int, str]) -> PublicationRun:
+    """Events of these kinds at these ticks."""
+    run = run_at([*kinds])
+    used = sorted({*kinds.values()})
+    return PublicationRun(
+        run.source,
+        run.sequences,
+        tuple(encode_attributes({"kind": kind}) for kind in used),
+        bytes(used.index(kind) for kind in kinds.values()),
+        run.payload_lengths,
+        run.payload,
+        run.origins,
+    )
+
+
+class Pair:
+    """A broker and its twin, to which the same happens."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.one = One(B1, filters=True)
+        self.twin = Twin()
+        self.truth = {tick: random.choice(["", "", *KINDS]) for tick in range(1, TICKS + 1)}
+        self.next = 1
+        self.numbers = {S1: 1, S2: 1}
+
+    def goes_on(self) -> None:
+        """Something happens, and both have said the same."""
+        happens = [self.comes, self.comes, self.comes_again, self.asks, self.acks, self.changes]
+        self.random.choice(happens)()
+        for child in (S1, S2):
+            told = [*ticks_told(self.one.tells(child, object))]
+            said, self.twin.said[child] = self.twin.said[child], []
+            # Of answers silence comes last.
+            assert sorted(told) == sorted(said), f"to {child}: {told}, not {said}"
+
+    def _hears(self, start: int, end: int, *, again: bool) -> None:
+        kinds = {tick: self.truth[tick] for tick in range(start, end) if self.truth[tick]}
+        final = self.random.randrange(min(self.twin.final + 4, self.next))
+        if kinds:
+            run = run_of(kinds)
+            self.one.hears(P1, Events(final, start, end, again, True, EVERYWHERE, run))
+        elif again:
+            self.one.hears(P1, Silent(STREAM, final, ((start, end),)))
+        else:
+            return
+        self.twin.hears(final, start, end, kinds, again)
+
+    def comes(self) -> None:
+        """Something new, where what is before it may be lost."""
+        start = self.next + self.random.choice([0, 0, 0, 3])
+        end = start + self.random.randint(1, 5)
+        if end <= TICKS:
+            self.next = end
+            self._hears(start, end, again=False)
+
+    def _range(self) -> tuple[int, int]:
+        start = self.random.randrange(1, self.next + 1)
+        return start, start + self.random.randint(1, 8)
+
+    def comes_again(self) -> None:
+        """An answer to somebody's question."""
+        start, end = self._range()
+        if end <= self.next:
+            self._hears(start, end, again=True)
+
+    def asks(self) -> None:
+        child, (start, end) = self.random.choice([S1, S2]), self._range()
+        self.one.hears(child, Nack(STREAM, ((start, end),)))
+        self.twin.is_asked(child, start, end)
+
+    def acks(self) -> None:
+        child = self.random.choice([S1, S2])
+        known = [tick for tick in range(self.next) if tick in self.twin.known]
+        through = self.random.choice(known)
+        self.one.hears(child, Done(child, ((STREAM, through),)))
+        self.twin.is_done(child, through)
+
+    def changes(self) -> None:
+        """One wants more, or less, or something that is not known yet, or is told now."""
+        child = self.random.choice([S1, S2])
+        wanted = self.twin.filters[child]
+        self.numbers[child] += 1
+        version = FilterVersion(child, 1, self.numbers[child])
+        kind = self.random.choice(KINDS)
+        how = self.random.randrange(4)
+        if how == 0 and wanted is not None:
+            self.one.hears(child, FilterVersions((version,), ()))
+            self.twin.filters[child] = None
+        elif how == 1 and wanted:
+            number = self.random.choice([*wanted])
+            self.one.hears(child, FilterChange(version, (), (number,)))
+            del wanted[number]
+        elif wanted is not None:
+            self.one.hears(child, FilterChange(version, (_named(version.number, kind),), ()))
+            wanted[version.number] = kind
+        else:
+            self.one.hears(child, FilterSet(version, (_named(version.number, kind),), True))
+            self.twin.filters[child] = {version.number: kind}
+        self.twin.settle()
+
+
+def _named(number: int, kind: str) -> Named:
+    return Named(number, parse_predicate(f"kind = '{kind}'"))
+
+
+def go_all() -> None:
+    for seed in range(150):
+        go(seed)
+
+
+def go(seed: int) -> None:
+    pair = Pair(Random(seed))
+    for step in range(40):
+        try:
+            pair.goes_on()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, step {step}: {error}") from None
+
+
+def test_a_child_is_told_what_looking_at_each_tick_by_itself_says() -> None:
+    go_all()
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "unknown-filter-is-false",
+        "silence-over-what-is-wanted",
+        "done-with-what-is-wanted",
+        "bracket-ends-at-what-nobody-wants",
+        "acks-wait-for-what-nobody-wants",
+        "M11-answers-for-everybody",
+    ],
+)
+def test_the_twin_says_something_else_where_a_rule_of_filters_is_left_out(bug: str) -> None:
+    with planted([MUTANTS[bug]]), pytest.raises(AssertionError, match="seed"):
+        go_all()
