@@ -329,10 +329,12 @@ BUGS: Final = (
     _bug(
         "asks-what-it-has-just-asked",
         "stream.py",
-        (
-            "fresh = [gap for start, end in ranges for gap in self.asked.gaps(start, end)]",
-            "fresh = [*ranges]",
-        ),
+        ("for gap in self.asked.gaps(start, end):", "for gap in [(start, end)]:"),
+    ),
+    _bug(
+        "asks-what-it-is-just-asking",
+        "stream.py",
+        ("self.asked.add(*gap)\n", "pass\n"),
     ),
     _bug(
         "asks-for-a-tick-more",

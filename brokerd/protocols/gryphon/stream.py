@@ -155,15 +155,17 @@ class Stream:
         self.curious.pop(peer, None)
 
     def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
-        """What of these ranges was not asked for lately, and is from now on.
+        """What of these ranges was not asked for lately, and is from now on; nothing of it twice.
 
         Paper: [GD02] §3.1 (consolidation and forgetting of curiosity).
         """
         self.forget_asked(now_ns)
-        fresh = [gap for start, end in ranges for gap in self.asked.gaps(start, end)]
-        for start, end in fresh:
-            self.asked.add(start, end)
-            self._asked_until.append((start, end, until_ns))
+        fresh: list[Range] = []
+        for start, end in ranges:
+            for gap in self.asked.gaps(start, end):
+                self.asked.add(*gap)
+                self._asked_until.append((*gap, until_ns))
+                fresh.append(gap)
         return fresh
 
     def forget_asked(self, now_ns: Instant) -> Instant | None:

@@ -140,6 +140,19 @@ def test_of_overlapping_questions_only_the_new_part_is_passed_on() -> None:
     assert [m.ranges for m in broker.tells(P1, Nack)] == [((10, 20),), ((20, 30),)]
 
 
+def asked_for_twice_in_one_question() -> None:
+    one = One(B1)
+    one.hears(S1, Nack(STREAM, ((12, 20), (15, 25), (13, 18), (30, 31))))
+    (asked,) = one.tells(P1, Nack)
+    assert asked.ranges == ((12, 20), (20, 25), (30, 31))
+
+
+def test_a_question_whose_ranges_overlap_is_passed_on_without_that() -> None:
+    asked_for_twice_in_one_question()
+    with planted([MUTANTS["asks-what-it-is-just-asking"]]), pytest.raises(AssertionError):
+        asked_for_twice_in_one_question()
+
+
 def test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for() -> None:
     """s1 asks for silence beside two events, s2 for nothing."""
     broker = One(B1)
