@@ -9,13 +9,16 @@ import pytest
 
 from brokerd.config import SECOND_NS
 from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.checks.filter_marks import filter_marks
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, paper_cells
+from tests.helpers.stream_runs import run_at
 from tests.protocols.gryphon.test_restarts import ClockAt
 
 
@@ -187,6 +190,12 @@ def test_a_broker_that_keeps_what_others_are_done_with_asks(
     story()
     with planted([MUTANTS[bug]]), pytest.raises(AssertionError):
         story()
+
+
+def test_what_comes_of_a_session_that_is_over_is_no_mark() -> None:
+    story = Story()
+    late = Events(0, 1, 9, False, True, EVERYWHERE, run_at((3, 6)))
+    assert not [*filter_marks(story.cluster.broker("b1").broker, MessageReceived(0, 99, late), ())]
 
 
 # ---------------------------------------------------------------- subscriptions that come and go

@@ -56,10 +56,13 @@ def _is_behind(row: Sequence[Sequence[int]]) -> bool:
 
 
 def _holds_back(core: Gryphon, message: object) -> bool:
-    """Whether events that come for the first time are not wanted by some cell below."""
+    """Whether events that come for the first time are not wanted by some cell below.
+
+    Of a session that is over nothing need be known.
+    """
     if type(message) is not Events or message.again:
         return False
-    stream = next(each for each in core.streams() if each.identity == message.run.source)
+    streams = [each for each in core.streams() if each.identity == message.run.source]
     selection = core.filters.select(message.run)
-    wanted = [selection.wanted(cell) for cell in stream.children]
+    wanted = [selection.wanted(cell) for stream in streams for cell in stream.children]
     return any(part is None or len(part) < len(message.run) for part in wanted)
