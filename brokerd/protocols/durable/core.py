@@ -13,11 +13,12 @@ from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.hosting import SILENCE, DurableClients, Surroundings
+from brokerd.protocols.durable.hosting import DurableClients, Surroundings
 from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
+from brokerd.protocols.durable.silence import SILENCE
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
@@ -55,6 +56,7 @@ class Durable(Gryphon):
             self._relay.stream,
             self._relay.links,
             clients.on_found,
+            clients.on_beyond,
             lambda stream: self._retention.lost_origins(stream),
         )
         self._retention = Retention(
@@ -170,7 +172,7 @@ class Durable(Gryphon):
     def _on_due(self, purpose: str, whose: object) -> None:
         due = {
             COMMIT: self._durable.commit,
-            SILENCE: self._durable.say_silence,
+            SILENCE: self._durable.silence.say,
             FETCHES: self._fetching.due,
             RELEASE: self._release.due,
             RETAINED: self._retention.due,

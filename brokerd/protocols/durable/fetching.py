@@ -15,7 +15,14 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost, ranges_of
 from brokerd.protocols.durable.fetched_events import FetchedEvents
-from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched, Origins
+from brokerd.protocols.durable.messages import (
+    Beyond,
+    Fetch,
+    Fetched,
+    NothingFetched,
+    Origins,
+    clipped,
+)
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.links import Links
@@ -40,6 +47,7 @@ class Fetching:
         streams: what is known of a stream here.
         links: whom to ask.
         on_found: takes what this broker has asked for.
+        on_beyond: told of what of that is behind the end of its stream.
         lost_origins: of a stream of a pubend of this broker, what of which sources is lost.
     """
 
@@ -54,6 +62,7 @@ class Fetching:
         streams: Callable[[StreamId], Stream],
         links: Links,
         on_found: Found,
+        on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
         lost_origins: Callable[[Stream], Origins],
     ) -> None:
         self._machine = machine
@@ -65,6 +74,7 @@ class Fetching:
         self._streams = streams
         self._links = links
         self._on_found = on_found
+        self._on_beyond = on_beyond
         self._lost_origins = lost_origins
         self._wanted: dict[StreamId, Stream] = {}
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
@@ -75,10 +85,11 @@ class Fetching:
             Fetch: self._on_fetch,
             Fetched: self._on_fetched,
             NothingFetched: self._on_nothing_fetched,
+            Beyond: self._on_beyond_of,
         }
 
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
-        """Have these ranges found; they all have been known here."""
+        """Have these ranges found; all have been known here, or to who says that it has them."""
         self._want(self._broker, identity, ranges)
 
     def forget(self, identity: StreamId, through: int) -> None:
@@ -139,6 +150,11 @@ class Fetching:
     ) -> None:
         """All that is kept, and that nothing else is."""
         stream = self._streams(identity)
+        highest = stream.knowledge.highest
+        if beyond := clipped(ranges, highest + 1, ranges[-1][1]):
+            self._say_beyond(peer, identity, highest, beyond)
+        if not (ranges := clipped(ranges, 0, highest + 1)):
+            return
         parts = [
             part
             for start, end in ranges
@@ -172,10 +188,6 @@ class Fetching:
         if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
             raise RemoteProtocolError(peer, f"{identity} does not go there")
         _check(peer, ranges)
-        highest = self._streams(identity).knowledge.highest
-        if self._routes.of(identity)[0] is None and ranges[-1][1] - 1 > highest:
-            what = f"asks for {ranges[-1]} of {identity}, which ends at {highest}"
-            raise RemoteProtocolError(peer, what)
         self._counters["nacks_received"] += 1
         self._want(peer, identity, ranges)
 
@@ -199,26 +211,47 @@ class Fetching:
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
+        if run is not None and identity in self._wanted:
+            self._lately.add(run)
+        for asker, theirs in self._who_asked(peer, identity, ranges):
+            parts = [part_of(run, *each) for each in theirs] if run is not None else []
+            found = [part for part in parts if part is not None]
+            self._answer(asker, identity, lost, theirs, merge_runs(found) if found else None)
+
+    def _on_beyond_of(self, peer: BrokerNumber, message: Beyond) -> None:
+        for asker, theirs in self._who_asked(peer, message.stream, message.ranges):
+            self._say_beyond(asker, message.stream, message.highest, theirs)
+
+    def _say_beyond(
+        self, peer: BrokerNumber, identity: StreamId, highest: int, ranges: Sequence[Range]
+    ) -> None:
+        if peer == self._broker:
+            self._on_beyond(identity, highest, ranges)
+        else:
+            self._machine.send(peer, Beyond(identity, highest, tuple(ranges)))
+
+    def _who_asked(
+        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
+    ) -> list[tuple[BrokerNumber, list[Range]]]:
+        """Who waits for what of these ranges, and does so no more: here is the answer."""
         if self._routes.upstream(peer, identity) != self._routes.cell_of(peer):
             raise RemoteProtocolError(peer, f"{identity} does not come from there")
         _check(peer, ranges)
         stream = self._wanted.get(identity)
         if stream is None:
-            return
-        if run is not None:
-            self._lately.add(run)
+            return []
         for start, end in ranges:
             stream.answered(start, end)
+        waiting = []
         for asker in list(stream.curious):
             theirs = [each for low, high in ranges for each in stream.wanted(asker, low, high)]
             for start, end in theirs:
                 stream.satisfy(asker, start, end)
             if theirs:
-                parts = [part_of(run, *each) for each in theirs] if run is not None else []
-                found = [part for part in parts if part is not None]
-                self._answer(asker, identity, lost, theirs, merge_runs(found) if found else None)
-        if not stream.curious and self._wanted.get(identity) is stream:
+                waiting.append((asker, theirs))
+        if not stream.curious:
             del self._wanted[identity]
+        return waiting
 
     def _answer(
         self,

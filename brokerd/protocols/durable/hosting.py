@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerd.model.client_messages import Connect, Silence, Subscribe, Subscribed
+from brokerd.model.client_messages import Connect, Subscribe, Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
@@ -18,6 +18,8 @@ from brokerd.protocols.durable.commits import CommitCycle
 from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN, HostedStream, key_of
 from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.silence import Silences
+from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.stream import Stream
@@ -35,8 +37,6 @@ from brokerd.protocols.parts.selection import RunSelection, match_run
 
 ACKNOWLEDGED: Final = "acknowledged"
 """Per subscription and stream, the tick up to which its client has acknowledged everything."""
-
-SILENCE: Final = "silence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,15 @@ class DurableClients(Clients):
             surroundings.fetch,
             self.catchup_watch,
         )
+        self.silence = Silences(
+            self._machine,
+            self._timers,
+            parameters.silence_interval_ns,
+            self._hosted,
+            self._all,
+            self._outlets,
+        )
+        self._tokens = PresentedTokens(self._machine, self._hosted, surroundings.fetch)
         self._commits = CommitCycle(
             self._disk,
             self._timers,
@@ -242,31 +251,7 @@ class DurableClients(Clients):
         if hosted.position > hosted.seen and self._all:
             hosted.seen = hosted.position
             self._commits.soon()
-            self._say_silence_later()
-
-    def _say_silence_later(self) -> None:
-        if (SILENCE, None) not in self._timers:
-            due_ns = self._machine.now_ns + self._parameters.silence_interval_ns
-            self._timers.set((SILENCE, None), due_ns)
-
-    def say_silence(self) -> None:
-        """Tell clients how far streams have come without anything for them.
-
-        Paper: [DS03] §4.1 (silence messages).
-        """
-        is_behind = False
-        for local in self._all.values():
-            for lane in local.lanes.values() if local.is_attached else ():
-                position = self._hosted[lane.stream].position
-                if lane.acknowledged >= position:
-                    continue
-                is_behind = True
-                if lane.mode is Mode.LIVE and not lane.out:
-                    first = lane.acknowledged + 1
-                    silence = Silence((local.number,), lane.stream, first, position)
-                    self._outlets.say(lane, position, silence)
-        if is_behind:
-            self._say_silence_later()
+            self.silence.soon()
 
     # ------------------------------------------------------------ the commit cycle
 
@@ -346,6 +331,15 @@ class DurableClients(Clients):
         lanes = [each.lane(identity) for each in self._all.values()]
         self._catching_up.take(self._hosted[identity], lanes, lost, ranges, run)
 
+    def on_beyond(
+        self, identity: StreamId, highest: int, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        """Some clients have said that they have what nobody has published."""
+        for local in self._tokens.beyond(self._all.values(), identity, highest, ranges):
+            presented = local.presented
+            self._leave_lanes(local)
+            local.presented = presented
+
     # ------------------------------------------------------------ subscriptions
 
     def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
@@ -394,6 +388,8 @@ class DurableClients(Clients):
         self, local: DurableSubscription, positions: tuple[tuple[StreamId, int], ...]
     ) -> None:
         """The client has asked for a subscription: it goes on from where it says that it is."""
+        if not self._tokens.accept(local):
+            return
         self._machine.send(local.client, Subscribed(local.number, "started", positions))
         if local.is_attached:
             return
@@ -403,7 +399,8 @@ class DurableClients(Clients):
             lane = local.lane(identity)
             had = local.presented.get(identity, lane.acknowledged)
             self._catching_up.begin(hosted, lane, had)
-        self._say_silence_later()
+        self.silence.soon()
+        self._tokens.prove(local)
 
     def _end(
         self,

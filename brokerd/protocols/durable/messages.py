@@ -57,6 +57,15 @@ class NothingFetched:
     origins: Origins = ()
 
 
+@record
+class Beyond:
+    """Down: nobody was told of any tick in these ranges, for the stream ends at `highest`."""
+
+    stream: StreamId
+    highest: int
+    ranges: tuple[Range, ...]
+
+
 def clipped(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
     """What of these ranges lies in [start, end)."""
     cut = [(max(start, low), min(end, high)) for low, high in ranges]
@@ -82,5 +91,6 @@ KINDS: Final = (
     MessageKind(81, Fetch),
     MessageKind(82, Fetched, None, _halves),
     MessageKind(83, NothingFetched),
+    MessageKind(84, Beyond),
 )
 """With the numbers they have on the wire; 80 to 95 are durable's."""

@@ -93,8 +93,13 @@ BUGS: Final = (
     ),
     _bug(
         "silence-said-over-what-is-out",
-        "hosting.py",
-        ("if lane.mode is Mode.LIVE and not lane.out:", "if True:"),
+        "silence.py",
+        ("if lane.mode is Mode.LIVE and not lane.out and lane.floor <= position:", "if True:"),
+    ),
+    _bug(
+        "future-token-is-a-floor",
+        "tokens.py",
+        ("if local.is_attached and lane.floor > self._hosted[lane.stream].position:", "if False:"),
     ),
     _bug(
         "open-matches-forgotten",
@@ -191,7 +196,8 @@ are of that stream; those who catch up ask for so much and no more; whoever wait
 it; who comes no nearer is said; what was out to an old session is acknowledged by
 nobody; what is younger is kept; who was live has time to come back; what somebody live was not told
 of is kept, however old; a gap ends with the last of what is for whom it is told; it is one; it is
-told; its publications are those that are lost.
+told; its publications are those that are lost; nobody has what its pubend
+has not published.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

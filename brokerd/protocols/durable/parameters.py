@@ -61,3 +61,13 @@ class DurableParameters(GryphonParameters):
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+
+    def warnings(self) -> tuple[str, ...]:
+        """See Parameters."""
+        if not self.max_retain_ns:
+            return ()
+        seconds = self.max_retain_ns / SECOND_NS
+        return (
+            f"max_retain_ns = {self.max_retain_ns}: a subscriber that is away for longer than "
+            f"{seconds:g} s is told of a gap in place of what is older.",
+        )

@@ -8,7 +8,7 @@ from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched, Released
+from brokerd.protocols.durable.messages import Beyond, Fetch, Fetched, NothingFetched, Released
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events
 from brokerd.protocols.interface import (
@@ -54,7 +54,8 @@ def relay() -> DeliveryProtocol:
         (2, Fetch(STREAM, ()), "ranges"),
         (2, Fetch(STREAM, ((5, 5),)), "ranges"),
         (2, Fetch(STREAM, ((5, 6), (1, 2))), "ranges"),
-        (2, Fetch(StreamId(1, 0, 0), ((5, 6),)), "which ends at"),
+        (2, Beyond(STREAM, 9, ((11, 12),)), "does not come from there"),
+        (0, Beyond(STREAM, 9, ()), "ranges"),
         (2, Fetch(StreamId(9, 0, 0), ((5, 6),)), "no pubend has the stream"),
         (2, Fetched(0, ((1, 4),), events(3)), "does not come from there"),
         (0, Fetched(0, ((1, 3),), events(3)), "beside"),
@@ -83,6 +84,22 @@ def test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest() -> None
     assert said == [(2, Fetched(0, ((3, 4),), events(3))), (0, Fetch(STREAM, ((4, 5),)))]
     (told,) = core.handle(MessageReceived(0, 10, NothingFetched(STREAM, 2, ((4, 5),))), 0)
     assert (told.peer, told.message) == (2, NothingFetched(STREAM, 2, ((4, 5),)))
+
+
+def test_who_asks_for_what_is_not_there_yet_is_told_where_the_stream_ends() -> None:
+    core = relay()
+    (told,) = core.handle(MessageReceived(2, 12, Fetch(StreamId(1, 0, 0), ((5, 6),))), 0)
+    assert (told.peer, told.message) == (2, Beyond(StreamId(1, 0, 0), 0, ((5, 6),)))
+    (asked, *_) = core.handle(MessageReceived(2, 12, Fetch(STREAM, ((11, 12),))), 0)
+    assert (asked.peer, asked.message) == (0, Fetch(STREAM, ((11, 12),)))
+    (told,) = core.handle(MessageReceived(0, 10, Beyond(STREAM, 9, ((11, 12),))), 0)
+    assert (told.peer, told.message) == (2, Beyond(STREAM, 9, ((11, 12),)))
+
+
+def test_people_are_told_what_early_release_costs() -> None:
+    assert DurableParameters().warnings() == ()
+    (warning,) = DurableParameters(max_retain_ns=2_500_000_000).warnings()
+    assert "away for longer than 2.5 s" in warning
 
 
 def test_cells_of_several_brokers_and_total_order_are_refused() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from brokerd.protocols.durable.messages import Fetch, Fetched, NothingFetched, Released
+from brokerd.protocols.durable.messages import Beyond, Fetch, Fetched, NothingFetched, Released
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 
 
@@ -21,6 +21,8 @@ class DurableWording(GryphonWording):
                 ticks = ",".join(self.tick(run.source, tick) for tick in run.sequences)
                 within = self.listed(run.source, ranges)
                 return f"fetched {self.stream(run.source)} {within} at {ticks}"
+            case Beyond(stream=stream, ranges=ranges):
+                return f"beyond {self.stream(stream)} {self.listed(stream, ranges)}"
             case NothingFetched(stream=stream, ranges=ranges):
                 return f"nothing fetched {self.stream(stream)} {self.listed(stream, ranges)}"
         return super().message(message)

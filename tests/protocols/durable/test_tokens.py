@@ -1,0 +1,76 @@
+"""Tokens that no pubend has given: refused, and nothing is missed for it.
+
+Paper: [DS03] §2 (checkpoint tokens).
+"""
+
+import pytest
+
+from brokerd.model.identity import StreamId
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.mutants import MUTANTS
+from tests.helpers.durable_stories import DurableStory, fails
+
+FAR = 1 << 60
+
+
+def back_with(story: DurableStory, subscription, link, token: dict) -> None:
+    """A client comes back with this token."""
+    taken = story.taken(subscription)
+    taken.clear()
+    taken.update(token)
+    subscription.client.on_refused = lambda refused: None
+    link.heal()
+    story.cluster.run_for(4)
+
+
+def of_the_future() -> bool:
+    """Whether a token of the future is refused, and the right one gets all that came since."""
+    story = DurableStory()
+    subscription = story.subscriber("s1", "kind = 'a'")
+    sent = story.publish(3)
+    link, right = story.away(subscription), dict(story.taken(subscription))
+    back_with(story, subscription, link, dict.fromkeys(right, FAR))
+    sent += story.publish(3)
+    refused = [each.reason for each in subscription.client.refused]
+    back_with(story, subscription, story.away(subscription), right)
+    story.settle()
+    told = [each for each in refused if f"tick {FAR}" in each and "ends at" in each]
+    return subscription.received == sent and bool(told) and told == refused
+
+
+def test_a_token_of_the_future_is_refused() -> None:
+    assert of_the_future()
+
+
+def test_a_token_that_its_pubend_has_given_is_good_although_its_broker_has_crashed() -> None:
+    story = DurableStory(commit_interval_ns=10**10)
+    subscription = story.subscriber()
+    sent = story.publish(3)
+    link = story.cluster.link("b1", "s1").cut()
+    story.cluster.broker("s1").restart()
+    story.cluster.run_for(4)
+    link.heal()
+    sent += story.publish(3)
+    story.settle(30)
+    assert subscription.received == sent
+    assert subscription.client.refused == []
+
+
+@pytest.mark.parametrize("stream, tick", [(StreamId(9, 0, 0), 5), (StreamId(0, 9, 0), 5)])
+def test_a_token_of_a_pubend_that_is_gone_is_refused(stream, tick) -> None:
+    story = DurableStory()
+    subscription = story.subscriber()
+    sent = story.publish(2)
+    link, right = story.away(subscription), dict(story.taken(subscription))
+    back_with(story, subscription, link, {**right, (subscription.number, stream): tick})
+    (refused,) = subscription.client.refused
+    assert f"of {tuple(stream)}, a pubend that is not there" in refused.reason
+    sent += story.publish(2)
+    back_with(story, subscription, story.away(subscription), right)
+    story.settle()
+    assert subscription.received == sent
+
+
+def test_a_bug_that_believes_tokens_is_seen() -> None:
+    with planted([MUTANTS["future-token-is-a-floor"]]):
+        assert fails(of_the_future)
