@@ -239,6 +239,27 @@ LAYERS = (
         third_party=frozenset({"cbor2"}),
     ),
     Layer(
+        "brokerd.client.callbacks",
+        "it only says what applications are told",
+        ours=(*_BASE, *_CLIENT_CORE, "brokerd.model"),
+    ),
+    Layer(
+        "brokerd.client.beginning",
+        "what a client begins with is decided without dialling",
+        ours=(
+            *_BASE,
+            *_CLIENT_CORE,
+            "brokerd.client.kept",
+            "brokerd.client.store",
+            "brokerd.client.tokens",
+        ),
+    ),
+    Layer(
+        "brokerd.client.moving",
+        "it only says what lines do when a client moves",
+        ours=(*_BASE, *_CLIENT_CORE, "brokerd.client.callbacks", "brokerd.client.line"),
+    ),
+    Layer(
         "brokerd.client.transactions",
         "it only joins what has come with what the application commits",
         ours=(

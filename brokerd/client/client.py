@@ -9,18 +9,19 @@ good without leaving anything behind. It takes a list of brokers, and a store to
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
 
+from brokerd.client.beginning import core_of, resumed_core
 from brokerd.client.brokers import Brokers
+from brokerd.client.callbacks import Callbacks as Callbacks
+from brokerd.client.callbacks import ClientError as ClientError
 from brokerd.client.core import ClientCore
 from brokerd.client.events import (
     Attached,
     ClientEvent,
     Detached,
-    GapAnnounced,
     PublicationsDone,
     RequestRefused,
     SubscriptionAnswered,
@@ -29,16 +30,17 @@ from brokerd.client.events import (
 from brokerd.client.gate import Gate
 from brokerd.client.inbox import Arrival, Inbox
 from brokerd.client.keeper import Keeper
-from brokerd.client.kept import read_kept, write_token
+from brokerd.client.kept import write_token
 from brokerd.client.line import Line
+from brokerd.client.moving import abandon, hand_over, wait_attached
 from brokerd.client.singles import PublicationIterator
 from brokerd.client.store import Store
 from brokerd.client.subscription import Subscription
-from brokerd.client.tokens import Tokens, read_checkpoint_token
+from brokerd.client.tokens import Tokens
 from brokerd.client.transactions import DurableSubscription
 from brokerd.config import SessionParameters, TlsFiles
-from brokerd.errors import BrokerError, ConfigError
-from brokerd.model.client_messages import Deliveries, Notice
+from brokerd.errors import ConfigError
+from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
@@ -52,41 +54,6 @@ from brokerd.wire.attributes import encode_attributes
 WINDOW_PUBLICATIONS: Final = 65_536
 
 _CHECKPOINT_EVERY: Final = 64
-
-
-class ClientError(BrokerError):
-    """The client cannot go on: refused, superseded by another of its name, or at odds."""
-
-
-def _nothing(*_: Any) -> None:
-    pass
-
-
-@dataclass(slots=True)
-class Callbacks:
-    """Called at once and in order while the client works; they must return quickly.
-
-    Attributes:
-        on_acknowledged: (first, last): all publications in this range are done, once each.
-        on_withheld: publications the duplicate check kept from the application.
-        on_notice: matching publications that a partition keeps from a subscription, in order
-            with what `receive` returns; the source is heard later, from some publication on.
-        on_gap: matching publications that a subscription does not get, now or ever, and why; in
-            order with what `receive` returns.
-        on_session: (what, details): "attached" with source and broker_incarnation, "lost" with
-            a reason, "failed" with why an attempt came to nothing and at which address, "moved"
-            with the address of the new broker and the new source, in place of "attached".
-        on_subscription: (number, state).
-        on_refused: (request, number, reason): the broker will not do this.
-    """
-
-    on_acknowledged: Callable[[int, int], None] = _nothing
-    on_withheld: Callable[[Deliveries], None] = _nothing
-    on_notice: Callable[[Notice], None] = _nothing
-    on_gap: Callable[[GapAnnounced], None] = _nothing
-    on_session: Callable[[str, Mapping[str, Any]], None] = _nothing
-    on_subscription: Callable[[int, str], None] = _nothing
-    on_refused: Callable[[str, int, str], None] = _nothing
 
 
 @asynccontextmanager
@@ -178,9 +145,9 @@ async def connect(
         raise ConfigError(f"client {name}: a store, and tokens: one of them says where it was")
     generation = 0
     if tokens is not None:
-        core, generation = _resumed(name, publishes, deployment_id, tokens)
+        core, generation = resumed_core(name, publishes, deployment_id, tokens)
     else:
-        core = _core_of(name, publishes, incarnation, deployment_id, store, automatic_commit)
+        core = core_of(name, publishes, incarnation, deployment_id, store, automatic_commit)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         client = Client(
@@ -198,41 +165,6 @@ async def connect(
         raise client.store_failure
     if failure is not None:
         raise failure
-
-
-def _core_of(
-    name: str,
-    publishes: bool,
-    incarnation: int,
-    deployment_id: str,
-    store: Store | None,
-    automatic_commit: bool,
-) -> ClientCore:
-    """The client that was here before, or a new one."""
-    content = store.load() if store is not None else None
-    if content is None:
-        return ClientCore(
-            name,
-            publishes=publishes,
-            incarnation=incarnation,
-            keeps_state=store is not None,
-            commits_by_itself=automatic_commit,
-        )
-    state = read_kept(content, str(store), name, deployment_id, publishes=publishes)
-    return ClientCore.restarted(state, commits_by_itself=automatic_commit)
-
-
-def _resumed(
-    name: str, publishes: bool, deployment_id: str, tokens: Tokens
-) -> tuple[ClientCore, int]:
-    """The client that a token is of, or a new one, and the generation of its tokens."""
-    generation, token = tokens.take_over(name)
-    if not token:
-        core = ClientCore(name, publishes=publishes, incarnation=generation, in_transactions=True)
-        return core, generation
-    read = read_checkpoint_token(token, name, deployment_id)
-    state = read.to_state(generation, publishes)
-    return ClientCore.restarted(state, in_transactions=True), generation
 
 
 class Client:
@@ -665,10 +597,10 @@ class Client:
             brokers = old.brokers.beginning_with(address)
             brokers.pinned = True
             new = self._new_line(old.core.successor(), brokers)
-            await self._wait_attached(new)
+            await wait_attached(new, self._wait_changed)
             for number in new.core.subscriptions:
                 await self._wait_started(new, number)
-            await self._hand_over(old)
+            await hand_over(old, lambda: old in self._detached, self._wait_changed)
         except BaseException:
             with trio.CancelScope(shield=True):
                 if new is not None and old.core.is_detaching:
@@ -676,34 +608,9 @@ class Client:
                 else:
                     self._busy = ""
                     old.brokers.pinned = False
-                    await self._abandon(new)
+                    await abandon(new)
             raise
         await self._settle_at(new, old)
-
-    async def _hand_over(self, old: Line) -> None:
-        """Have the old broker deliver what was published before now, and end there.
-
-        The last is started when every source has confirmed it, behind all that went before.
-        """
-        if not _is_attached(old):
-            return
-        if old.core.subscriptions:
-            mark = old.core.mark()
-            old.nudge()
-            try:
-                while old.states.get(mark) != "started":
-                    if mark in old.refusals:
-                        raise ClientError(f"client {self.name}: {old.refusals.pop(mark)}")
-                    await self._wait_changed()
-                    if not _is_attached(old):
-                        return
-            except BaseException:
-                old.core.unsubscribe(mark)
-                raise
-        old.core.detach(drain=True)
-        old.nudge()
-        while old not in self._detached and _is_attached(old):
-            await self._wait_changed()
 
     async def _settle_at(self, new: Line, old: Line) -> None:
         """Leave the old broker and give on what the new one has sent."""
@@ -718,21 +625,6 @@ class Client:
         self.happened(new, new.core.take_over(old.core))
         new.nudge()
         self._announce()
-
-    async def _abandon(self, line: Line | None) -> None:
-        """Take back what was begun at a broker that is not moved to."""
-        if line is None:
-            return
-        if line.core.attached:
-            line.core.detach(drain=False)
-        await line.leave()
-        line.scope.cancel()
-
-    async def _wait_attached(self, line: Line) -> None:
-        while not line.core.attached:
-            if line.failure is not None:
-                raise ClientError(f"client {self.name}: {line.failure}")
-            await self._wait_changed()
 
     # ------------------------------------------------------------ what lines tell
 
@@ -826,7 +718,3 @@ class Client:
     def _check_alive(self) -> None:
         if self._line.failure is not None:
             raise ClientError(f"client {self.name}: {self._line.failure}")
-
-
-def _is_attached(line: Line) -> bool:
-    return line.core.attached

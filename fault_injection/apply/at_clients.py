@@ -119,6 +119,7 @@ class ClientFaults:
             return None
         if fault.verb == CRASH:
             evidence["crashes"] = row["crashes"]
+            return self._timed(evidence, max(row["t_attached_ns"], row["t_healed_ns"]))
         return self._timed(evidence, row["t_attached_ns"])
 
     async def _ask(self, fault: Fault, command: str, **arguments: Any) -> dict[str, Any]:

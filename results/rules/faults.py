@@ -11,15 +11,7 @@ from results.rules.terms import NEVER_NS
 SpanKind = Literal["held", "down", "back", "limited"]
 
 
-LIMITING_VERBS = (
-    "delay",
-    "bandwidth",
-    "disk-full",
-    "slow-fsync",
-    "client-slow",
-    "client-crash",
-    ROAM,
-)
+LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync", "client-slow", ROAM)
 
 
 @dataclass(frozen=True)
