@@ -45,6 +45,9 @@ class FilterTable:
 
     Args:
         is_on: otherwise everything passes everywhere.
+
+    Attributes:
+        changes: how often any of them has changed.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class FilterTable:
         is_on: bool,
     ) -> None:
         self.is_on = is_on
+        self.changes = 0
         self._broker = broker
         self._towards = {host: routes.towards(host) for host in routes.hosts}
         self._filters = {host: _Filter(FilterVersion(host, 0, 0)) for host in routes.hosts}
@@ -125,6 +129,7 @@ class FilterTable:
             self._index.remove((broker, number))
 
     def _changed(self) -> None:
+        self.changes += 1
         self.memo.forget()
         self._open = self._find_open()
 

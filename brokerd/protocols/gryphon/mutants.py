@@ -282,6 +282,11 @@ BUGS: Final = (
         ("self.below.skip_unwanted(stream)", "()"),
     ),
     _bug(
+        "waits-for-what-is-not-wanted-any-more",
+        "filters.py",
+        ("self.changes += 1\n", "pass\n"),
+    ),
+    _bug(
         "kept-beside-although-unwanted",
         "relay.py",
         (

@@ -124,13 +124,18 @@ class Ostreams:
         events = stream.knowledge.events
         for cell in stream.children if self._filters.is_on else ():
             done = stream.done_by(cell)
+            first = events.after(done)
+            # Else the same event would be matched anew with each one that comes behind it.
+            if first == done + 1 and stream.waits_for.get(cell) == (first, self._filters.changes):
+                continue
             through = stream.knowledge.horizon(done)
             if through > done:
                 wanted = self._filters.first_wanted(events, cell, done)
                 through = through if wanted is None else min(through, wanted - 1)
                 stream.note_done(cell, through)
-                skipped = events.after(done)
-                if skipped is not None and skipped <= through:
+                if wanted is not None:
+                    stream.waits_for[cell] = wanted, self._filters.changes
+                if first is not None and first <= through:
                     yield cell
 
     def answer_wanted(self, stream: Stream, start: int, end: int) -> None:

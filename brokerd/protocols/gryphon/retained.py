@@ -105,8 +105,13 @@ class RetainedEvents:
 
     def after(self, tick: int) -> int | None:
         """The tick of the first event behind `tick`; None when there is none."""
-        run = next(self.runs_after(tick), None)
-        return run.sequences[bisect_right(run.sequences, tick)] if run is not None else None
+        place = max(0, bisect_right(self._firsts, tick) - 1)
+        if place < len(self._runs) and self._runs[place].last <= tick:
+            place += 1
+        if place >= len(self._runs):
+            return None
+        run = self._runs[place]
+        return run.first if run.first > tick else run.sequences[bisect_right(run.sequences, tick)]
 
     def runs_after(self, tick: int) -> Iterator[PublicationRun]:
         """The runs with events behind `tick`, lowest first."""

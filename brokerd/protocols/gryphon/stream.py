@@ -27,6 +27,7 @@ class Stream:
         curious: per broker that has asked, what of it is unknown here.
         held: nothing behind this tick becomes final, whoever is done; None: no such bound.
         told: per broker, up to where it was told of events on its present session.
+        waits_for: per cell, an event that it wants, and by which filters; see FilterTable.changes.
         is_expected: somebody above has asked after its events since `overdue` was asked.
     """
 
@@ -46,6 +47,7 @@ class Stream:
         "told",
         "upstream",
         "via",
+        "waits_for",
     )
 
     def __init__(
@@ -65,6 +67,7 @@ class Stream:
         self.knowledge = Knowledge()
         self._has_subend = has_subend
         self._kept = 0
+        self.waits_for: dict[Cell, tuple[int, int]] = {}
         self.is_expected = False
         self.subend = Subend(parameters)
         self._done = dict.fromkeys(children, 0)

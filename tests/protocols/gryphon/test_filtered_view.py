@@ -259,6 +259,7 @@ def test_a_child_is_told_what_looking_at_each_tick_by_itself_says() -> None:
         "bracket-ends-at-what-nobody-wants",
         "acks-wait-for-what-nobody-wants",
         "M11-answers-for-everybody",
+        "waits-for-what-is-not-wanted-any-more",
     ],
 )
 def test_the_twin_says_something_else_where_a_rule_of_filters_is_left_out(bug: str) -> None:
