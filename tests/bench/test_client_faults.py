@@ -126,6 +126,35 @@ def test_what_a_broker_does_not_keep_for_who_is_away_is_missing(folder: Path) ->
     assert finished["online"]["missing"] >= 30
 
 
+def test_a_subscriber_with_a_process_is_killed_and_is_back_with_what_it_has(folder: Path) -> None:
+    """This broker keeps nothing for who is away, so that is missing; nothing comes twice."""
+    broker = FakeBroker(protocol="best_effort")
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker, own_processes=(1,)) as control:
+            await begin(control)
+            await apply(control, "client-crash", "p1-sub-1", down_ms=50)
+            while sum((await see(control))["crashes"].values()) < 2:
+                await trio.sleep(0.05)
+            await control.request("fault_heal", fault_id="f")
+            row = await see(control, attached=True, active=False)
+            assert row["session"] > row["session_before"]
+            with pytest.raises(ControlError, match="is for subscribers that are processes"):
+                await control.request(
+                    "fault_apply", fault_id="g", verb="client-slow", client="p1-sub-1",
+                    lease_ms=LEASE_MS,
+                )  # fmt: skip
+            await control.request("stop")
+            return await control.request("finish")
+
+    finished = trio.run(play)
+    assert finished["problems"] == []
+    assert finished["online"]["missing"] >= 1
+    assert finished["online"]["duplicate"] == 0
+    killed = [row["moment"] for row in lines(folder, "crashes.jsonl")]
+    assert killed[:2] == ["taken", "writing"]
+
+
 def test_a_slow_subscriber_takes_nothing_while_the_other_goes_on(folder: Path) -> None:
     broker = FakeBroker()
 

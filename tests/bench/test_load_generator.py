@@ -46,7 +46,14 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def setting(folder: Path, broker: FakeBroker, *, rate: tuple[int, int], window: int) -> LoadSetting:
+def setting(
+    folder: Path,
+    broker: FakeBroker,
+    *,
+    rate: tuple[int, int],
+    window: int,
+    own_processes: tuple[int, ...] = (),
+) -> LoadSetting:
     clients = {"broker": "p1", "address": broker.address}
     return LoadSetting.from_mapping(
         {
@@ -72,7 +79,7 @@ def setting(folder: Path, broker: FakeBroker, *, rate: tuple[int, int], window: 
             "subscribers": [
                 {
                     "name": f"p1-sub-{n + 1}", "client": f"p1-sub-{n + 1}.x", **clients,
-                    "predicate": predicate,
+                    "predicate": predicate, "own_process": n + 1 in own_processes,
                 }
                 for n, predicate in enumerate(FILTERS)
             ],
@@ -82,13 +89,18 @@ def setting(folder: Path, broker: FakeBroker, *, rate: tuple[int, int], window: 
 
 @asynccontextmanager
 async def running(
-    folder: Path, broker: FakeBroker, *, rate: tuple[int, int] = (400, 1), window: int = 1000
+    folder: Path,
+    broker: FakeBroker,
+    *,
+    rate: tuple[int, int] = (400, 1),
+    window: int = 1000,
+    own_processes: tuple[int, ...] = (),
 ) -> AsyncIterator[ControlClient]:
     """A load generator whose clients are attached and have subscribed."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.serve)
-            told = setting(folder, broker, rate=rate, window=window)
+            told = setting(folder, broker, rate=rate, window=window, own_processes=own_processes)
             nursery.start_soon(LoadGenerator(told).run)
             while not Path(told.control_socket).is_socket():
                 await trio.sleep(0.01)

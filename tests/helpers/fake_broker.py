@@ -58,12 +58,14 @@ class FakeBroker:
         spoil: from what should be delivered to what is.
         acknowledges: whether publishers hear that what they sent is done.
         address: once it serves.
+        protocol: what it says that it runs.
         acknowledged: (client, source, first, last) as subscribers said.
     """
 
     spoil: Callable[[PublicationRun], list[PublicationRun]] = hand_on
     acknowledges: bool = True
     address: str = ""
+    protocol: str = ""
     acknowledged: list[tuple[str, SourceId, int, int]] = field(default_factory=list)
     clients: dict[str, _Client] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class FakeBroker:
                             client = _Client(stream, message.name, number)
                             self.clients[message.name] = client
                             nursery.start_soon(self._write, client)
-                            client.send(_hello(message.session))
+                            client.send(_hello(message.session, self.protocol))
                         else:
                             assert client is not None, f"{message} before Hello"
                             self._take(client, message)
@@ -153,5 +155,5 @@ class FakeBroker:
                     client.send(Deliveries(run.select(positions), (number,)))
 
 
-def _hello(session: int) -> Hello:
-    return Hello(WIRE_VERSION, "", "d1", "", "broker", "p1", 0, 1, session, 0, False, ())
+def _hello(session: int, protocol: str) -> Hello:
+    return Hello(WIRE_VERSION, protocol, "d1", "", "broker", "p1", 0, 1, session, 0, False, ())
