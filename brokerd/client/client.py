@@ -84,7 +84,9 @@ async def connect(
     - all that the client has published is done; from then on it publishes as another source,
       numbered from 1, as after `move`;
     - and it has no subscription that has started, unless the protocol may lose publications
-      anyway: what its broker still has for one, no other broker would deliver.
+      anyway: what its broker still has for one, no other broker would deliver. Where
+      subscriptions go on elsewhere (`Promises.resumes_elsewhere`) the next broker does deliver
+      it, from where the client has come to; and only an end must be confirmed first.
 
     Else it tries its broker until that is back, and nothing is lost or given twice. `move` is for
     those who would rather go on without what an unreachable broker has. A broker of a list has
@@ -94,7 +96,8 @@ async def connect(
         address: of its broker, or of several brokers of one deployment.
         publishes: whether it will publish.
         incarnation: of its publication counter, which starts at 1; up by one each time a
-            process under this name starts counting anew.
+            process under this name starts counting anew. Of two brokers that know a subscription
+            the one that was told the higher has it.
         deployment_id: refuse a broker of another deployment; empty for any.
         window: how many publications may be outstanding before `publish` waits.
         parameters: of sessions; those of the brokers, where their topology file sets any.

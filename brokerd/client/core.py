@@ -420,19 +420,22 @@ class ClientCore:
 
         What was published here and is not done may have been delivered: there it would be given
         a second time. What this broker still has for a subscription that has started would be
-        missing there, unless the protocol loses publications anyway.
+        missing there, unless the protocol loses publications anyway, or has subscriptions go on
+        elsewhere; then only this broker can end one.
         """
         if not self._was_attached:
             return True
         may_lose = self.home is not None and self.home.may_lose
-        would_miss = bool(self._started) and not may_lose
+        goes_on = self.home is not None and self.home.resumes_elsewhere
+        would_miss = bool(self._ending if goes_on else self._started) and not may_lose
         is_busy = self.attached or self._detaching is not None
         return not (is_busy or would_miss or self.outstanding)
 
     def leave(self) -> None:
         """The next session is with another broker; only while `may_leave`.
 
-        What is published from then on belongs to a new source, numbered from 1.
+        What is published from then on belongs to a new source, numbered from 1. Where subscriptions
+        go on elsewhere, the higher `incarnation` says which broker they came to last.
         """
         assert self.may_leave, f"{self.name} has to stay at {self.home}"
         if self._has_connected:

@@ -62,8 +62,14 @@ def home_of(broker: str, deployment: str, protocol: str) -> Home:
     if definition is None:
         return Home(broker, deployment, protocol, may_lose=False)
     promises = definition.promises
-    may_lose, redelivers = not promises.exactly_once, promises.redelivers
-    return Home(broker, deployment, protocol, may_lose, redelivers)
+    return Home(
+        broker,
+        deployment,
+        protocol,
+        may_lose=not promises.exactly_once,
+        redelivers=promises.redelivers,
+        resumes_elsewhere=promises.resumes_elsewhere,
+    )
 
 
 def read_kept(

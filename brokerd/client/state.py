@@ -15,6 +15,7 @@ class Home:
         broker, deployment, protocol: what it calls itself, its deployment and what it runs.
         may_lose: the protocol loses publications when something fails.
         redelivers: it gives again what was not committed when a subscriber started again.
+        resumes_elsewhere: a subscription goes on at other brokers, too, from where it has come to.
     """
 
     broker: str
@@ -22,6 +23,7 @@ class Home:
     protocol: str
     may_lose: bool
     redelivers: bool = False
+    resumes_elsewhere: bool = False
 
 
 Positions = tuple[tuple[StreamId, int], ...]

@@ -81,6 +81,8 @@ class Promises:
         gap_age_ns: what lies in a gap was published so long before that is told, at least.
         redelivers: a subscriber that starts again may get once more, marked as such, what it had
             not committed.
+        resumes_elsewhere: a subscription goes on at whichever broker its client attaches to, where
+            it says how far it has come.
     """
 
     exactly_once: bool
@@ -89,6 +91,7 @@ class Promises:
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0
     redelivers: bool = False
+    resumes_elsewhere: bool = False
 
     def as_mapping(self) -> dict[str, Any]:
         """What deliveries are judged by, for the manifest of a run."""

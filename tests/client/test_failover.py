@@ -264,6 +264,7 @@ def test_a_client_without_an_address_is_refused(addresses: list[str] | str) -> N
 
 HOME = Home("b0", "d", "delta_tree", may_lose=False)
 LOSSY = Home("b0", "d", "best_effort", may_lose=True)
+ANYWHERE = Home("b0", "d", "durable", may_lose=False, resumes_elsewhere=True)
 
 
 def at_home(home: Home, publishes: bool = True) -> ClientCore:
@@ -296,8 +297,8 @@ def test_what_was_published_here_is_done_before_its_publisher_leaves() -> None:
     assert (core.source, core.incarnation, core.publish(b"a", b"y")) == (None, 2, 1)
 
 
-@pytest.mark.parametrize("home, may_leave", [(HOME, False), (LOSSY, True)])
-def test_a_started_subscription_is_left_only_where_something_may_be_lost(
+@pytest.mark.parametrize("home, may_leave", [(HOME, False), (LOSSY, True), (ANYWHERE, True)])
+def test_a_started_subscription_is_left_where_something_may_be_lost_or_it_goes_on_elsewhere(
     home: Home, may_leave: bool
 ) -> None:
     core = at_home(home, publishes=False)
@@ -309,6 +310,27 @@ def test_a_started_subscription_is_left_only_where_something_may_be_lost(
     core.on_message(Subscribed(number, "started"))
     core.on_lost()
     assert core.may_leave is may_leave
+
+
+def test_a_subscription_that_goes_on_elsewhere_says_there_how_far_it_has_come() -> None:
+    core = at_home(ANYWHERE, publishes=False)
+    number = core.subscribe(EVERYTHING)
+    core.on_message(Subscribed(number, "started", ((SourceId(0, 0, 0), 7),)))
+    core.on_lost()
+    core.leave()
+    core.on_established()
+    (connect,) = core.messages_to_send()
+    assert connect.resume == ((number, ((SourceId(0, 0, 0), 7),)),)
+    assert connect.incarnation == 2, "a later stay"
+
+
+def test_the_end_of_a_subscription_is_heard_by_the_broker_that_has_it() -> None:
+    core = at_home(ANYWHERE, publishes=False)
+    number = core.subscribe(EVERYTHING)
+    core.on_message(Subscribed(number, "started"))
+    core.unsubscribe(number)
+    core.on_lost()
+    assert not core.may_leave
 
 
 def test_who_is_leaving_for_good_waits_for_its_broker() -> None:

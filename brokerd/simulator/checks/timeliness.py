@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.protocol_checks import planning_of
-from brokerd.simulator.search.plan import Failing, Moving, Plan
+from brokerd.simulator.search.plan import Failing, Moving, Plan, Reattaching
 from brokerd.simulator.world.broker import DISK_NS
 from brokerd.simulator.world.clients import RECONNECT_NS
 from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
@@ -60,7 +60,7 @@ def bounds_of(plan: Plan) -> Bounds:
     windows = 1 + (plan.publications // window if window else 0)
     window_ns = 2 * message_ns + max(slow, default=0) * MILLISECOND_NS
     everything_ns = gates_ns + windows * window_ns + 2 * brokers * message_ns
-    if any(type(move) is Moving for move in plan.moves):
+    if any(type(move) in (Moving, Reattaching) for move in plan.moves):
         everything_ns += 2 * gates_ns  # it starts anew elsewhere, and then its old broker drains
     everything_ns += planning.discovery_ns(parameters)
     if parameters.client_linger_ns < NEVER_NS:  # what a client does not ask for again goes then

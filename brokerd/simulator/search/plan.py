@@ -119,6 +119,18 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True)
+class Reattaching:
+    """A subscriber goes on at another broker with what it has, whatever has become of its own.
+
+    Nothing, where it is there, publishes, or waits for an answer that only its own can give.
+    """
+
+    when: int
+    client: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Joining:
     """A new broker joins as a leaf."""
 
@@ -164,6 +176,7 @@ Move = (
     | Leaving
     | Forgetting
     | Moving
+    | Reattaching
     | Joining
     | Departing
     | Failing
@@ -176,6 +189,7 @@ _VERBS = (
     "detach",
     "forget",
     "move",
+    "reattach",
     "join",
     "depart",
     "fault",
@@ -553,6 +567,10 @@ class _Reader:
             return Forgetting(at, self._client(rest[0]), int(rest[1]))
         if verb == "move":
             return Moving(at, self._client(rest[0]), self._broker(rest[1]))
+        if verb == "reattach":
+            if not definition_of(self.protocol).promises.resumes_elsewhere:
+                raise PlanError(f"no client can reattach where the protocol is {self.protocol}")
+            return Reattaching(at, self._client(rest[0]), self._broker(rest[1]))
         if verb == "join":
             place = self._broker(rest[1])
             self.joining.append(rest[0])
@@ -594,6 +612,8 @@ def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
         return f"forget {move.client} {move.keeps}"
     if type(move) is Moving:
         return f"move {move.client} {move.to}"
+    if type(move) is Reattaching:
+        return f"reattach {move.client} {move.to}"
     if type(move) is Joining:
         return f"join {move.broker} {move.at}"
     if type(move) is Departing:

@@ -24,6 +24,7 @@ from brokerd.simulator.search.plan import (
     Moving,
     Plan,
     Publishing,
+    Reattaching,
     Subscribing,
     Taking,
     home_of,
@@ -218,8 +219,9 @@ class _Search:
         self._leave_out(move.contents, build)
 
     def _subscriptions(self) -> None:
-        for kind in (Departing, Joining, Moving, Forgetting, Leaving, Ending, Subscribing):
+        for kind in (Departing, Joining, Moving, Reattaching, Forgetting, Leaving, Ending):
             self._leave_out_moves(kind)
+        self._leave_out_moves(Subscribing)
 
     def _leave_out_moves(self, kind: type) -> None:
         others = [move for move in self.best.moves if type(move) is not kind]
@@ -328,11 +330,14 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
 
     moves: list[Move] = []
     for move in plan.moves:
-        if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting | Moving):
+        if isinstance(
+            move,
+            Publishing | Subscribing | Ending | Leaving | Forgetting | Moving | Reattaching,
+        ):
             if name in _places(move) and not heir:
                 continue
             move = replace(move, client=client(move.client))
-            if isinstance(move, Moving) and move.to == name:
+            if isinstance(move, Moving | Reattaching) and move.to == name:
                 move = replace(move, to=heir)
             moves.append(move)
         elif isinstance(move, Joining | Departing):
@@ -383,7 +388,7 @@ def _places(move: Move) -> set[str]:
         return {move.broker}
     if isinstance(move, Joining):
         return {move.at}
-    if isinstance(move, Moving):
+    if isinstance(move, Moving | Reattaching):
         return {home_of(move.client), move.to}
     if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting):
         return {home_of(move.client)}

@@ -36,6 +36,7 @@ from brokerd.simulator.search.plan import (
     Moving,
     Plan,
     Publishing,
+    Reattaching,
     Subscribing,
     Taking,
     home_of,
@@ -474,6 +475,8 @@ class PlanRun:
             self._forget(move)
         elif type(move) is Moving:
             self._mobility.move(move)
+        elif type(move) is Reattaching:
+            self._mobility.reattach(move)
         elif type(move) is Joining:
             self._mobility.join(move, at)
         elif type(move) is Departing:
@@ -568,6 +571,7 @@ class PlanRun:
             "clients_without_memory": self._forgotten,
             "clients_moved": self._mobility.moved,
             "clients_moved_without_a_step": self._mobility.moved_whole,
+            "clients_reattached": self._mobility.reattached,
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),

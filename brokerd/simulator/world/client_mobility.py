@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from brokerd.model.identity import ClientId
-from brokerd.simulator.search.plan import Departing, Joining, Moving, home_of
+from brokerd.simulator.search.plan import Departing, Joining, Moving, Reattaching, home_of
 from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import Faults
@@ -26,6 +26,7 @@ class ClientMobility:
     Attributes:
         moved: clients that have arrived.
         moved_whole: those whose streams had to go on without a step, since nothing failed.
+        reattached: clients that have gone to another broker on their own.
         joined, departed: brokers.
     """
 
@@ -39,7 +40,8 @@ class ClientMobility:
         unit = 1 if cluster.schedule.adversarial else MILLISECOND_NS
         self._again_after = 20 * unit  # for brokers that join and depart
         self._waiting: dict[ClientId, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
-        self.moved = self.moved_whole = self.joined = self.departed = 0
+        self._reattaching: dict[ClientId, None] = {}
+        self.moved = self.moved_whole = self.reattached = self.joined = self.departed = 0
 
     def now(self, client: ClientId) -> ClientId:
         """The present name of a client of the plan."""
@@ -83,6 +85,32 @@ class ClientMobility:
                 action(*arguments)
 
         self._cluster.move(client.name, move.to, over, arrived)
+
+    def reattach(self, move: Reattaching) -> None:
+        """A client goes to another broker on its own, be it for good or while on its way to one."""
+        name = self.now(move.client)
+        client = self._cluster.clients.get(name)
+        again = move.client in self._reattaching
+        if client is None or client.publishes or (move.client in self._waiting and not again):
+            return
+        core, to = client.core, self._cluster.topology.number_of(move.to)
+        waits = core.is_detaching or core.ending or client.asking_again
+        all_started = again or all(each in client.started_numbers for each in core.subscriptions)
+        if waits or not all_started or not core.subscriptions or to == client.broker:
+            return
+        self._reattaching[move.client] = None
+        self._waiting.setdefault(move.client, [])
+        self.reattached += 1
+
+        def advance() -> None:
+            if all(each in client.started_numbers for each in core.subscriptions):
+                client.on_change = lambda: None
+                del self._reattaching[move.client]
+                for action, arguments in self._waiting.pop(move.client):
+                    action(*arguments)
+
+        client.on_change = advance
+        self._cluster.reattach(name, move.to)
 
     def join(self, move: Joining, at: At) -> None:
         """A broker joins; whoever runs the brokers waits until all can be told."""

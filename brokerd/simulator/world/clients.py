@@ -19,6 +19,7 @@ from brokerd.client.events import (
     SubscriptionAnswered,
     SubscriptionEnded,
 )
+from brokerd.client.state import Home
 from brokerd.model.client_messages import Notice, Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Predicate
@@ -120,7 +121,7 @@ class SimulatedClient(Endpoint):
 
     Attributes:
         name: also its key.
-        broker: the only broker it talks to.
+        broker: the only broker it talks to, until it goes to another one.
         core: what the client library decides.
         received: per subscription number, what the application got, in order.
         started_numbers: subscriptions that the broker has called started.
@@ -177,6 +178,16 @@ class SimulatedClient(Endpoint):
         """Open a session with the broker; after each interruption that happens by itself."""
         if self.alive:
             self._network.open(self, self.broker)
+
+    def go_to(self, home: Home, broker: BrokerNumber) -> None:
+        """Go on at another broker with what it has, as where its own cannot be reached."""
+        here, self.broker = self.broker, broker
+        self.started_numbers = {}
+        self._network.close(self, here, "closed_by_us")
+        self.core.on_lost()
+        self.core.go_to(home)
+        self.core.leave()
+        self.dial()
 
     def leave(self) -> None:
         """The process of the application ends for good, as on a machine that fails."""

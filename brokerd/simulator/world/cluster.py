@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Self
 
 from brokerd.client.core import ClientCore
+from brokerd.client.state import Home
 from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
@@ -334,6 +335,24 @@ class SimulatedCluster:
         )
         move.advance()
         return move
+
+    def reattach(self, client: ClientId, broker: str) -> None:
+        """A client goes on at another broker under its own name, without asking the one it leaves.
+
+        Its subscriptions have all started once, and nothing that it has asked for is unanswered.
+        """
+        self.note(f"reattach {client} {broker}")
+        number = self.topology.number_of(broker)
+        self.checker.client_added(client, number)
+        promises = definition_of(self.protocol).promises
+        home = Home(
+            broker,
+            "",
+            self.protocol,
+            may_lose=not promises.exactly_once,
+            resumes_elsewhere=promises.resumes_elsewhere,
+        )
+        self.clients[client].go_to(home, number)
 
     def publish(
         self,

@@ -33,6 +33,7 @@ from brokerd.simulator.search.planning.workload import (
     MOST_PUBLICATIONS,
     draw_ends,
     draw_mobility,
+    draw_reattaching,
     publish_runs,
     subscribe,
 )
@@ -153,6 +154,7 @@ def draw_plan(
             *trouble,
             *draw_ends(Random(f"ends {seed}"), draft, end),
             *(_draw_mobility(seed, protocol, draft, heal) if moves else ()),
+            *_draw_reattaching(seed, protocol, draft, heal),
         ]
     )
 
@@ -160,6 +162,12 @@ def draw_plan(
 def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
     may_change = definition_of(protocol).promises.members_may_change
     return draw_mobility(Random(f"moves {seed}"), draft, heal, members_change=may_change)
+
+
+def _draw_reattaching(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
+    if not definition_of(protocol).promises.resumes_elsewhere:
+        return []
+    return draw_reattaching(Random(f"reattaching {seed}"), draft, heal)
 
 
 def is_long(seed: int) -> bool:

@@ -11,9 +11,11 @@ from brokerd.simulator.search.plan import (
     Move,
     Moving,
     Publishing,
+    Reattaching,
     Subscribing,
 )
 from brokerd.simulator.search.planning.draft import Draft
+from brokerd.simulator.world.clock import MILLISECOND_NS
 
 MOST_PUBLICATIONS = 500
 """Per seed; what a small client window lets through a slow network well within convergence."""
@@ -110,4 +112,20 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
             if random.random() < share and since < heal:
                 since = random.randrange(since, heal)
                 moves.append(Moving(since, client, random.choice(brokers)))
+    return moves
+
+
+def draw_reattaching(random: Random, draft: Draft, heal: int) -> list[Move]:
+    """In half of the plans subscribers go to other brokers by themselves, some soon again."""
+    moves: list[Move] = []
+    if random.random() < 0.5:
+        return moves
+    share = random.choice((0.2, 0.5, 0.8))
+    soon = 30 if draft.adversarial else 50 * MILLISECOND_NS
+    for client, since in draft.clients.items():
+        for _ in range(4):
+            if since < heal and random.random() < share:
+                last = min(heal, since + soon) if random.random() < 0.3 else heal
+                since = random.randrange(since, last)
+                moves.append(Reattaching(since, client, random.choice(draft.homes)))
     return moves
