@@ -12,6 +12,7 @@ from brokerd.simulator.search.plan import (
     Failing,
     PlanError,
     Publishing,
+    Reattaching,
     Taking,
     read_plan,
     write_plan,
@@ -80,6 +81,7 @@ def test_no_more_elements_fail_at_once_than_the_plan_allows() -> None:
         ("core client", "core klient", "unknown parameter 'klient"),
         ("\nheal ", "\n# heal ", "a plan without a line `heal`"),
         ("\nend ", "\nend soon ", "'soon' is no instant"),
+        ("\nheal ", "\nat 1 reattach s-b1 b1\nheal ", "no client can reattach where"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(old: str, new: str, said: str) -> None:
@@ -88,6 +90,14 @@ def test_a_plan_that_makes_no_sense_is_refused(old: str, new: str, said: str) ->
     assert old in text, text[:600]
     with pytest.raises(PlanError, match=re.escape(said)):
         read_plan(text.replace(old, new, 1))
+
+
+def test_a_client_that_reattaches_reads_as_it_was_written() -> None:
+    plan = plan_of(2, "durable")
+    there, name = Reattaching(7, plan.publishers[0], plan.topology.brokers[0]), "reattach p0-"
+    text = write_plan(plan.with_moves([there]))
+    assert name in text
+    assert read_plan(text).moves == (there,)
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

@@ -64,8 +64,9 @@ class CatchingUp:
             lane.mode = Mode.LIVE
             return
         reader = BatchReader(hosted.log, lane.subscription.identity, self._most)
-        # Of what a client has acknowledged, and has no more, nobody keeps for whom it was.
-        unknown_through = max(had, lane.acknowledged)
+        # Of what a client has acknowledged, and has no more, nobody keeps for whom it was; and
+        # nobody here ever knew that of what came while it was elsewhere.
+        unknown_through = max(had, lane.acknowledged, lane.matched_after)
         lane.mode = Mode.CATCHING_UP
         lane.catchup = Catchup(reader, had, unknown_through, had)
         self._watch.begin(hosted, lane, had)

@@ -5,16 +5,22 @@ Paper: [DS03]; [GD02] is the core.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.arrivals import ARRIVALS
 from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
+from brokerd.protocols.durable.forwarding import Forwarding
+from brokerd.protocols.durable.holds import LEASE, Holds
 from brokerd.protocols.durable.hosted_streams import HostedStream
-from brokerd.protocols.durable.hosting import DurableClients, Surroundings
+from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.durable.messages import Hold, Letter
+from brokerd.protocols.durable.moving import MovingClients
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
@@ -39,13 +45,23 @@ class Durable(Gryphon):
         decode_attributes: DecodeAttributes,
     ) -> None:
         surroundings = Surroundings(
-            routes.pubend_streams(), self._stream, self._fetch, self._settle_release
+            routes.pubend_streams(), self._stream, self._fetch, self._settle_release, self._tell
         )
-        make_clients = partial(DurableClients, surroundings)
+        make_clients = partial(MovingClients, surroundings)
         super().__init__(broker, routes, parameters, decode_attributes, make_clients)
         clients = self._clients
-        assert isinstance(clients, DurableClients), f"{clients} does not keep what it is given"
+        assert isinstance(clients, MovingClients), f"{clients} does not keep what it is given"
         self._durable = clients
+        self._holds = Holds(
+            self._disk,
+            self._deadlines,
+            parameters.hold_lease_ns,
+            self._stream,
+            self._tell,
+            self._settle_release,
+        )
+        takers = {Hold: self._on_hold, **clients.arrivals.takers()}
+        self._forwarding = Forwarding(self, broker, routes, self._relay.links, takers)
         self._fetching = Fetching(
             self,
             broker,
@@ -74,12 +90,13 @@ class Durable(Gryphon):
             parameters.ack_interval_ns,
             self._relay.stream,
             self._relay.links,
-            clients.released,
+            self._own_released,
             self._retention.released,
         )
         for identity in routes.pubend_streams():
             self._relay.stream(identity)
-        self._from_brokers |= {**self._fetching.handlers(), **self._release.handlers()}
+        for each in (self._fetching, self._release, self._forwarding):
+            self._from_brokers |= each.handlers()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
@@ -111,6 +128,38 @@ class Durable(Gryphon):
     def _settle_release(self, stream: Stream) -> None:
         self._release.settle(stream)
 
+    def _own_released(self, stream: StreamId) -> int:
+        """How far this broker's subscriptions have released a stream, and those that have moved."""
+        own, held = self._durable.released(stream), self.bound_by_holds(stream)
+        return own if held is None else min(own, held)
+
+    def released_tick(self, stream: StreamId) -> int:
+        """How far a stream is released here and below."""
+        return self._release.through(stream)
+
+    def bound_by_holds(self, stream: StreamId) -> int | None:
+        """Nothing behind this tick of a stream goes, for somebody who has moved; None: no matter.
+
+        Of a stream of another broker's pubend nothing is held here.
+        """
+        return self._holds.bound(stream)
+
+    def _tell(self, letter: Letter) -> None:
+        self._forwarding.tell(letter)
+
+    def _on_hold(self, message: Hold) -> None:
+        self._durable.arrivals.on_hold(message)
+        self._holds.on_hold(message)
+
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol."""
+        found = list(super().aftermath())
+        if self._durable.arrivals:
+            found.append(f"{len(self._durable.arrivals)} subscriptions that have just come")
+        if self._holds:
+            found.append(f"{len(self._holds)} holds")
+        return found
+
     # ------------------------------------------------------------ start
 
     def _on_started(self, event: Started) -> None:
@@ -129,6 +178,7 @@ class Durable(Gryphon):
         return super()._is_read() and self._durable.is_read
 
     def _begin(self, event: Started) -> None:
+        self._holds.recover(event.recovered)
         self._retention.begin()
         for stream in self.pubend_streams():
             self._release.restore(stream, stream.held or 0)
@@ -169,7 +219,13 @@ class Durable(Gryphon):
 
     # ------------------------------------------------------------ time
 
-    def _on_due(self, purpose: str, whose: object) -> None:
+    def _on_due(self, purpose: str, whose: Any) -> None:
+        if purpose == ARRIVALS:
+            self._durable.arrivals.due(whose)
+            return
+        if purpose == LEASE:
+            self._holds.due(whose)
+            return
         due = {
             COMMIT: self._durable.commit,
             SILENCE: self._durable.silence.say,

@@ -50,7 +50,12 @@ DURABLE = ProtocolDefinition(
     kind=KIND,
     parameters=DurableParameters,
     messages=KINDS,
-    promises=Promises(exactly_once=True, members_may_change=False, gaps=(LOST,)),
+    promises=Promises(
+        exactly_once=True,
+        members_may_change=False,
+        gaps=(LOST,),
+        resumes_elsewhere=True,
+    ),
     gap_age_ns=lambda parameters: parameters.max_retain_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),

@@ -5,7 +5,7 @@ Paper: [DS03] §4.1 (consolidated stream), §3 (released).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from brokerd.model.client_messages import Connect, Subscribe, Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
@@ -17,8 +17,15 @@ from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
 from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN, HostedStream, key_of
 from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
+from brokerd.protocols.durable.messages import Letter
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.silence import Silences
+from brokerd.protocols.durable.subscription_rows import (
+    ACKNOWLEDGED,
+    lane_key,
+    read_subscription,
+    subscription_row,
+)
 from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
 from brokerd.protocols.gryphon.clients import Clients
@@ -32,11 +39,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import RunSelection, match_run
-
-ACKNOWLEDGED: Final = "acknowledged"
-"""Per subscription and stream, the tick up to which its client has acknowledged everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,14 @@ class Surroundings:
         streams: what is known of a stream here.
         fetch: have these ticks of a stream found; `on_found` is told.
         on_released: this broker's subscriptions may have released more of a stream.
+        tell: have something passed on to another broker.
     """
 
     all_streams: Sequence[StreamId]
     streams: Callable[[StreamId], Stream]
     fetch: Fetch
     on_released: Callable[[Stream], None]
+    tell: Callable[[Letter], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +174,11 @@ class DurableClients(Clients):
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See OwnSubscriptions; streams go on from where their matches are on disk."""
-        for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
-            name, _, number = key.rpartition("/")
-            identity, predicate = row
-            local = DurableSubscription(name, int(number), read_predicate(predicate))
-            local.identity, local.accepted = identity, True
-            self._client(name).subscriptions[local.number] = local
-            self._begin(local)
         streams = {key_of(each): each for each in self._hosted}
+        for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
+            local = read_subscription(key, row, streams)
+            self._client(local.client).subscriptions[local.number] = local
+            self._begin(local)
         stale = []
         for key, tick in recovered.get(ACKNOWLEDGED, {}).items():
             owner, _, stream = key.partition("/")
@@ -286,7 +288,7 @@ class DurableClients(Clients):
             Change(WRITTEN, key_of(stream), index) for stream, index in taken.written.items()
         ]
         acknowledged = [
-            Change(ACKNOWLEDGED, _row_of(lane), tick)
+            Change(ACKNOWLEDGED, lane_key(lane), tick)
             for lane, tick in taken.acknowledged.items()
             if not lane.subscription.is_over
         ]
@@ -353,19 +355,27 @@ class DurableClients(Clients):
         others = (*self._all, *self._ending)
         local.identity = max(others, default=0) + 1
         client.subscriptions[local.number] = local
-        row = [local.identity, predicate_row(local.predicate)]
-        changes = [Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", row)]
+        changes = []
         for identity, hosted in self._hosted.items():
             lane = local.lane(identity)
             lane.acknowledged = lane.committed = hosted.position
-            if hosted.position:
-                changes.append(Change(ACKNOWLEDGED, _row_of(lane), hosted.position))
-                if not others:  # what is before is for nobody
-                    hosted.delivered = hosted.position
-                    changes.append(Change(DELIVERED, key_of(identity), hosted.position))
+            self._place(client, lane)
+            if lane.committed:
+                changes.append(Change(ACKNOWLEDGED, lane_key(lane), lane.committed))
+            if hosted.position and not others:  # what is before is for nobody
+                hosted.delivered = hosted.position
+                changes.append(Change(DELIVERED, key_of(identity), hosted.position))
         self._begin(local)
+        changes += self._rows_first(client, local)
         self._machine.send(client.name, Subscribed(local.number, "pending"))
         self._disk.commit(changes, lambda: self._on_kept(client, local))
+
+    def _place(self, client: OwnClient, lane: Lane) -> None:
+        """A subscription begins, where nothing else is said, behind what was delivered here."""
+
+    def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
+        """What is on disk before a client is told of its new subscription."""
+        return (subscription_row(local),)
 
     def _begin(self, local: DurableSubscription) -> None:
         self._all[local.identity] = local
@@ -375,21 +385,23 @@ class DurableClients(Clients):
         (durable,) = self._ours((local,))
         durable.accepted = True
         if client.connected and client.session == durable.claimed:
-            positions = tuple((each, lane.acknowledged) for each, lane in durable.lanes.items())
-            self._attach(durable, positions)
+            self._attach(durable)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         (durable,) = self._ours((subscription,))
         durable.claimed = client.session
         if durable.accepted:
-            self._attach(durable, ())
+            self._attach(durable)
 
-    def _attach(
-        self, local: DurableSubscription, positions: tuple[tuple[StreamId, int], ...]
-    ) -> None:
-        """The client has asked for a subscription: it goes on from where it says that it is."""
+    def _attach(self, local: DurableSubscription) -> None:
+        """The client has asked for a subscription: it goes on from where it says that it is.
+
+        Who does not say that is told, so that it can.
+        """
         if not self._tokens.accept(local):
             return
+        lanes = () if local.presented else local.lanes.items()
+        positions = tuple((each, lane.acknowledged) for each, lane in lanes)
         self._machine.send(local.client, Subscribed(local.number, "started", positions))
         if local.is_attached:
             return
@@ -429,7 +441,7 @@ class DurableClients(Clients):
         for local in self._ours(over):
             self._ending[local.identity] = self._all.pop(local.identity)
             for lane in local.lanes.values():
-                rows.append(Change(ACKNOWLEDGED, _row_of(lane), None))
+                rows.append(Change(ACKNOWLEDGED, lane_key(lane), None))
                 self._changed.pop(lane, None)
                 self._hosted[lane.stream].log.forget(local.identity)
         if rows:
@@ -459,10 +471,6 @@ class DurableClients(Clients):
         for local in locals_:
             assert isinstance(local, DurableSubscription), f"{local} is not durable"
             yield local
-
-
-def _row_of(lane: Lane) -> str:
-    return f"{lane.subscription.identity}/{key_of(lane.stream)}"
 
 
 def _ticks(event: Started, table: str) -> Mapping[str, int]:

@@ -31,6 +31,7 @@ class Lane:
     Attributes:
         acknowledged: its client has acknowledged everything up to here, or never wanted it.
         committed: so much of that is on disk.
+        matched_after: what is for it was written down from here on only.
         floor: what is up to here is not given to its client, who has it.
         out: what was given to it on its present session and is not acknowledged, in order.
         out_events: how many events these are.
@@ -46,6 +47,7 @@ class Lane:
     out: deque["Handed"] = field(default_factory=deque)
     out_events: int = 0
     catchup: Catchup | None = None
+    matched_after: int = 0
 
     def leave(self) -> None:
         """Its client is gone: what was out comes again when it is back."""
@@ -73,9 +75,11 @@ class DurableSubscription(OwnSubscription):
         is_attached: its client has asked for it on its present session.
         presented: how far it had come in each stream, as its client has said last.
         lanes: by stream.
+        generation: of its client's stay at this broker.
     """
 
     identity: int = 0
+    generation: int = 0
     accepted: bool = False
     is_attached: bool = False
     presented: dict[StreamId, int] = field(default_factory=dict)

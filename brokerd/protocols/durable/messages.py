@@ -6,7 +6,7 @@ Paper: [DS03] §3 (release protocol), §4.1 (nacks of catch-up streams).
 from collections.abc import Sequence
 from typing import Final
 
-from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -66,6 +66,66 @@ class Beyond:
     ranges: tuple[Range, ...]
 
 
+@record
+class Hold:
+    """Towards a broker: a subscription is at another one now, which needs what you keep for it.
+
+    Attributes:
+        to, at: the two.
+        generation: of the client's stay there.
+        behind: streams of `to`; nothing behind these ticks may go. None: whatever there is may.
+    """
+
+    to: BrokerNumber
+    at: BrokerNumber
+    client: ClientId
+    number: int
+    generation: int
+    behind: tuple[tuple[StreamId, int], ...]
+
+
+@record
+class Held:
+    """The answer, once that is on disk.
+
+    Attributes:
+        last: per stream that is held, the last event that there is.
+    """
+
+    to: BrokerNumber
+    at: BrokerNumber
+    client: ClientId
+    number: int
+    generation: int
+    last: tuple[tuple[StreamId, int], ...]
+
+
+@record
+class Moved:
+    """Towards a broker: let go of a subscription; all that it needs is held for where it is."""
+
+    to: BrokerNumber
+    at: BrokerNumber
+    client: ClientId
+    number: int
+    generation: int
+
+
+@record
+class LetGo:
+    """The answer: it is not here any more, and a restart does not bring it back."""
+
+    to: BrokerNumber
+    at: BrokerNumber
+    client: ClientId
+    number: int
+    generation: int
+
+
+Letter = Hold | Held | Moved | LetGo
+"""What is passed on from neighbour to neighbour until it is where it is to."""
+
+
 def clipped(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
     """What of these ranges lies in [start, end)."""
     cut = [(max(start, low), min(end, high)) for low, high in ranges]
@@ -92,5 +152,9 @@ KINDS: Final = (
     MessageKind(82, Fetched, None, _halves),
     MessageKind(83, NothingFetched),
     MessageKind(84, Beyond),
+    MessageKind(88, Hold),
+    MessageKind(89, Held),
+    MessageKind(90, Moved),
+    MessageKind(91, LetGo),
 )
 """With the numbers they have on the wire; 80 to 95 are durable's."""

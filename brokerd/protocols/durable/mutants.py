@@ -87,8 +87,8 @@ BUGS: Final = (
         "released-when-anybody-has",
         "release.py",
         (
-            "through = min([self._own(identity), *below])",
-            "through = max([self._own(identity), *below])",
+            "return min([self._own(stream.identity), *below])",
+            "return max([self._own(stream.identity), *below])",
         ),
     ),
     _bug(
@@ -150,6 +150,50 @@ BUGS: Final = (
         ("subend.position = max(subend.position, hosted.delivered)", "pass"),
     ),
     _bug(
+        "hold-forgotten",
+        "core.py",
+        ("return own if held is None else min(own, held)", "return own"),
+    ),
+    _bug(
+        "hold-not-on-disk",
+        "holds.py",
+        ("self._holds[found] = _Named(generation, ticks, is_on_disk=True)", "continue"),
+    ),
+    _bug(
+        "let-go-before-it-is-held",
+        "arrivals.py",
+        (
+            "asked.until_ns > self._machine.now_ns or self._is_over(arrival, asked)\n"
+            "            for asked",
+            "True\n            for asked",
+        ),
+    ),
+    _bug(
+        "come-without-matches",
+        "catching_up.py",
+        ("max(had, lane.acknowledged, lane.matched_after)", "max(had, lane.acknowledged)"),
+    ),
+    _bug(
+        "answered-from-silence",
+        "fetching.py",
+        (
+            "        if not left:\n            return\n",
+            "        if not left:\n            return\n"
+            "        if left.last <= knowledge.highest:\n"
+            "            self._answer(peer, identity, NOTHING_LOST, list(left), None)\n"
+            "            return\n",
+        ),
+    ),
+    _bug(
+        "token-forgotten-between-connect-and-subscribe",
+        "moving.py",
+        (
+            "moving.brought = {number: dict(seen) for number, seen in message.resume}",
+            "moving.brought = {n: dict(s) for n, s in message.resume"
+            " if n not in client.subscriptions}",
+        ),
+    ),
+    _bug(
         "fetched-by-each-alone",
         "fetching.py",
         ("            self._lately.add(run)\n", "            pass\n"),
@@ -197,7 +241,9 @@ it; who comes no nearer is said; what was out to an old session is acknowledged 
 nobody; what is younger is kept; who was live has time to come back; what somebody live was not told
 of is kept, however old; a gap ends with the last of what is for whom it is told; it is one; it is
 told; its publications are those that are lost; nobody has what its pubend
-has not published.
+has not published; what is held is not released; it is held after a
+restart, too; nobody lets go before it is; nobody knows what was for whom before it came; only a
+pubend knows what is silent; what a client says of a subscription counts until it asks for it.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -26,6 +26,8 @@ class DurableParameters(GryphonParameters):
             for together.
         catchup_watch_ns: how long a subscription that catches up may take to come nearer to the
             others, before that is said.
+        hold_lease_ns: for how long a pubend keeps what a subscription lacks that has moved, if
+            nobody asks for it again.
         live_limit: how many events a subscription may have unacknowledged before it is left to
             catch up.
         fetched_limit_bytes: how much of what was fetched is kept for others who lack it.
@@ -42,6 +44,7 @@ class DurableParameters(GryphonParameters):
     catchup_watch_ns: int = 60 * SECOND_NS
     live_limit: int = 16_384
     fetched_limit_bytes: int = 16 * 1024 * 1024
+    hold_lease_ns: int = 60 * SECOND_NS
 
     def check(self, where: str) -> None:
         """See Parameters."""
@@ -58,6 +61,7 @@ class DurableParameters(GryphonParameters):
             "catchup_watch_ns",
             "live_limit",
             "fetched_limit_bytes",
+            "hold_lease_ns",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")

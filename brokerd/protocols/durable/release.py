@@ -73,8 +73,7 @@ class Release:
     def settle(self, stream: Stream) -> None:
         """This broker's subscriptions may have released more."""
         identity = stream.identity
-        below = [self.below(cell, stream) for cell in stream.children]
-        through = min([self._own(identity), *below])
+        through = self._lowest(stream)
         if through <= self.through(identity):
             return
         self._through[identity] = through
@@ -84,6 +83,11 @@ class Release:
             self._news[identity] = None
             if (RELEASE, None) not in self._deadlines:
                 self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
+
+    def _lowest(self, stream: Stream) -> int:
+        """Less than what was said before where a subscription has come that has less."""
+        below = [self.below(cell, stream) for cell in stream.children]
+        return min([self._own(stream.identity), *below])
 
     def due(self) -> None:
         """Tell those above."""
@@ -101,9 +105,13 @@ class Release:
         self._tell(peer, [each for each in self._through if self._streams(each).upstream == cell])
 
     def _tell(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
-        if identities:
-            through = tuple((each, self._through[each]) for each in identities)
-            self._machine.send(peer, Released(through))
+        if not identities:
+            return
+        for each in identities:  # what comes behind what is said now is news again
+            self._through[each] = self._lowest(self._streams(each))
+        self._machine.send(
+            peer, Released(tuple((each, self._through[each]) for each in identities))
+        )
 
     def _on_message(self, peer: BrokerNumber, message: Released) -> None:
         cell = self._routes.cell_of(peer)

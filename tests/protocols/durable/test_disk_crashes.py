@@ -247,7 +247,7 @@ def lost(core: Durable, rows: Rows, said: Said, events: Mapping[StreamId, Any]) 
         if not hosted.log.last_tick <= delivered == hosted.delivered == hosted.position:
             return f"{hosted.identity}: delivered {delivered} on disk, {hosted.position} here"
         ticks = events.get(hosted.identity, {})
-        for name, (identity, _) in subscriptions.items():
+        for name, (identity, *_) in subscriptions.items():
             key = f"{identity}/{key_of(hosted.identity)}"
             had = rows.get(ACKNOWLEDGED, {}).get(key, 0)
             problem = lost_of_one(hosted, identity, had, wanted(rows, name, ticks), said)

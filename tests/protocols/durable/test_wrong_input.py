@@ -1,50 +1,28 @@
 """What a peer may not say of what is over, and what a client's old token gets."""
 
-from dataclasses import replace
-
 import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
-from brokerd.model.publication import PublicationRun
-from brokerd.overlay.topology import Topology
-from brokerd.protocols.durable.messages import Beyond, Fetch, Fetched, NothingFetched, Released
-from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon.messages import EVERYWHERE, Events
-from brokerd.protocols.interface import (
-    DeliveryProtocol,
-    LogEnds,
-    MessageReceived,
-    SessionEstablished,
-    Started,
+from brokerd.protocols.durable.messages import (
+    Beyond,
+    Fetch,
+    Fetched,
+    Held,
+    Hold,
+    LetGo,
+    Moved,
+    NothingFetched,
+    Released,
 )
-from brokerd.protocols.registry import check_runs_on, definition_of, make_protocol
-from brokerd.wire.attributes import decode_attribute_table, encode_attributes
-from tests.helpers.gryphon_stories import cells, paper_cells
-from tests.helpers.stream_runs import STREAM, run_at
-
-BLOB = encode_attributes({"kind": "a"})
-
-
-def events(*ticks: int) -> PublicationRun:
-    return replace(run_at(ticks), attribute_table=(BLOB,))
-
-
-def core_of(broker: int, topology: Topology) -> DeliveryProtocol:
-    parameters = DurableParameters()
-    core = make_protocol("durable", broker, topology, parameters, decode_attribute_table)
-    logs = definition_of("durable").all_logs(topology, parameters)
-    core.handle(Started(1, False, {}, {log: LogEnds() for log in logs}), 0)
-    return core
-
-
-def relay() -> DeliveryProtocol:
-    """The broker in the middle of three, which knows ticks up to 9 of the stream of the first."""
-    core = core_of(1, cells("p1-b1", "b1-s1"))
-    for peer in (0, 2):
-        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
-    core.handle(MessageReceived(0, 10, Events(0, 1, 10, False, True, EVERYWHERE, events(3, 6))), 0)
-    return core
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.interface import (
+    MessageReceived,
+)
+from brokerd.protocols.registry import check_runs_on
+from tests.helpers.durable_cores import events, relay
+from tests.helpers.gryphon_stories import paper_cells
+from tests.helpers.stream_runs import STREAM
 
 
 @pytest.mark.parametrize(
@@ -63,6 +41,16 @@ def relay() -> DeliveryProtocol:
         (0, NothingFetched(STREAM, 0, ()), "ranges"),
         (0, Released(((STREAM, 1),)), "does not go there"),
         (2, Released(((StreamId(1, 0, 0), 7),)), "which is not that far"),
+        (0, Hold(1, 2, "c", 1, 1, ()), "broker 2 is not there"),
+        (0, Hold(1, 9, "c", 1, 1, ()), "no pubend has the stream"),
+        (0, Hold(0, 0, "c", 1, 1, ()), "broker 0 is not here"),
+        (0, Hold(2, 0, "c", 0, 1, ()), "impossible numbers"),
+        (0, Hold(2, 0, "c", 1, -1, ()), "impossible numbers"),
+        (2, Hold(0, 2, "c", 1, 1, ((StreamId(1, 0, 0), 5),)), "not of 0"),
+        (2, Hold(0, 2, "c", 1, 1, ((STREAM, -1),)), "not of 0"),
+        (2, Held(0, 2, "c", 1, 1, ((StreamId(0, 0, 0), 5),)), "not of 2"),
+        (2, Moved(2, 2, "c", 1, 1), "broker 2 is not here"),
+        (2, LetGo(0, 0, "c", 1, 1), "broker 0 is not there"),
     ],
 )
 def test_what_a_neighbour_may_not_say(peer, message, why) -> None:

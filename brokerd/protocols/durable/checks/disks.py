@@ -7,14 +7,16 @@ from brokerd.model.client_messages import Gap
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.hosted_streams import DELIVERED, key_of
-from brokerd.protocols.durable.hosting import ACKNOWLEDGED
 from brokerd.protocols.durable.lanes import Mode
-from brokerd.protocols.durable.messages import Released
+from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
+from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
-from brokerd.protocols.interface import Deliver, Effect, Event, Send
+from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
 from brokerd.simulator.world.views import BrokerView
+
+_ANSWERS = (Fetched, NothingFetched)
 
 
 class DurableChecks(GryphonChecks):
@@ -23,13 +25,16 @@ class DurableChecks(GryphonChecks):
     - released early: no broker says that more is released than its disk says (J1);
     - order of marks: what is released was delivered, and that was handed out (J1);
     - lost early: a pubend lets go of what all have released, or is old enough, only (J3, J10);
-    - gap to who is live: only who catches up is told of a gap (J4).
+    - gap to who is live: only who catches up is told of a gap (J4);
+    - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
+    - silence of others: what is not an event, only a pubend says, and who passes that on.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
+        self._bounds: dict[tuple[BrokerNumber, int, StreamId], tuple[int, int | None]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -41,6 +46,8 @@ class DurableChecks(GryphonChecks):
                 self._check_released(broker, effect.message)
             elif type(effect) is Deliver and type(effect.item) is Gap:
                 _check_gap(broker, effect.client, effect.item)
+            elif type(effect) is Send and type(effect.message) in (Fetched, NothingFetched):
+                _check_silence(broker, event, effect.message)
         return found
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
@@ -48,8 +55,12 @@ class DurableChecks(GryphonChecks):
         super().look_into(broker, brokers)
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
+        if core.is_reading:
+            return
         self._check_lost(broker, core)
-        for hosted in () if core.is_reading else core.hosted():
+        for stream in core.pubend_streams():
+            self._check_held(broker, core, stream.identity)
+        for hosted in core.hosted():
             if not hosted.log.last_tick <= hosted.position >= hosted.delivered:
                 raise InvariantViolated(
                     "order of marks",
@@ -59,7 +70,7 @@ class DurableChecks(GryphonChecks):
 
     def _check_lost(self, broker: BrokerView, core: Durable) -> None:
         expired = None
-        for stream in () if core.is_reading else core.pubend_streams():
+        for stream in core.pubend_streams():
             key = broker.number, broker.incarnation, stream.identity
             final = stream.knowledge.final
             if final <= self._final.setdefault(key, final):
@@ -67,10 +78,19 @@ class DurableChecks(GryphonChecks):
             self._final[key] = final
             expired = core.expired_tick() if expired is None else expired
             told = [self._told.get((each, stream.identity), 0) for each in core.status().wanted]
-            released = min([_released(broker, stream.identity), *told])
+            released = min([_released(broker, stream.identity, came=False), *told])
             if final > max(released, expired):
                 what = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{what}, released is {released}")
+
+    def _check_held(self, broker: BrokerView, core: Durable, stream: StreamId) -> None:
+        key, released = (broker.number, broker.incarnation, stream), core.released_tick(stream)
+        bound = core.bound_by_holds(stream)
+        before, bound_before = self._bounds.get(key, (0, None))
+        self._bounds[key] = released, bound
+        if bound is not None and bound == bound_before and released > max(before, bound):
+            what = f"{broker.name} releases {released} of {tuple(stream)}"
+            raise InvariantViolated("hold passed", f"{what}, and holds what is behind {bound}")
 
     def _check_released(self, broker: BrokerView, message: Released) -> None:
         for stream, through in message.through:
@@ -82,13 +102,21 @@ class DurableChecks(GryphonChecks):
             self._told[key] = max(through, self._told.get(key, 0))
 
 
-def _released(broker: BrokerView, stream: StreamId) -> float:
-    """How far all who subscribe at a broker have released a stream, as its disk says."""
-    rows = broker.on_disk()
-    subscriptions = [row[0] for row in rows.get("subscriptions", {}).values()]
+def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
+    """How far all who subscribe at a broker have released a stream, as its disk says.
+
+    Args:
+        came: whether those count that came with less than was released here before.
+    """
+    rows, key = broker.on_disk(), key_of(stream)
+    subscriptions = [
+        identity
+        for identity, _, _, unmatched in rows.get("subscriptions", {}).values()
+        if came or key not in [each for each, _ in unmatched]
+    ]
     if not subscriptions:
         return inf
-    key, acknowledged = key_of(stream), rows.get(ACKNOWLEDGED, {})
+    acknowledged = rows.get(ACKNOWLEDGED, {})
     least = min(acknowledged.get(f"{each}/{key}", 0) for each in subscriptions)
     return float(min(rows.get(DELIVERED, {}).get(key, 0), least))
 
@@ -101,3 +129,14 @@ def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
         if lane.subscription.number in gap.subscriptions and is_live:
             what = f"{broker.name} tells {client} of {gap}, who is live from {lane.floor} on"
             raise InvariantViolated("gap to who is live", what)
+
+
+def _check_silence(broker: BrokerView, event: Event, answer: Fetched | NothingFetched) -> None:
+    stream = answer.run.source if isinstance(answer, Fetched) else answer.stream
+    ticks = len(answer.run) if isinstance(answer, Fetched) else 0
+    is_passed_on = isinstance(event, MessageReceived) and type(event.message) in _ANSWERS
+    if stream.broker == broker.number or is_passed_on:
+        return
+    if sum(end - start for start, end in answer.ranges) > ticks:
+        what = f"{broker.name} answers for {answer.ranges} of {tuple(stream)} by itself"
+        raise InvariantViolated("silence of others", f"{what}, with {ticks} events")

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.durable.arrivals import ARRIVING
+from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED
-from brokerd.protocols.durable.messages import Fetch, Fetched
+from brokerd.protocols.durable.messages import Fetch, Fetched, LetGo
 from brokerd.protocols.gryphon.pubends import LOG, RELEASED
 from brokerd.protocols.interface import (
     Chop,
@@ -37,6 +39,10 @@ MARKS = (
     Mark("released-early", "a pubend let go of what was old, and somebody lacked", seeds=10),
     Mark("gap-told", "a client was told of what was lost", seeds=40),
     Mark("caught-up", "a client got what it had missed from afar", seeds=10),
+    Mark("subscription-came", "a subscription came from another broker", seeds=8),
+    Mark("held", "a pubend kept by name what a subscription that moved lacked", seeds=8),
+    Mark("let-go", "a broker let go of a subscription that is elsewhere", seeds=8),
+    Mark("hold-over", "nothing needed to be held for a subscription any more", seeds=8),
 )
 
 
@@ -77,3 +83,11 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
                     yield "matches-committed"
                 if type(event) is DeadlineReached and any(row.table == RELEASED for row in changes):
                     yield "released-early"
+                for row in changes:
+                    if row.table == ARRIVING and row.value is not None:
+                        yield "subscription-came"
+                    elif row.table == HOLDS:
+                        yield "hold-over" if row.value is None else "held"
+            case Send(message=LetGo(at=broker.number)):
+                if type(event) is Persisted:
+                    yield "let-go"

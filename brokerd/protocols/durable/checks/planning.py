@@ -1,5 +1,6 @@
 """The topologies and parameters that simulated seeds draw for durable."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, drawn_tree, tree_of_cells
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
 
 
 class DurablePlanning(GryphonPlanning):
@@ -24,7 +25,11 @@ class DurablePlanning(GryphonPlanning):
         random = Random(f"durable {seed}")
         early = Random(f"early release {seed}")
         options: DurableParameters = replace(
-            chosen, order="publisher", silence_percent=0, filters=False
+            chosen,
+            order="publisher",
+            silence_percent=0,
+            filters=False,
+            hold_lease_ns=NEVER_NS,
         )
         if long:
             return options
@@ -39,9 +44,19 @@ class DurablePlanning(GryphonPlanning):
             release_grace_ns=early.choice((0, 100)) * MILLISECOND_NS,
         )
 
+    def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
+        """See ProtocolPlanning: without a clock, no lease may end."""
+        chosen: DurableParameters = super().trial(random, values, delta)
+        return replace(chosen, hold_lease_ns=NEVER_NS)
+
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: what is missed may be said to be over first."""
+        """See ProtocolPlanning: what is missed may be said to be over first.
+
+        A subscription that has come is held, then let go of, and then not held any more.
+        """
         chosen: DurableParameters = parameters
-        return super().discovery_ns(parameters) + 4 * (
-            chosen.commit_interval_ns + chosen.silence_interval_ns
+        return (
+            super().discovery_ns(parameters)
+            + 4 * (chosen.commit_interval_ns + chosen.silence_interval_ns)
+            + 3 * chosen.nack_repetition_limit_ns
         )

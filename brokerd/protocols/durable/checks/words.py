@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from brokerd.protocols.durable.messages import Beyond, Fetch, Fetched, NothingFetched, Released
+from brokerd.protocols.durable.messages import (
+    Beyond,
+    Fetch,
+    Fetched,
+    Held,
+    Hold,
+    LetGo,
+    Letter,
+    Moved,
+    NothingFetched,
+    Released,
+)
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 
 
@@ -25,4 +36,18 @@ class DurableWording(GryphonWording):
                 return f"beyond {self.stream(stream)} {self.listed(stream, ranges)}"
             case NothingFetched(stream=stream, ranges=ranges):
                 return f"nothing fetched {self.stream(stream)} {self.listed(stream, ranges)}"
+            case Hold(behind=behind):
+                kept = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in behind]
+                return f"hold {_whose(message)} {' '.join(kept) or 'nothing'}"
+            case Held(last=last):
+                there = [f"{self.stream(each)}/{self.tick(each, tick)}" for each, tick in last]
+                return f"held {_whose(message)} {' '.join(there) or 'nothing'}"
+            case Moved():
+                return f"moved {_whose(message)}"
+            case LetGo():
+                return f"let go {_whose(message)}"
         return super().message(message)
+
+
+def _whose(letter: Letter) -> str:
+    return f"{letter.client}#{letter.number}.{letter.generation} {letter.at}>{letter.to}"

@@ -1,0 +1,159 @@
+"""What this broker's pubends keep for subscriptions that have moved, until these release it.
+
+A broker to which a subscription comes may have released, before, what the subscription lacks; and
+of what was released nothing can be taken back. So it has the pubends hold that, by name, before
+the broker that the subscription has left lets go of it.
+
+Paper: [DS03] §1 (item 5, reconnect anywhere; how is not told there).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.protocols.durable.messages import Held, Hold, Letter
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import Change, Commit, Instant
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+
+HOLDS: Final = "holds"
+"""Per subscription and the broker that it has moved to, from where on what streams are kept."""
+
+LEASE: Final = "lease"
+
+_Key = tuple[ClientId, int, BrokerNumber]
+
+
+@dataclass(slots=True, eq=False)
+class _Named:
+    """A hold: nothing behind these ticks is released."""
+
+    generation: int
+    behind: dict[StreamId, int]
+    is_on_disk: bool = False
+
+
+class Holds:
+    """The holds at one broker.
+
+    Args:
+        lease_ns: so long after it was asked for last a hold is over.
+        streams: what is known of a stream here.
+        tell: answers.
+        on_less: less of a stream is held.
+    """
+
+    def __init__(
+        self,
+        disk: Durability,
+        deadlines: DeadlineQueue[tuple[str, Any]],
+        lease_ns: Instant,
+        streams: Callable[[StreamId], Stream],
+        tell: Callable[[Letter], None],
+        on_less: Callable[[Stream], None],
+    ) -> None:
+        self._disk = disk
+        self._machine = disk.machine
+        self._deadlines = deadlines
+        self._lease_ns = lease_ns
+        self._streams = streams
+        self._tell = tell
+        self._on_less = on_less
+        self._holds: dict[_Key, _Named] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._holds)
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on with those of an earlier incarnation; nobody knows how old they are."""
+        for key, (generation, behind) in recovered.get(HOLDS, {}).items():
+            owner, _, at = key.rpartition("/")
+            client, _, number = owner.rpartition("/")
+            ticks = {StreamId(*stream): tick for stream, tick in behind}
+            found = client, int(number), int(at)
+            self._holds[found] = _Named(generation, ticks, is_on_disk=True)
+            self._extend(found)
+
+    def bound(self, stream: StreamId) -> int | None:
+        """Nothing behind this tick of a stream may be released; None: no hold is on it."""
+        ticks = [each.behind[stream] for each in self._holds.values() if stream in each.behind]
+        return min(ticks, default=None)
+
+    def on_hold(self, message: Hold) -> None:
+        """Hold something, or less than before, or nothing any more; answer when that is safe."""
+        key = message.client, message.number, message.at
+        known = self._holds.get(key)
+        if known is not None and known.generation > message.generation:
+            return
+        if not message.behind:
+            self._drop(key, lambda: self._answer(message))
+            return
+        self._extend(key)
+        behind = dict(message.behind)
+        is_less = known is not None and known.is_on_disk and _is_behind(behind, known.behind)
+        if known is not None and known.behind == behind and known.generation == message.generation:
+            self._disk.when_written(lambda: self._answer(message))
+            return
+        self._holds[key] = named = _Named(message.generation, behind, is_on_disk=is_less)
+        if is_less:
+            self._machine.emit(Commit((_row(key, named),), None))
+            self._answer(message)
+            self._settle({**known.behind, **behind} if known is not None else behind)
+            return
+
+        def held() -> None:
+            named.is_on_disk = True
+            self._answer(message)
+
+        self._disk.commit((_row(key, named),), held)
+
+    def due(self, key: _Key) -> None:
+        """Nobody has asked for a hold for long: it is over."""
+        client, number, at = key
+        self._machine.record("hold_expired", client=client, subscription=number, at=at)
+        self._drop(key, lambda: None)
+
+    def _drop(self, key: _Key, then: Callable[[], None]) -> None:
+        """Hold nothing any more; `then` once a restart does not bring it back."""
+        self._deadlines.cancel((LEASE, key))
+        named = self._holds.pop(key, None)
+        if named is None:
+            self._disk.when_written(then)
+            return
+        self._disk.commit((Change(HOLDS, _row_key(key), None),), then)
+        self._settle(named.behind)
+
+    def _extend(self, key: _Key) -> None:
+        self._deadlines.set((LEASE, key), self._machine.now_ns + self._lease_ns)
+
+    def _settle(self, streams: Mapping[StreamId, int]) -> None:
+        for stream in streams:
+            self._on_less(self._streams(stream))
+
+    def _answer(self, message: Hold) -> None:
+        last = []
+        for stream, _ in message.behind:
+            knowledge = self._streams(stream).knowledge
+            last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
+        held = Held(
+            message.at, message.to, message.client, message.number, message.generation, tuple(last)
+        )
+        self._tell(held)
+
+
+def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:
+    """Whether no more is held than before."""
+    return all(stream in before and before[stream] <= tick for stream, tick in behind.items())
+
+
+def _row_key(key: _Key) -> str:
+    client, number, at = key
+    return f"{client}/{number}/{at}"
+
+
+def _row(key: _Key, named: _Named) -> Change:
+    behind = [[list(stream), tick] for stream, tick in named.behind.items()]
+    return Change(HOLDS, _row_key(key), [named.generation, behind])

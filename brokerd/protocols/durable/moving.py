@@ -1,0 +1,158 @@
+"""Subscriptions whose clients come from another broker, and go to one.
+
+Who says how far a subscription has come that is not here has come from elsewhere. It goes on from
+there: what is known at this broker is matched for it from now on, and what came before is fetched
+whole and matched once more. Who is known here and is of a later stay has been elsewhere meanwhile.
+
+Paper: [DS03] §1 (item 5, reconnect anywhere; how is not told there).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.model.client_messages import Connect
+from brokerd.model.identity import ClientId, StreamId
+from brokerd.protocols.durable.arrivals import Arrivals, Whose
+from brokerd.protocols.durable.hosting import DurableClients, Snapshot, Surroundings
+from brokerd.protocols.durable.lanes import DurableSubscription, Lane
+from brokerd.protocols.durable.subscription_rows import subscription_row
+from brokerd.protocols.interface import Change, CloseSession
+from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.clients.service import LINGER
+
+
+@dataclass(slots=True, eq=False)
+class MovingClient(OwnClient):
+    """A client that may have been elsewhere.
+
+    Attributes:
+        generation: of its stay here; goes up whenever it goes to another broker.
+        brought: how far it says that subscriptions have come, by number. Even one that is here may
+            have to be let go of before its client asks for it.
+    """
+
+    generation: int = 0
+    brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+
+
+class MovingClients(DurableClients):
+    """See ClientService: subscriptions go on wherever their clients go."""
+
+    def __init__(self, surroundings: Surroundings, *arguments: Any, **others: Any) -> None:
+        super().__init__(surroundings, *arguments, **others)
+        self._coming: dict[int, DurableSubscription] = {}
+        self.arrivals = Arrivals(
+            self._broker,
+            self._disk,
+            self._timers,
+            self._parameters,
+            surroundings.all_streams,
+            surroundings.tell,
+            self._find,
+            self._let_go_of,
+            self._cut,
+        )
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See DurableClients."""
+        super().recover(recovered)
+        self.arrivals.recover(recovered)
+
+    # ------------------------------------------------------------ who comes
+
+    def _new_client(self, name: ClientId) -> OwnClient:
+        return MovingClient(name)
+
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        super()._resume(client, message)
+        moving = _moving(client)
+        moving.generation = message.incarnation
+        moving.brought = {number: dict(seen) for number, seen in message.resume}
+
+    def _on_gone(self, client: OwnClient) -> None:
+        super()._on_gone(client)
+        _moving(client).brought = {}
+
+    def _place(self, client: OwnClient, lane: Lane) -> None:
+        """See DurableClients: where it says; matched here from where this broker is now."""
+        brought = _moving(client).brought.get(lane.subscription.number, {})
+        had, position = brought.get(lane.stream), lane.acknowledged
+        if had is not None:
+            lane.acknowledged = lane.committed = max(0, min(had, position))
+            lane.matched_after = position if had < position else 0
+
+    def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
+        moving = _moving(client)
+        local.generation = moving.generation
+        rows = super()._rows_first(client, local)
+        brought = moving.brought.pop(local.number, None)
+        if brought is None:
+            return rows
+        local.presented = brought
+        self._coming[local.identity] = local
+        return (*rows, self.arrivals.row(local))
+
+    def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
+        super()._on_kept(client, local)
+        (durable,) = self._ours((local,))
+        if self._coming.pop(durable.identity, None) is None:
+            return
+        self.arrivals.begin(durable, lacks=True)
+        if durable.is_over:
+            self.arrivals.ended(durable)
+
+    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
+        """See DurableClients; nothing is lacked here that others could have released."""
+        super()._claim(client, subscription)
+        (durable,) = self._ours((subscription,))
+        generation = _moving(client).generation
+        if durable.accepted and durable.generation < generation:
+            durable.generation = generation
+            rows = (subscription_row(durable), self.arrivals.row(durable))
+            self._disk.commit(rows, lambda: self._on_stay(durable, generation))
+
+    def _on_stay(self, local: DurableSubscription, generation: int) -> None:
+        if local.generation == generation and not local.is_over:
+            self.arrivals.begin(local, lacks=False)
+
+    # ------------------------------------------------------------ who is gone
+
+    def _find(self, whose: Whose) -> DurableSubscription | None:
+        client, number = whose
+        hosted = self._clients.get(client)
+        found = hosted.subscriptions.get(number) if hosted is not None else None
+        if found is None:
+            return None
+        (durable,) = self._ours((found,))
+        return durable
+
+    def _cut(self, name: ClientId, generation: int) -> None:
+        client = self._clients[name]
+        if client.session and _moving(client).generation < generation:
+            self._machine.emit(CloseSession(name, "it is at another broker"))
+
+    def _let_go_of(
+        self, local: DurableSubscription, generation: int, then: Callable[[], None]
+    ) -> None:
+        client = self._clients[local.client]
+        self._cut(local.client, generation)
+        self._end(client, [local], then)
+        if not client.session and not client.subscriptions:
+            self._deadlines.cancel((LINGER, client.name))
+            self._forget(client.name)
+
+    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
+        super()._on_ended(over)
+        for local in self._ours(over):
+            if local.identity not in self._coming:
+                self.arrivals.ended(local)
+
+    def _on_committed(self, taken: Snapshot) -> None:
+        super()._on_committed(taken)
+        self.arrivals.progressed()
+
+
+def _moving(client: OwnClient) -> MovingClient:
+    assert isinstance(client, MovingClient), f"{client.name} does not move"
+    return client

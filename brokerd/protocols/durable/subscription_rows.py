@@ -1,0 +1,45 @@
+"""A durable subscription as it stands on its broker's disk."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from brokerd.model.identity import StreamId
+from brokerd.protocols.durable.hosted_streams import key_of
+from brokerd.protocols.durable.lanes import DurableSubscription, Lane
+from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+
+ACKNOWLEDGED: Final = "acknowledged"
+"""Per subscription and stream, the tick up to which its client has acknowledged everything."""
+
+
+def lane_key(lane: Lane) -> str:
+    """A subscription in one stream, in the keys of rows."""
+    return f"{lane.subscription.identity}/{key_of(lane.stream)}"
+
+
+def subscription_row(local: DurableSubscription) -> Change:
+    """The row of a subscription, but for how far its client has come."""
+    unmatched = [
+        [key_of(lane.stream), lane.matched_after]
+        for lane in local.lanes.values()
+        if lane.matched_after
+    ]
+    row = [local.identity, predicate_row(local.predicate), local.generation, unmatched]
+    return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", row)
+
+
+def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> DurableSubscription:
+    """Back from its row.
+
+    Args:
+        streams: by their keys.
+    """
+    name, _, number = key.rpartition("/")
+    identity, predicate, generation, unmatched = row
+    local = DurableSubscription(name, int(number), read_predicate(predicate))
+    local.identity, local.accepted, local.generation = identity, True, generation
+    for stream, tick in unmatched:
+        local.lane(streams[stream]).matched_after = tick
+    return local
