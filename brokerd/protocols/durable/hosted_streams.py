@@ -4,7 +4,8 @@ Paper: [DS03] §4.1 (latestDelivered, released).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from brokerd.model.identity import StreamId
@@ -29,6 +30,21 @@ def key_of(stream: StreamId) -> str:
 def log_of(stream: StreamId) -> str:
     """The name of the log of a stream's matches."""
     return f"matches.{key_of(stream)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one commit covers.
+
+    Attributes:
+        delivered: per stream, up to where matches are on disk, or will be first.
+        written: and behind which record of them that is.
+        acknowledged: per lane, up to where its client has all.
+    """
+
+    delivered: Mapping[StreamId, int]
+    written: Mapping[StreamId, int]
+    acknowledged: Mapping[Lane, int]
 
 
 class HostedStream:

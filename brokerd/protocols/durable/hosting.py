@@ -15,7 +15,13 @@ from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
 from brokerd.protocols.durable.catchup import Lost
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
-from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN, HostedStream, key_of
+from brokerd.protocols.durable.hosted_streams import (
+    DELIVERED,
+    WRITTEN,
+    HostedStream,
+    Snapshot,
+    key_of,
+)
 from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
 from brokerd.protocols.durable.messages import Letter
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -25,6 +31,7 @@ from brokerd.protocols.durable.subscription_rows import (
     lane_key,
     read_subscription,
     subscription_row,
+    ticks_of,
 )
 from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
@@ -59,21 +66,6 @@ class Surroundings:
     fetch: Fetch
     on_released: Callable[[Stream], None]
     tell: Callable[[Letter], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What one commit covers.
-
-    Attributes:
-        delivered: per stream, up to where matches are on disk, or will be first.
-        written: and behind which record of them that is.
-        acknowledged: per lane, up to where its client has all.
-    """
-
-    delivered: Mapping[StreamId, int]
-    written: Mapping[StreamId, int]
-    acknowledged: Mapping[Lane, int]
 
 
 class DurableClients(Clients):
@@ -152,8 +144,9 @@ class DurableClients(Clients):
 
     def recover_logs(self, event: Started) -> None:
         """Read what an earlier incarnation has matched, and drop what it had not committed."""
-        delivered, acknowledged = _ticks(event, DELIVERED), _ticks(event, ACKNOWLEDGED)
-        written = _ticks(event, WRITTEN)
+        delivered = ticks_of(event.recovered, DELIVERED)
+        acknowledged = ticks_of(event.recovered, ACKNOWLEDGED)
+        written = ticks_of(event.recovered, WRITTEN)
         identities = [row[0] for row in event.recovered.get(SUBSCRIPTIONS, {}).values()]
         for identity, hosted in self._hosted.items():
             key = key_of(identity)
@@ -400,9 +393,8 @@ class DurableClients(Clients):
         """
         if not self._tokens.accept(local):
             return
-        lanes = () if local.presented else local.lanes.items()
-        positions = tuple((each, lane.acknowledged) for each, lane in lanes)
-        self._machine.send(local.client, Subscribed(local.number, "started", positions))
+        begins = () if local.presented else local.positions()
+        self._machine.send(local.client, Subscribed(local.number, "started", begins))
         if local.is_attached:
             return
         local.is_attached = True
@@ -471,7 +463,3 @@ class DurableClients(Clients):
         for local in locals_:
             assert isinstance(local, DurableSubscription), f"{local} is not durable"
             yield local
-
-
-def _ticks(event: Started, table: str) -> Mapping[str, int]:
-    return event.recovered.get(table, {})

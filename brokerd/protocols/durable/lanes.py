@@ -85,6 +85,10 @@ class DurableSubscription(OwnSubscription):
     presented: dict[StreamId, int] = field(default_factory=dict)
     lanes: dict[StreamId, Lane] = field(default_factory=dict)
 
+    def positions(self) -> tuple[tuple[StreamId, int], ...]:
+        """How far its client has acknowledged all that is for it, in each stream."""
+        return tuple((each, lane.acknowledged) for each, lane in self.lanes.items())
+
     def lane(self, stream: StreamId) -> Lane:
         """Its lane in a stream; of one that begins now, it has acknowledged nothing."""
         found = self.lanes.get(stream)

@@ -73,7 +73,7 @@ class Hold:
     Attributes:
         to, at: the two.
         generation: of the client's stay there.
-        behind: streams of `to`; nothing behind these ticks may go. None: whatever there is may.
+        behind: streams of `to`; nothing behind these ticks may go. Empty: whatever there is may.
     """
 
     to: BrokerNumber

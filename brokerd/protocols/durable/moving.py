@@ -14,7 +14,8 @@ from typing import Any
 from brokerd.model.client_messages import Connect
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.protocols.durable.arrivals import Arrivals, Whose
-from brokerd.protocols.durable.hosting import DurableClients, Snapshot, Surroundings
+from brokerd.protocols.durable.hosted_streams import Snapshot
+from brokerd.protocols.durable.hosting import DurableClients, Surroundings
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.subscription_rows import subscription_row
 from brokerd.protocols.interface import Change, CloseSession

@@ -19,6 +19,11 @@ def lane_key(lane: Lane) -> str:
     return f"{lane.subscription.identity}/{key_of(lane.stream)}"
 
 
+def ticks_of(recovered: Mapping[str, Mapping[str, int]], table: str) -> Mapping[str, int]:
+    """A table of ticks, as an earlier incarnation has left it."""
+    return recovered.get(table, {})
+
+
 def subscription_row(local: DurableSubscription) -> Change:
     """The row of a subscription, but for how far its client has come."""
     unmatched = [
