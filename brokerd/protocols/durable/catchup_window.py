@@ -1,11 +1,13 @@
-"""How much all catch-up streams of a broker may have asked for together, and who waits to ask.
+"""How much all catch-up streams of one pubend may have asked for together, and who waits to ask.
 
 What one of them asks for ends with an answer, whatever its client does; so all come to their turn.
+While a pubend cannot be reached there is no answer: nobody waits for what another one is asked.
 
 Paper: [DS03] §4.1 (flow control). Deviates: who waits longest is next, not who is farthest behind,
 because the others would wait for that one all the time.
 """
 
+from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane
 
@@ -21,11 +23,11 @@ class CatchupWindow:
         self._limit = limit
         self._asked: dict[Lane, int] = {}
         self._waiting: dict[Lane, HostedStream] = {}
-        self._events = 0
+        self._events: dict[StreamId, int] = {}
 
     def admit(self, lane: Lane, hosted: HostedStream) -> bool:
         """Whether a catch-up stream may ask for more; if not, it waits for its turn."""
-        if self._events < self._limit:
+        if self._has_room(lane):
             return True
         self._waiting[lane] = hosted
         return False
@@ -33,11 +35,13 @@ class CatchupWindow:
     def ask(self, lane: Lane, events: int) -> None:
         """A catch-up stream asks for so many events."""
         self._asked[lane] = events
-        self._events += events
+        self._events[lane.stream] = self._events.get(lane.stream, 0) + events
 
     def answered(self, lane: Lane) -> None:
         """All that it asked for has come, or nobody waits for it any more."""
-        self._events -= self._asked.pop(lane, 0)
+        asked = self._asked.pop(lane, 0)
+        if asked:
+            self._events[lane.stream] -= asked
 
     def leave(self, lane: Lane) -> None:
         """It has ended."""
@@ -46,7 +50,8 @@ class CatchupWindow:
 
     def next(self) -> tuple[HostedStream, Lane] | None:
         """Who may ask now of those who wait, and waits no more."""
-        if not self._waiting or self._events >= self._limit:
-            return None
-        lane = next(iter(self._waiting))
-        return self._waiting.pop(lane), lane
+        lane = next((each for each in self._waiting if self._has_room(each)), None)
+        return (self._waiting.pop(lane), lane) if lane is not None else None
+
+    def _has_room(self, lane: Lane) -> bool:
+        return self._events.get(lane.stream, 0) < self._limit

@@ -206,7 +206,15 @@ BUGS: Final = (
     _bug(
         "asked-for-without-limit",
         "catchup_window.py",
-        ("        if self._events < self._limit:\n", "        if hosted:\n"),
+        ("        if self._has_room(lane):\n", "        if hosted:\n"),
+    ),
+    _bug(
+        "one-pubend-for-another",
+        "catchup_window.py",
+        (
+            "return self._events.get(lane.stream, 0) < self._limit",
+            "return sum(self._events.values()) < self._limit",
+        ),
     ),
     _bug(
         "not-admitted-again",
@@ -240,8 +248,8 @@ are of that stream; those who catch up ask for so much and no more; whoever wait
 it; who comes no nearer is said; what was out to an old session is acknowledged by
 nobody; what is younger is kept; who was live has time to come back; what somebody live was not told
 of is kept, however old; a gap ends with the last of what is for whom it is told; it is one; it is
-told; its publications are those that are lost; nobody has what its pubend
-has not published; what is held is not released; it is held after a
+told; its publications are those that are lost; nobody waits for a pubend but for what is of it;
+nobody has what its pubend has not published; what is held is not released; it is held after a
 restart, too; nobody lets go before it is; nobody knows what was for whom before it came; only a
 pubend knows what is silent; what a client says of a subscription counts until it asks for it.
 """

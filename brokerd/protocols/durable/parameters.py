@@ -22,8 +22,8 @@ class DurableParameters(GryphonParameters):
             least; it is `max_retain_ns` where that is longer.
         catchup_batch: how many events a subscription that catches up may have unacknowledged
             before more are fetched for it, and how many are fetched at once.
-        catchup_window: how many events all subscriptions that catch up at a broker may have asked
-            for together.
+        catchup_window: how many events of a pubend all subscriptions that catch up at a broker may
+            have asked for together.
         catchup_watch_ns: how long a subscription that catches up may take to come nearer to the
             others, before that is said.
         hold_lease_ns: for how long a pubend keeps what a subscription lacks that has moved, if

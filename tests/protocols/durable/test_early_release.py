@@ -149,7 +149,25 @@ def told_after_restart() -> bool:
     return told and away.received == sent
 
 
+def one_pubend_cannot_be_asked() -> bool:
+    """Whether who comes back gets what is kept at one broker while another is out of reach."""
+    story = DurableStory("p1-b1", "p2-b1", "b1-s1", catchup_batch=2, catchup_window=1)
+    away = story.subscriber()
+    link = story.away(away)
+    far = story.publish(5, at="p1")
+    near = story.publish(5, at="p2")
+    story.cluster.run_for(2)
+    upstream = story.cluster.link("p1", "b1").cut()
+    link.heal()
+    story.cluster.run_for(6)
+    before = [*away.received]
+    upstream.heal()
+    story.settle()
+    return before == near and away.received == [*near, *far]
+
+
 STORIES = (
+    ("one-pubend-for-another", one_pubend_cannot_be_asked, ()),
     ("younger-is-lost", back_in_time, ()),
     ("lost-before-told", told_of_nothing, ()),
     ("no-grace", restarted_for_a_while, ()),
@@ -167,8 +185,11 @@ def test_a_story_comes_out_right_but_for_its_bug(name, told, batches) -> None:
         assert fails(told, **chosen), f"{name} is not seen"
 
 
-@pytest.mark.parametrize("told", [back_in_time, told_of_nothing, restarted_with_one_below,
-                                  restarted_for_a_while, told_after_restart])  # fmt: skip
+RIGHT = (one_pubend_cannot_be_asked, back_in_time, told_of_nothing, restarted_with_one_below,
+         restarted_for_a_while, told_after_restart)  # fmt: skip
+
+
+@pytest.mark.parametrize("told", RIGHT)
 def test_a_story_comes_out_right(told) -> None:
     assert told()
 
