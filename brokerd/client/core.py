@@ -320,6 +320,10 @@ class ClientCore:
         self.subscribe_again(number)
         return number
 
+    def go_on_behind(self, number: int, positions: Positions) -> None:
+        """A subscription, of which nothing was said yet, goes on where an earlier process was."""
+        self._progress.begin_after(number, positions)
+
     def mark(self) -> int:
         """Subscribe to nothing: it starts behind all that was published before; its number.
 

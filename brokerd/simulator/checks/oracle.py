@@ -62,6 +62,7 @@ class Oracle:
             say how old a publication is.
 
     Attributes:
+        promises: what it judges by.
         reliable: exactly once is promised.
         deliveries: seen behind the clients' duplicate checks.
         announced: (publication, subscription) pairs that were announced as withheld.
@@ -84,7 +85,7 @@ class Oracle:
         self._now_ns = now_ns
         self._decode = decode
         self._strict = strict
-        self._promises = promises
+        self.promises = promises
         self._total_order = TotalOrder()
         self.reliable = promises.exactly_once
         self._publishers: dict[str, Publisher] = {}
@@ -244,7 +245,6 @@ class Oracle:
         old = before.streams.get(publisher.name)
         if old is None:
             return
-        stream.got_before = old.got | old.got_before
         if stream.old_until >= 0:
             stream.old_until = max(stream.old_until, old.last)
         if old.fence is not None:
@@ -382,7 +382,7 @@ class Oracle:
         if rank is None:
             self._break("unwanted", f"{what}, which does not match {subscription.predicate}")
             return
-        may_repeat = again and self._promises.redelivers and not stream.is_committed(sequence)
+        may_repeat = again and self.promises.redelivers and not stream.is_committed(sequence)
         if again and sequence in stream.got:
             self.redelivered += may_repeat
             if not may_repeat:
@@ -390,11 +390,11 @@ class Oracle:
             return
         if sequence in stream.gaps and not may_repeat:
             self._break("gap delivered", f"{what}, which was announced as a gap")
-        if self._promises.order is Order.TOTAL and sequence not in stream.got:
+        if self.promises.order is Order.TOTAL and sequence not in stream.got:
             self._compare_orders(subscription, publisher, sequence, what)
         if sequence <= stream.had:
             self._break("duplicate", f"{what}, which it had before it moved")
-        if self._promises.order is Order.NONE:
+        if self.promises.order is Order.NONE:
             if sequence in stream.got:
                 self._break("duplicate", f"{what} twice")
         else:
@@ -433,30 +433,30 @@ class Oracle:
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
-        is_promised = reason in self._promises.gaps
+        is_promised = reason in self.promises.gaps
         if not is_promised:
             self._break("gap unpromised", what)
         stream = self._stream(subscription, publisher)
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
                 continue  # whole stretches are named, with what does not match in them
-            may_repeat = self._promises.redelivers and not stream.is_committed(sequence)
+            may_repeat = self.promises.redelivers and not stream.is_committed(sequence)
             if sequence in stream.got and not may_repeat:
                 self._break("gap delivered", f"{what}, and had {sequence}")
-            is_again = sequence in stream.got_before  # it was told that this is safe
             stream.gaps.add(sequence)
             if is_promised and sequence not in stream.excused:
-                if not is_again and not self._is_old(publisher, sequence):
+                is_owed = stream.fence is not None and sequence > stream.fence
+                if is_owed and not self._is_old(publisher, sequence):
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Whether a publication may lie in a gap that is told now."""
-        if self._now_ns is None or not self._promises.gap_age_ns:
+        if self._now_ns is None or not self.promises.gap_age_ns:
             return True
         age_ns = self._now_ns() - publisher.published_ns[sequence - 1]
-        return age_ns >= self._promises.gap_age_ns
+        return age_ns >= self.promises.gap_age_ns
 
     def committed(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int
@@ -642,7 +642,7 @@ class Oracle:
         return missing
 
     def _missing(self, stream: Stream) -> list[int]:
-        if self._promises.order is Order.NONE:
+        if self.promises.order is Order.NONE:
             owed = [n for n in stream.matching if stream.fence is not None and n > stream.fence]
             return [n for n in self._owed_of(stream, owed) if n not in stream.got]
         if stream.at is not None:
@@ -676,9 +676,9 @@ class Oracle:
             return True
         if sequence in stream.excused:
             return True
-        if self._promises.order is Order.NONE and sequence in stream.got:
+        if self.promises.order is Order.NONE and sequence in stream.got:
             return True
-        if stream.at is None or self._promises.order is Order.NONE:
+        if stream.at is None or self.promises.order is Order.NONE:
             return stream.fence is None or sequence <= stream.fence
         return rank <= stream.at
 

@@ -569,6 +569,7 @@ class PlanRun:
             "subscriptions_ended": self._ended,
             "subscribers_detached": self._left,
             "clients_without_memory": self._forgotten,
+            "clients_with_older_tokens": cluster.resumed,
             "clients_moved": self._mobility.moved,
             "clients_moved_without_a_step": self._mobility.moved_whole,
             "clients_reattached": self._mobility.reattached,

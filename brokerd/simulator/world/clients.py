@@ -1,5 +1,6 @@
 """Simulated clients: the client library's core with an application on top."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from brokerd.client.events import (
     SubscriptionAnswered,
     SubscriptionEnded,
 )
-from brokerd.client.state import Home
+from brokerd.client.state import Home, Positions
 from brokerd.model.client_messages import Notice, Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Predicate
@@ -131,6 +132,7 @@ class SimulatedClient(Endpoint):
         asking_again: subscriptions refused for the time being.
         ended: subscriptions that the broker has ended, as it was asked to.
         detached: the broker keeps nothing for it any more.
+        tokens: how far it had come with each subscription, some times; none unless it is asked to.
         take_after_ns: how long the application needs for what it receives.
         on_change: called when anything may have changed.
         on_refused: called with each request that was refused for good.
@@ -161,6 +163,7 @@ class SimulatedClient(Endpoint):
         self.started_numbers: dict[int, None] = {}
         self.withheld: list[Notice] = []
         self.gaps: list[GapAnnounced] = []
+        self.tokens: deque[dict[int, Positions]] = deque(maxlen=0)
         self.refused: list[Refused] = []
         self.take_after_ns = 0
         self.asking_again = 0
@@ -320,10 +323,16 @@ class SimulatedClient(Endpoint):
         elif self._application.queue:  # what came earlier must be taken earlier
             self._network.schedule.post(self._application, 0, self._take, serial)
         else:
-            self.core.take(serial)
+            self._take_now(serial)
+
+    def _take_now(self, serial: int) -> None:
+        self.core.take(serial)
+        if self.tokens.maxlen:
+            numbers = self.core.subscriptions
+            self.tokens.append({number: self.core.committed(number) for number in numbers})
 
     def _take(self, serial: int) -> None:
-        self.core.take(serial)
+        self._take_now(serial)
         self._send_out()
 
     def _subscribe_again(self, number: int) -> None:

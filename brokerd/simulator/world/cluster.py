@@ -7,14 +7,15 @@ cluster.link("b1", "b2").cut()
 cluster.publish("b1", topic="oil")
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Self
 
 from brokerd.client.core import ClientCore
-from brokerd.client.state import Home
+from brokerd.client.state import Home, Positions
 from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
@@ -158,6 +159,7 @@ class SimulatedCluster:
         self.clients: dict[ClientId, SimulatedClient] = {}
         self._asked: dict[ClientId, list[Predicate]] = {}
         self._forgot: dict[ClientId, None] = {}
+        self.resumed = 0
         self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
         for name in topology.brokers:
@@ -227,6 +229,8 @@ class SimulatedCluster:
             name, number, self.network, self.random, self._observer, publishes, core
         )
         client.take_after_ns = int(self._own_clocks)
+        if self.oracle.promises.gaps:
+            client.tokens = deque(maxlen=8)
         self.clients[name] = client
         self.network.endpoints[name] = client
         self.checker.client_added(name, number)
@@ -269,6 +273,7 @@ class SimulatedCluster:
         """
         old = self.clients[client]
         wanted = self._asked.get(client, [])[:keeps]
+        token = self._older_token(old)
         self.note(f"forget {client} {len(wanted)}")
         old.leave()
         self._forgot[client] = None
@@ -279,8 +284,20 @@ class SimulatedCluster:
         self._asked[client] = []
         new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)
         for predicate in wanted:
-            self.subscribe(self.brokers[old.broker].name, predicate, client)
+            subscription = self.subscribe(self.brokers[old.broker].name, predicate, client)
+            new.core.go_on_behind(subscription.number, token.get(subscription.number, ()))
         return new
+
+    def _older_token(self, client: SimulatedClient) -> Mapping[int, Positions]:
+        """Where a process that begins anew finds that the one before had come to, in half of them.
+
+        Only where the protocol tells who comes back with it what is not kept any more.
+        """
+        random = Random(f"token of {client.name} at {self.schedule.now_ns}")
+        if not client.tokens or random.random() < 0.5:
+            return {}
+        self.resumed += 1
+        return random.choice(client.tokens)
 
     def _on_refused(self, client: SimulatedClient, refused: Refused) -> None:
         """The application makes do without: it has too many, or had others before it forgot."""

@@ -46,7 +46,6 @@ class Stream:
         old_until: up to here publications may be missing: the client had them before it lost
             its memory, or they were handed out before the start, by a publisher for whom nobody
             waited any more. -1 while that publisher is away.
-        got_before: what its client had before it lost its memory.
         gaps: what was announced as a gap.
         excused: of that, what the protocol promises to announce.
         committed: first and last numbers of what the application is done with.
@@ -61,7 +60,6 @@ class Stream:
     asked: int = 0
     had: int = 0
     old_until: int = 0
-    got_before: set[int] = field(default_factory=set)
     gaps: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
     committed: list[tuple[int, int]] = field(default_factory=list)
