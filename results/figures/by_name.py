@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from results.figures import of_runs, series
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
-from results.papers.ds03 import storage_figures
+from results.papers.ds03 import recovery_figures, storage_figures
 from results.papers.gd02 import fault_figures, overhead_figures
 from results.tables.derived import derived_of
 from results.tables.json_files import ResultsError
@@ -26,6 +26,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **overhead_figures.FIGURES,
     **fault_figures.FIGURES,
     **storage_figures.FIGURES,
+    **recovery_figures.FIGURES,
 }
 
 

@@ -1,7 +1,8 @@
-"""ds03.pfs: from a run to picture, values, words and numbers."""
+"""Figures of [DS03]: from a run to picture, values, words and numbers."""
 
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,11 +10,13 @@ from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage
 from bench.papers.ds03.ways import WAYS
 from pubsubctl.running.claims import load_claims
 from results.figures.by_name import draw
+from results.papers.ds03.recovery import Recovery
+from results.papers.ds03.recovery_figures import draw_fig7, draw_fig8
+from results.tables.json_files import ResultsError
 from tests.pubsubctl.test_claims import OURS
 
-pytestmark = pytest.mark.spark
 
-
+@pytest.mark.spark
 def test_the_log_of_matches_is_drawn_beside_the_other_ways(spark, tmp_path) -> None:
     experiment = StorageExperiment(
         schema_="pubsubctl/storage-experiment/1",
@@ -34,3 +37,56 @@ def test_the_log_of_matches_is_drawn_beside_the_other_ways(spark, tmp_path) -> N
     words = json.loads(written[".json"].read_text())
     assert {claim.metric for claim in load_claims(OURS / "ds03.toml")} <= words["metrics"].keys()
     assert words["scale"]["events"] == 16
+
+
+def recovery(slope: float = 5.0, down_s: float = 10.0, up_s: float = 30.0) -> Recovery:
+    """A stream that goes on `slope` times as fast from `up_s` on, looked at once a second."""
+    line = [(float(at), float(at)) for at in range(11)]
+    line += [(float(at), min(float(at), down_s + slope * (at - up_s))) for at in range(31, 61)]
+    return Recovery(
+        "r", down_s, up_s, {"0.0": line}, {"0.0": line},
+        [(float(at), 100 if at < 10 or at > 35 else 300 if at >= 30 else 0) for at in range(60)],
+        {"p1": [(1.0, 0.1)], "s1": [(1.0, 0.2), (40.0, 0.4)]},
+        missed_s=34.5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("slope", [3.0, 5.0, 9.0])
+def test_the_slope_after_a_failure_is_that_of_the_stream(slope) -> None:
+    at, found = recovery(slope).caught_up()
+    assert found == pytest.approx(slope, rel=0.35)
+    assert at == pytest.approx(30 + 20 / (slope - 1), abs=1.5)
+
+
+def test_a_stream_that_stays_behind_has_not_caught_up() -> None:
+    late = recovery(slope=0.9)
+    with pytest.raises(ResultsError, match="never caught up"):
+        late.caught_up()
+    assert late.lag_s(late.delivered) == pytest.approx(23, abs=1)
+
+
+def test_what_a_failure_of_the_subscribers_broker_comes_to_is_drawn_and_judged() -> None:
+    run = SimpleNamespace(
+        run_id="r",
+        manifest={"cpu": "x", "cores": 2},
+        workload={
+            "publishers": [{"count": 4, "rate": "25/s"}],
+            "subscribers": [{"count": 10}] * 4,
+        },
+    )
+    point = SimpleNamespace(modal=SimpleNamespace(run=run))
+    series = SimpleNamespace(points=(point,), run_ids=("r",))
+    drawn = {
+        "ds03.fig7": draw_fig7(series, [recovery(), recovery(6.0)]),
+        "ds03.fig8": draw_fig8(series, [recovery()]),
+    }
+    for claim in load_claims(OURS / "ds03.toml"):
+        if claim.figure in drawn:
+            assert claim.metric in drawn[claim.figure].metrics, claim.name
+            assert claim.scale.items() <= drawn[claim.figure].scale.items()
+    fig7, fig8 = (each.metrics for each in drawn.values())
+    assert fig7["flat_s"].value == pytest.approx(21)
+    assert fig7["released_lag_s.end"].value == pytest.approx(0)
+    assert fig8["normal_per_s"].value == 100
+    assert fig8["rate_per_normal"].value == 3
+    assert fig8["missed_after_s"].value == 4.5

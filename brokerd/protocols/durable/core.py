@@ -16,7 +16,7 @@ from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import LEASE, Holds
-from brokerd.protocols.durable.hosted_streams import HostedStream
+from brokerd.protocols.durable.hosted_streams import HostedStream, key_of
 from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.durable.messages import Hold, Letter
@@ -100,7 +100,12 @@ class Durable(Gryphon):
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
-        return {**super().statistics(), "catching_up": len(self._durable.catchup_watch)}
+        found = {**super().statistics(), "catching_up": len(self._durable.catchup_watch)}
+        for hosted in self._durable.hosted():
+            stream = key_of(hosted.identity)
+            found[f"delivered_us.{stream}"] = hosted.delivered
+            found[f"released_us.{stream}"] = self._durable.released(hosted.identity)
+        return found
 
     def hosted(self) -> Iterator[HostedStream]:
         """All streams, as this broker's subscribers have them."""

@@ -63,6 +63,21 @@ def test_a_broker_that_was_down_too_catches_up_first_and_then_its_clients() -> N
     assert away.received == sent
 
 
+def test_statistics_say_how_far_each_stream_is_delivered_and_released() -> None:
+    story = DurableStory()
+    away, _ = story.subscriber("s1"), story.subscriber("s1")
+    link = story.away(away)
+    story.publish(3)
+    story.cluster.run_for(5)
+    before = story.core("s1").statistics()
+    assert before["delivered_us.0.0"] > before["released_us.0.0"]
+    link.heal()
+    story.settle()
+    story.cluster.run_for(5)
+    after = story.core("s1").statistics()
+    assert after["released_us.0.0"] >= before["delivered_us.0.0"]
+
+
 def test_two_who_come_back_together_ask_once() -> None:
     story = DurableStory()
     both = story.subscriber(), story.subscriber()

@@ -1,0 +1,200 @@
+"""ds03.fig7, ds03.fig8: the broker of durable subscribers is down for 25 s.
+
+The typical instance is drawn; numbers are means over all of them.
+
+Paper: [DS03] §5.3.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.papers.ds03.recovery import Line, Recovery, recovery_of
+from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+COLOURS = ("#0072b2", "#d55e00", "#1a1a1a", "#e69f00")
+_DOWN = "#aab0b9"
+_HOLE_S = 5.0
+"""Brokers are looked at once a second."""
+_SETTLED_S = 5.0
+"""What is normal is taken from so long before the failure."""
+
+
+def fig7(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """How far streams are delivered and released. Paper: [DS03] Fig. 7."""
+    series = load_series(spark, Path(run_dir), ("VALID",))
+    return draw_fig7(series, _recoveries(spark, series))
+
+
+def fig8(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """What subscribers get, and the brokers' processor time. Paper: [DS03] Fig. 8."""
+    series = load_series(spark, Path(run_dir), ("VALID",))
+    return draw_fig8(series, _recoveries(spark, series))
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
+    "ds03.fig7": fig7,
+    "ds03.fig8": fig8,
+}
+
+
+def _recoveries(spark: "SparkSession", series: SeriesRuns) -> list[Recovery]:
+    """Of all runs, the typical one first."""
+    (point,) = series.points
+    return [recovery_of(spark, loaded) for loaded in (point.modal, *point.others)]
+
+
+@house_style()
+def draw_fig7(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
+    """Figure 7 from what happened in each instance, the typical one first."""
+    from matplotlib.figure import Figure
+
+    typical = recoveries[0]
+    picture = Figure(figsize=(7.4, 3.6), layout="constrained")
+    panels = picture.subplots(1, 2, sharex=True, sharey=True)
+    shown = {"latestDelivered": typical.delivered, "released": typical.released}
+    for axes, (name, lines) in zip(panels, shown.items(), strict=True):
+        _shade(axes, typical)
+        for number, (stream, line) in enumerate(lines.items()):
+            _draw_line(axes, line, COLOURS[number % len(COLOURS)], f"stream {stream}")
+        axes.set_title(name, loc="left")
+        axes.set_xlabel("seconds after measuring began")
+    panels[0].set_ylabel("come so far (s of the stream)")
+    panels[0].legend(loc="upper left")
+    numbers = [
+        {
+            "flat_s": each.flat_s(),
+            "slope_after": each.caught_up()[1],
+            "caught_up_after_s": each.caught_up()[0] - each.up_s,
+            "delivered_lag_s.end": each.lag_s(each.delivered),
+            "released_lag_s.end": each.lag_s(each.released),
+        }
+        for each in recoveries
+    ]
+    metrics = {name: metric_of([each[name] for each in numbers]) for name in numbers[0]}
+    caption = (
+        f"How far the streams of four publishers were delivered and released at s1, which was "
+        f"down for {typical.up_s - typical.down_s:.0f} s (grey); looked at once a second. The "
+        "paper reports that latestDelivered stands still for about 25 s and then goes on about 5 "
+        "times as fast as normally until all is caught up; there reconnection waits for that, "
+        "here it does not. Slope here, from the start of the process until all is caught up: "
+        f"{metrics['slope_after'].value:.1f}."
+    )
+    rows = [
+        (name, stream, round(at, 3), round(come, 3))
+        for name, lines in shown.items()
+        for stream, line in lines.items()
+        for at, come in line
+    ]
+    columns = ("value", "stream", "t_s", "come_s")
+    return _drawing(series, recoveries, picture, columns, rows, caption, metrics)
+
+
+@house_style()
+def draw_fig8(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
+    """Figure 8 from what happened in each instance, the typical one first."""
+    from matplotlib.figure import Figure
+
+    typical = recoveries[0]
+    picture = Figure(figsize=(7.4, 5.2), layout="constrained")
+    upper, lower = picture.subplots(2, 1, sharex=True)
+    for axes in (upper, lower):
+        _shade(axes, typical)
+    upper.plot(*zip(*typical.received, strict=True), drawstyle="steps-post", color=COLOURS[0])
+    upper.set_ylabel("deliveries/s to all subscribers")
+    upper.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    for number, (broker, line) in enumerate(typical.processor.items()):
+        percent = [(at, 100 * ratio) for at, ratio in line]
+        _draw_line(lower, percent, COLOURS[1 + number], broker)
+    lower.set_ylabel("processor time (% of one core)")
+    lower.set_xlabel("seconds after measuring began")
+    lower.legend(loc="upper left")
+    for axes in (upper, lower):
+        axes.set_ylim(bottom=0)
+    numbers = [_rates(each) for each in recoveries]
+    metrics = {name: metric_of([each[name] for each in numbers]) for name in numbers[0]}
+    caption = (
+        "What all subscribers of s1 got in each second, and what the brokers took of a core; s1 "
+        f"was down for {typical.up_s - typical.down_s:.0f} s (grey). The paper reports more than "
+        "the normal rate until all is caught up after 116 s, with a publishers' broker that "
+        "hardly notices. Here all that was missed had come "
+        f"{metrics['missed_after_s'].value:.1f} s after s1 was started, at "
+        f"{metrics['rate_per_normal'].value:.1f} times the normal rate."
+    )
+    rows = [
+        *(("deliveries_per_s", "", at, count) for at, count in typical.received),
+        *(
+            ("processor_ratio", broker, round(at, 3), ratio)
+            for broker, line in typical.processor.items()
+            for at, ratio in line
+        ),
+    ]
+    columns = ("value", "broker", "t_s", "number")
+    return _drawing(series, recoveries, picture, columns, rows, caption, metrics)
+
+
+def _rates(recovery: Recovery) -> dict[str, float]:
+    normal = recovery.rate(max(0.0, recovery.down_s // 1 - _SETTLED_S), recovery.down_s // 1)
+    first, last = recovery.up_s // 1, recovery.missed_s // 1 + 1
+    return {
+        "normal_per_s": normal,
+        "missed_after_s": recovery.missed_s - recovery.up_s,
+        "rate_per_normal": recovery.rate(first, last) / normal,
+    }
+
+
+def _draw_line(axes: "Axes", line: Line, colour: str, label: str) -> None:
+    """A line that does not go on through a time for which there is nothing."""
+    times: list[float] = []
+    values: list[float] = []
+    for at, value in line:
+        if times and at - times[-1] > _HOLE_S:
+            times.append(at)
+            values.append(float("nan"))
+        times.append(at)
+        values.append(value)
+    axes.plot(times, values, color=colour, label=label)
+
+
+def _shade(axes: "Axes", recovery: Recovery) -> None:
+    axes.axvspan(recovery.down_s, recovery.up_s, color=_DOWN, alpha=0.3, linewidth=0, zorder=0)
+
+
+def _drawing(
+    series: SeriesRuns,
+    recoveries: Sequence[Recovery],
+    picture: Any,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    caption: str,
+    metrics: Mapping[str, Metric],
+) -> Drawing:
+    run = series.points[0].modal.run
+    scale = {
+        "input_per_s": sum(
+            each.get("count", 1) * int(str(each["rate"]).partition("/")[0])
+            for each in run.workload["publishers"]
+        ),
+        "subscribers": sum(each.get("count", 1) for each in run.workload["subscribers"]),
+        "instances": len(recoveries),
+    }
+    setting = (
+        f"{scale['input_per_s']} publications a second (paper: 800) and {scale['subscribers']} "
+        "subscribers (40), each of a quarter of them; brokers and clients on one machine "
+        f"({run.manifest['cpu']}, {run.manifest['cores']} cores). "
+        f"Numbers: means of all instances, {scale['instances']} in number."
+    )
+    return Drawing(
+        figure=picture,
+        columns=columns,
+        rows=rows,
+        caption=f"{caption} {setting}",
+        scale=scale,
+        metrics=metrics,
+        run_ids=series.run_ids,
+    )
