@@ -133,17 +133,29 @@ class PublicationRun:
         size = lengths * count if isinstance(lengths, int) else sum(lengths)
         if 3 * size < 2 * self.payload_bytes():
             payload = (b"".join(payload),)
-        chosen = PublicationRun(self.source, sequences, table, index, lengths, payload)
-        if self.origins or self.place:
-            return self._with_origins(chosen, positions)
-        return chosen
-
-    def _with_origins(self, chosen: "PublicationRun", positions: Sequence[int]) -> "PublicationRun":
-        """What was selected, with the same selected of what stands beside."""
+        if not self.origins and not self.place:
+            return PublicationRun(self.source, sequences, table, index, lengths, payload)
         place = self.place and Place(self.place.stream, _items(self.place.positions, positions))
-        each = [(origin.source, number) for origin in self.origins for number in origin.sequences]
-        origins = origin_runs([each[position] for position in positions] if each else [])
-        return replace(chosen, origins=origins, place=place)
+        origins = self._origins_at(positions)
+        return PublicationRun(
+            self.source, sequences, table, index, lengths, payload, origins, place
+        )
+
+    def _origins_at(self, positions: Sequence[int]) -> tuple[OriginRun, ...]:
+        """Who published what is at these positions, neighbours of one source together."""
+        found: list[tuple[SourceId, list[int]]] = []
+        start = lower = 0
+        for source, sequences in self.origins:
+            end = start + len(sequences)
+            upper = bisect_left(positions, end, lower)
+            if upper > lower:
+                numbers = [sequences[position - start] for position in positions[lower:upper]]
+                if found and found[-1][0] == source and found[-1][1][-1] < numbers[0]:
+                    found[-1][1].extend(numbers)
+                else:
+                    found.append((source, numbers))
+            start, lower = end, upper
+        return tuple([OriginRun(source, _plain(numbers)) for source, numbers in found])
 
     def by_origin(self) -> Iterator["PublicationRun"]:
         """The same publications as runs of one source each, in order."""

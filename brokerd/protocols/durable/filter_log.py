@@ -20,6 +20,7 @@ from brokerd.protocols.interface import (
     Chop,
     LogEffect,
     LogEnds,
+    LogRecord,
     Read,
     RecordsRead,
     Truncate,
@@ -126,20 +127,28 @@ class FilterLog:
     # ------------------------------------------------------------ writing
 
     def write(self, ticks: Sequence[int], subscriptions: Sequence[int]) -> list[LogEffect]:
+        """See `records`, which are appended."""
+        packed = self.records(ticks, subscriptions)
+        return [Append(self.name, tuple(packed), None)] if packed else []
+
+    def records(self, ticks: Sequence[int], subscriptions: Sequence[int]) -> list[LogRecord]:
         """These ticks are for these subscriptions, and no others behind the last one are.
 
         A tick that is there already is not written again: a stream that begins again after a
         restart gives the same.
+
+        Returns:
+            What is to be appended to the log, in this order, before anything else is.
         """
         assert subscriptions, f"ticks {ticks} are for nobody"
-        packed = []
+        packed: list[LogRecord] = []
         for tick in ticks:
             if tick > self.last_tick:
                 previous = [self._newest.get(each, NO_RECORD) for each in subscriptions]
                 record = MatchRecord(tick, subscriptions, previous)
                 self._take(record)
                 packed.append((record.pack(),))
-        return [Append(self.name, tuple(packed), None)] if packed else []
+        return packed
 
     def _take(self, record: MatchRecord) -> None:
         if record.tick <= self.last_tick and len(self):

@@ -15,6 +15,7 @@ from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
 from brokerd.protocols.durable.catchup import Lost
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
+from brokerd.protocols.durable.handing import parts_by_client
 from brokerd.protocols.durable.hosted_streams import (
     DELIVERED,
     WRITTEN,
@@ -38,7 +39,14 @@ from brokerd.protocols.durable.windows import DurableWindows
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
-from brokerd.protocols.interface import Change, Commit, RecordsRead, Started
+from brokerd.protocols.interface import (
+    Append,
+    Change,
+    Commit,
+    LogRecord,
+    RecordsRead,
+    Started,
+)
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
     OwnClient,
@@ -46,7 +54,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.selection import RunSelection, match_run
+from brokerd.protocols.parts.selection import match_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,7 @@ class DurableClients(Clients):
         self._around = surroundings
         self._all: dict[int, DurableSubscription] = {}
         self._ending: dict[int, DurableSubscription] = {}
+        self._released: dict[StreamId, int] = {}
         self._changed: dict[Lane, None] = {}
         self._hosted = {
             each: HostedStream(each, surroundings.streams) for each in surroundings.all_streams
@@ -180,6 +189,7 @@ class DurableClients(Clients):
                 lane.acknowledged = lane.committed = tick
             else:
                 stale.append(Change(ACKNOWLEDGED, key, None))
+        self._released.clear()
         if stale:
             self._machine.emit(Commit(tuple(stale), None))
         for hosted in self._hosted.values():
@@ -195,48 +205,57 @@ class DurableClients(Clients):
         """Write down whom events are for, and give them to all who are live; None: for nobody."""
         hosted = self._hosted[stream]
         results = match_run(self.memo, run, run.source.broker)
-        wanted = [
-            (part, [local.lane(stream) for local in self._ours(those)])
-            for those, part in RunSelection(run).stretches(results)
-            if those
-        ]
-        for part, lanes in wanted:
-            self._write(hosted, part, lanes)
-        # Behind that: who falls behind now reads up to the end of the run.
-        for part, lanes in wanted:
-            self._give_live(part, lanes)
-        if not wanted:
+        wanted = [[local.lane(stream) for local in self._ours(those)] for those in results]
+        if not any(wanted):
             return None
+        self._write(hosted, run, wanted)
+        # Behind that: who falls behind now reads up to the end of the run.
+        for part, lanes in parts_by_client(run, wanted):
+            self._give_live(hosted, part, lanes)
         entry = Delivered(stream, run.first)
         hosted.opened(run.last, entry)
         return entry
 
-    def _write(self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]) -> None:
-        """Write down whom events are for; what is acknowledged already is for nobody."""
-        stretches = [part.sequences]
-        if any(lane.acknowledged >= part.first for lane in lanes):
-            stretches = [range(tick, tick + 1) for tick in part.sequences]
-        for ticks in stretches:
-            theirs = [lane.subscription.identity for lane in lanes if lane.acknowledged < ticks[0]]
-            for effect in hosted.log.write(ticks, theirs) if theirs else ():
-                self._machine.emit(effect)
+    def _write(
+        self, hosted: HostedStream, run: PublicationRun, wanted: Sequence[Sequence[Lane]]
+    ) -> None:
+        """Write down whom events are for; what is acknowledged already is for nobody.
 
-    def _give_live(self, part: PublicationRun, lanes: Sequence[Lane]) -> None:
-        by_client: dict[tuple[ClientId, int], list[Lane]] = {}
+        Args:
+            wanted: for each place in the run's attribute table.
+        """
+        records: list[LogRecord] = []
+        for tick, place in zip(run.sequences, run.attribute_index, strict=True):
+            theirs = [
+                lane.subscription.identity for lane in wanted[place] if lane.acknowledged < tick
+            ]
+            if theirs:
+                records += hosted.log.records((tick,), theirs)
+        if records:
+            self._machine.emit(Append(hosted.log.name, tuple(records), None))
+
+    def _give_live(self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]) -> None:
+        """Give events to those of a client's lanes that are live, as far as they have room."""
+        groups: dict[tuple[int, int], list[Lane]] = {}
+        behind: list[tuple[Lane, int]] = []
         for lane in lanes:
             if lane.mode is not Mode.LIVE:
                 continue
-            if lane.out_events >= self._parameters.live_limit:
-                self._catching_up.begin(
-                    self._hosted[lane.stream], lane, max(part.first - 1, lane.floor)
-                )
-                continue
+            room = self._parameters.live_limit - lane.out_events
+            last = part.last
+            if room < len(part):
+                last = part.sequences[room - 1] if room > 0 else part.first - 1
+                behind.append((lane, last))
             had = lane.floor if lane.floor >= part.first else 0
-            by_client.setdefault((lane.subscription.client, had), []).append(lane)
-        for (_, had), theirs in by_client.items():
+            groups.setdefault((had, last), []).append(lane)
+        for (had, last), theirs in groups.items():
             rest = part.after(had) if had else part
+            if rest is not None and last < rest.last:
+                rest = rest.up_to(last)
             if rest is not None:
                 self._outlets.give(rest, theirs)
+        for lane, last in behind:
+            self._catching_up.begin(hosted, lane, max(last, lane.floor))
 
     # ------------------------------------------------------------ silence
 
@@ -259,7 +278,11 @@ class DurableClients(Clients):
         hosted = self._hosted[stream]
         if not self._all and not self._ending:
             return hosted.stream.subend.done
-        return hosted.released((*self._all.values(), *self._ending.values()))
+        found = self._released.get(stream)
+        if found is None:
+            found = hosted.released((*self._all.values(), *self._ending.values()))
+            self._released[stream] = found
+        return found
 
     def _take(self) -> Snapshot | None:
         delivered = {
@@ -296,6 +319,7 @@ class DurableClients(Clients):
             streams[lane.stream] = None
         for identity in streams:
             hosted = self._hosted[identity]
+            self._released.pop(identity, None)
             for entry in hosted.commit(taken.delivered.get(identity, 0)):
                 entry.open -= 1
                 super()._on_done(entry)
@@ -372,6 +396,7 @@ class DurableClients(Clients):
 
     def _begin(self, local: DurableSubscription) -> None:
         self._all[local.identity] = local
+        self._released.clear()
         self._start(local)
 
     def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
@@ -422,6 +447,7 @@ class DurableClients(Clients):
         def both() -> None:
             for local in ended:
                 del self._ending[local.identity]
+            self._released.clear()
             for hosted in self._hosted.values() if ended else ():
                 self._let_go(hosted)
             then()

@@ -54,11 +54,21 @@ BUGS: Final = (
             "self._disk.commit(self._rows(taken), int); self._on_committed(taken)",
         ),
     ),
-    _bug(
+    NamedBug(
         "released-before-written",
-        "hosted_streams.py",
-        ("each.lane(self.identity).committed", "each.lane(self.identity).acknowledged"),
-        ("min([self.delivered, *committed])", "min([self.position, *committed])"),
+        (
+            Edit(
+                f"{_FOLDER}/hosted_streams.py",
+                "each.lane(self.identity).committed",
+                "each.lane(self.identity).acknowledged",
+            ),
+            Edit(
+                f"{_FOLDER}/hosted_streams.py",
+                "min([self.delivered, *committed])",
+                "min([self.position, *committed])",
+            ),
+            Edit(f"{_FOLDER}/hosting.py", "found = self._released.get(stream)", "found = None"),
+        ),
     ),
     _bug(
         "no-floor",

@@ -78,6 +78,17 @@ def test_statistics_say_how_far_each_stream_is_delivered_and_released() -> None:
     assert after["released_us.0.0"] >= before["delivered_us.0.0"]
 
 
+def test_what_of_a_run_is_for_a_client_is_given_to_it_at_once() -> None:
+    """However often the run goes from one's events to another's."""
+    story = DurableStory()
+    both = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
+    story.given.clear()
+    sent = story.cluster.publish_run("p1", [(story.blob(kind), b"") for kind in "abababab"])
+    story.settle()
+    assert [each.received for each in both] == [sent[::2], sent[1::2]]
+    assert [len(each.item.run) for each in story.given if type(each.item) is Deliveries] == [4, 4]
+
+
 def test_two_who_come_back_together_ask_once() -> None:
     story = DurableStory()
     both = story.subscriber(), story.subscriber()

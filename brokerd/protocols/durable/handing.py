@@ -1,0 +1,50 @@
+"""What of a run is for which client, as few parts of it as can be.
+
+Paper: [DS03] §4.1 (the consolidated stream delivers to all that are live).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from brokerd.model.identity import ClientId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.parts.selection import RunSelection
+
+
+def parts_by_client(
+    run: PublicationRun, wanted: Sequence[Sequence[Lane]]
+) -> Iterator[tuple[PublicationRun, Sequence[Lane]]]:
+    """Parts of a run, and whose they are: lanes of one client, who all want all of it.
+
+    The parts of each client come in order.
+
+    Args:
+        wanted: by whom, for each place in the run's attribute table.
+    """
+    by_client: dict[ClientId, dict[int, list[Lane]]] = {}
+    for place, lanes in enumerate(wanted):
+        for lane in lanes:
+            of_client = by_client.setdefault(lane.subscription.client, {})
+            of_client.setdefault(place, []).append(lane)
+    selection = RunSelection(run)
+    for places in by_client.values():
+        lanes = next(iter(places.values()))
+        if all(each == lanes for each in places.values()):
+            yield selection.having([*places]), lanes
+        else:
+            yield from _stretches(run, places)
+
+
+def _stretches(
+    run: PublicationRun, places: Mapping[int, Sequence[Lane]]
+) -> Iterator[tuple[PublicationRun, Sequence[Lane]]]:
+    """What of a run stands at some places, cut wherever other lanes want it."""
+
+    def wanting(position: int) -> list[int]:
+        return [lane.subscription.identity for lane in places[run.attribute_index[position]]]
+
+    positions = [n for n, place in enumerate(run.attribute_index) if place in places]
+    for _, same in groupby(positions, wanting):
+        some = [*same]
+        yield run.select(some), places[run.attribute_index[some[0]]]
