@@ -132,17 +132,29 @@ def clipped(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
     return tuple((low, high) for low, high in cut if low < high)
 
 
-def _halves(message: Fetched) -> Sequence[Fetched]:
+def _halves(message: Fetched) -> Sequence[Fetched | NothingFetched]:
     """Two answers, of which each is whole for its own ranges."""
     run, ranges = message.run, message.ranges
     half = len(run) // 2
     if not half:
-        return ()
+        return _one_apart(message)
     first, second = run.select(range(half)), run.select(range(half, len(run)))
     cut = first.last + 1
     return (
         Fetched(message.lost, clipped(ranges, 0, cut), first, message.origins),
         Fetched(message.lost, clipped(ranges, cut, ranges[-1][1]), second, message.origins),
+    )
+
+
+def _one_apart(message: Fetched) -> Sequence[Fetched | NothingFetched]:
+    """A lone event, and the silence around it, of which there may be more than of the event."""
+    tick, ranges = message.run.first, message.ranges
+    around = (*clipped(ranges, 0, tick), *clipped(ranges, tick + 1, ranges[-1][1]))
+    if not around:
+        return ()
+    return (
+        Fetched(message.lost, ((tick, tick + 1),), message.run, message.origins),
+        NothingFetched(message.run.source, message.lost, around, message.origins),
     )
 
 

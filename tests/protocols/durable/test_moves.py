@@ -10,7 +10,7 @@ import pytest
 from brokerd.model.client_messages import Connect, Gap, Subscribe
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
-from brokerd.protocols.durable.messages import Fetch, Fetched, Hold, LetGo, Moved
+from brokerd.protocols.durable.messages import Fetch, Fetched, Hold, LetGo, Moved, NothingFetched
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     CloseSession,
@@ -20,9 +20,10 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.through_wire import through_wire
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
-from tests.helpers.stream_runs import STREAM
+from tests.helpers.stream_runs import STREAM, run_at
 
 
 class MovingStory(DurableStory):
@@ -227,6 +228,15 @@ def between_connect_and_subscribe() -> bool:
     assert Send(2, LetGo(2, 1, "c", 1, 2)) in told
     asked = handle(core, MessageReceived("c", 21, Subscribe(1, predicate)))
     return any(type(each) is Send and each.message == Fetch(STREAM, ((7, 10),)) for each in asked)
+
+
+def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
+    """As to who asks for all between two ticks, where others have part of it."""
+    ranges = tuple((tick, tick + 2) for tick in range(1, 400, 4))
+    answer = Fetched(0, ranges, run_at((41,)))
+    (event, _), (silence, _) = through_wire(answer, 300)
+    assert (type(event), event.ranges, event.run.first) == (Fetched, ((41, 42),), 41)
+    assert silence == NothingFetched(STREAM, 0, (*ranges[:10], (42, 43), *ranges[11:]))
 
 
 STORIES = (
