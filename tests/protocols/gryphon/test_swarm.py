@@ -34,6 +34,7 @@ BY_STORIES = (
     "begins-before-it-is-held-against",
     "begins-behind-what-a-crash-takes",
     "acks-not-told-beside",
+    "gaps-wait-in-ever-more-pieces",
     "waits-for-what-is-not-wanted-any-more",
     "kept-beside-although-unwanted",
     "kept-and-not-asked-after",
