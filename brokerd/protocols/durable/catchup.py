@@ -150,7 +150,8 @@ class Catchup:
             (source, min(last, behind.get(source, last + 1) - 1))
             for source, last in self.lost.origins
         )
-        yield LostRange(*self._begun, tuple(each for each in through if each[1]))
+        if origins := tuple(each for each in through if each[1]):
+            yield LostRange(*self._begun, origins)  # else nobody had published anything yet
         self._begun = None
 
 

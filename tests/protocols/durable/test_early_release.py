@@ -3,6 +3,8 @@
 Paper: [DS03] §3 (maxRetain).
 """
 
+from dataclasses import replace
+
 import pytest
 
 from brokerd.config import SECOND_NS
@@ -11,7 +13,7 @@ from brokerd.model.identity import SourceId, StreamId
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.catching_up import LOST
-from brokerd.protocols.durable.catchup import Catchup, Lost, LostRange
+from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostRange
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.mutants import MUTANTS
 from tests.helpers.durable_stories import DurableStory, fails
@@ -220,6 +222,16 @@ def test_what_is_known_to_be_lost_is_not_asked_for_again() -> None:
     catchup.take(Lost(9, ((ANN, 3), (BOB, 1))), [(2, 3)], None)
     assert [*catchup.finish()] == []
     assert catchup.next_batch(Batch(2, 0, (5, 9, 11), 12)) == [(11, 12)]
+
+
+def test_before_the_first_publication_nothing_is_lost() -> None:
+    catchup = catching_up(2, 4)
+    first = run_at([4])
+    (origin,) = first.origins
+    first = replace(first, origins=(origin._replace(sequences=range(1, 2)),))
+    catchup.take(NOTHING_LOST, [(4, 5)], first)
+    catchup.take(Lost(4, ((origin.source, 1),)), [(2, 3)], None)
+    assert [*catchup.finish()] == [first]
 
 
 def test_where_nothing_was_ever_published_nothing_is_lost() -> None:
