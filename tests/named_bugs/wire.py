@@ -23,8 +23,9 @@ ROWS: Final = (
     Row(
         "part-passed-on-with-the-header-of-all",
         "brokerd/model/publication.py",
-        "        if self.origins or self.place:\n            return self._with_origins(chosen, positions)\n",
-        '        object.__setattr__(chosen, "header", self.header)\n        if self.origins or self.place:\n            return self._with_origins(chosen, positions)\n',
+        "            return PublicationRun(self.source, sequences, table, index, lengths, payload)\n",
+        "            chosen = PublicationRun(self.source, sequences, table, index, lengths, payload)\n"
+        '            object.__setattr__(chosen, "header", self.header)\n            return chosen\n',
         _PASSED_ON,
     ),
     Row(

@@ -16,7 +16,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.lanes import DurableSubscription
 from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.interface import Change, Commit, Instant
+from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
@@ -264,7 +264,7 @@ class Arrivals:
             del self._arrivals[whose]
             self._deadlines.cancel((ARRIVALS, whose))
             client, number = whose
-            self._machine.emit(Commit((Change(ARRIVING, f"{client}/{number}", None),), None))
+            self._disk.commit((Change(ARRIVING, f"{client}/{number}", None),), lambda: None)
         elif not arrival.untold and not any(
             self._is_stale(each) or self._is_over(arrival, each)
             for each in arrival.holders.values()

@@ -453,17 +453,19 @@ class DurableClients(Clients):
             then()
 
         super()._end(client, over, both, drain=drain)
+        # Behind the row of the subscription: a crash between the two must not bring back one that
+        # has acknowledged nothing.
+        lanes = [lane for local in ended for lane in local.lanes.values()]
+        if lanes:
+            rows = tuple(Change(ACKNOWLEDGED, lane_key(lane), None) for lane in lanes)
+            self._machine.emit(Commit(rows, None))
 
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
-        rows = []
         for local in self._ours(over):
             self._ending[local.identity] = self._all.pop(local.identity)
             for lane in local.lanes.values():
-                rows.append(Change(ACKNOWLEDGED, lane_key(lane), None))
                 self._changed.pop(lane, None)
                 self._hosted[lane.stream].log.forget(local.identity)
-        if rows:
-            self._machine.emit(Commit(tuple(rows), None))
         super()._on_ended(over)
         self._commits.soon()
 

@@ -106,6 +106,7 @@ class MovingClients(DurableClients):
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         """See DurableClients; nothing is lacked here that others could have released."""
         super()._claim(client, subscription)
+        _moving(client).brought.pop(subscription.number, None)
         (durable,) = self._ours((subscription,))
         generation = _moving(client).generation
         if durable.accepted and durable.generation < generation:

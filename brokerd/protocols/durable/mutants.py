@@ -237,6 +237,18 @@ BUGS: Final = (
         ("if behind >= before:", "if behind < 0:"),
     ),
     _bug(
+        "forgotten-before-it-is-over",
+        "hosting.py",
+        (
+            "        super()._on_ended(over)\n        self._commits.soon()\n",
+            "        super()._on_ended(over)\n"
+            "        lanes = [lane for each in self._ours(over) for lane in each.lanes.values()]\n"
+            "        rows = [Change(ACKNOWLEDGED, lane_key(lane), None) for lane in lanes]\n"
+            "        self._machine.emit(Commit(tuple(rows), None))\n"
+            "        self._commits.soon()\n",
+        ),
+    ),
+    _bug(
         "old-session-counts",
         "lanes.py",
         (
@@ -255,7 +267,8 @@ ends where the common one is; everybody has to release; silence is said of what 
 everything given; matches are done also where a later subscription begins behind them; a restart
 goes on where it had come to; what was fetched is kept a while for others; events of one stream
 are of that stream; those who catch up ask for so much and no more; whoever waits to ask comes to
-it; who comes no nearer is said; what was out to an old session is acknowledged by
+it; who comes no nearer is said; no subscription comes back
+that has acknowledged nothing; what was out to an old session is acknowledged by
 nobody; what is younger is kept; who was live has time to come back; what somebody live was not told
 of is kept, however old; a gap ends with the last of what is for whom it is told; it is one; it is
 told; its publications are those that are lost; nobody waits for a pubend but for what is of it;

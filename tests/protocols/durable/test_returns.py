@@ -239,7 +239,28 @@ def test_a_gap_that_was_told_and_not_committed_is_told_again() -> None:
     assert Gap not in {type(each.item) for each in story.given}
 
 
+def test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing() -> None:
+    """Its broker dies while it ends, and has so many of its last changes."""
+    for at_ms in range(0, 12, 2):
+        for kept in range(4):
+            story = DurableStory()
+            subscription = story.subscriber()
+            story.publish(3)
+            story.cluster.run_for(2)
+            subscription.client.unsubscribe(subscription.number)
+            story.cluster.run_for(at_ms / 1000)
+            story.kill("s1", kept)
+            rows = story.cluster.broker("s1").broker.on_disk()
+            owners = {row[0] for row in rows.get("subscriptions", {}).values()}
+            assert owners <= {int(key.partition("/")[0]) for key in rows.get(ACKNOWLEDGED, {})}
+
+
 SEEN = (
+    (
+        "forgotten-before-it-is-over",
+        test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing,
+        (),
+    ),
     ("asked-for-without-limit", test_so_much_is_asked_for_at_once_as_there_may_be, ()),
     (
         "not-admitted-again",

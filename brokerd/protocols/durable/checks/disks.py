@@ -5,7 +5,9 @@ from math import inf
 
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED, key_of
 from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
@@ -49,6 +51,15 @@ class DurableChecks(GryphonChecks):
             elif type(effect) is Send and type(effect.message) in (Fetched, NothingFetched):
                 _check_silence(broker, event, effect.message)
         return found
+
+    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """See ProtocolChecks: what was written down of moves goes when they are over."""
+        return [
+            f"{broker.name} has {len(rows)} rows of {table}"
+            for broker in brokers
+            for table in (ARRIVING, HOLDS)
+            if (rows := broker.on_disk().get(table))
+        ]
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
