@@ -32,10 +32,13 @@ class Kept:
         empty: what waits for something; when all is quiet nothing does.
         paired: what has an entry for each pair of things that are alive, such as subscriptions
             and sources; tables on disk, too.
+        streams: so many streams may begin at one broker, whoever publishes there; 0 where each
+            source is one.
     """
 
     empty: tuple[str, ...] = ()
     paired: tuple[str, ...] = ()
+    streams: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,14 @@ class Alive:
         things = self.brokers + self.subscriptions + self.sources + self.clients
         return _PER_THING * things + _ALWAYS
 
-    @property
-    def paired_limit(self) -> int:
-        """How much there may be of what has an entry for each pair."""
-        return (self.brokers + self.subscriptions) * (self.brokers + self.sources) + _ALWAYS
+    def paired_limit(self, streams: int) -> int:
+        """How much there may be of what has an entry for each pair.
+
+        Args:
+            streams: that begin at one broker.
+        """
+        pairs = (self.brokers + self.subscriptions) * (self.brokers + self.sources)
+        return max(pairs, self.subscriptions * self.brokers * streams) + _ALWAYS
 
 
 def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
@@ -77,7 +84,7 @@ def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
         counted[table] = len(rows)
         counted[f"a row of {table}"] = max(map(_values_in, rows.values()), default=0)
     for name, size in counted.items():
-        limit = alive.paired_limit if name in kept.paired else alive.limit
+        limit = alive.paired_limit(kept.streams) if name in kept.paired else alive.limit
         if name in kept.empty:
             limit = 0
         if size > limit:

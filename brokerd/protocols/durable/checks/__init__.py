@@ -18,6 +18,7 @@ SIMULATED = SimulatedProtocol(
     make_reach=GryphonReach,
     make_wording=DurableWording,
     kept=Kept(
+        streams=CORE.kept.streams,
         empty=(
             *CORE.kept.empty,
             "Durable._early",

@@ -46,6 +46,7 @@ SIMULATED = SimulatedProtocol(
     make_reach=GryphonReach,
     make_wording=GryphonWording,
     kept=Kept(
+        streams=4,  # as many as `pubends` is drawn
         empty=(
             "Gryphon._early",
             "Pubends._logged",
@@ -57,7 +58,7 @@ SIMULATED = SimulatedProtocol(
             "Outlet.sent",
             "Outlet.parked",
         ),
-        paired=("Subscription.begins_after", "Relay._streams", "published", "released"),
+        paired=("OwnSubscription.begins_after", "Relay._streams", "published", "released"),
     ),
     make_checks=GryphonChecks,
     make_planning=GryphonPlanning,
