@@ -1,7 +1,7 @@
 """What [GD02] promises, sentence by sentence, each promise a test: abstract, §1 to §3.
 
 What the paper saw when it broke things (§4.2) is in test_gd02_experiments.py. Where a rule has a
-story among those of the protocol, `ELSEWHERE` says which. Filters between brokers have none yet.
+story among those of the protocol, `ELSEWHERE` says which; those of filters are in test_filters.py.
 """
 
 from itertools import pairwise
