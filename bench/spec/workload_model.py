@@ -6,7 +6,7 @@ checks what no single file can know.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,7 @@ from pydantic import (
 from bench.load.content import FENCE
 from bench.load.numbered import NUMBERED
 from bench.run.expectations import Expectation
+from bench.spec.topics import topic_names
 from bench.spec.units import (
     Rate,
     format_duration,
@@ -253,7 +254,10 @@ def _known_protocol(name: str) -> str:
 
 
 class Workload(_Closed):
-    """One workload file."""
+    """One workload file.
+
+    `topic` names the attribute whose value is a publication's topic; without it, there are none.
+    """
 
     schema_: Annotated[Literal["pubsubctl/workload/1"], Field(alias="schema")]
     name: str
@@ -269,6 +273,7 @@ class Workload(_Closed):
     load: LoadGenerators = LoadGenerators()
     expectations: dict[str, str] = Field(default_factory=dict)
     attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    topic: str | None = None
     publishers: Annotated[list[Publishers], Field(min_length=1)]
     subscribers: Annotated[list[Subscribers], Field(min_length=1)]
 
@@ -324,3 +329,16 @@ class Workload(_Closed):
         if len(counting := [name for name, way in drawn.items() if NUMBERED in way]) > 1:
             raise ValueError(f"{' and '.join(counting)} count; one attribute may")
         return drawn
+
+    @model_validator(mode="after")
+    def _topic_is_an_attribute(self) -> Self:
+        if self.topic is None:
+            return self
+        if self.topic not in self.attributes:
+            known = nearest(self.topic, [*self.attributes])
+            raise ValueError(f"topic = {self.topic!r}: no attribute is called so{known}")
+        try:
+            topic_names(self.topic, self.attributes[self.topic])
+        except ValueError as error:
+            raise ValueError(f"topic = {self.topic!r}: {error}") from error
+        return self
