@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from results.checker.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
 from results.rules.facts import RunFacts
-from results.rules.findings import Findings
+from results.rules.findings import Findings, PairSummary
 from results.rules.terms import PUBLISHER_ORDER
 from results.tables.schema import TABLES, arrow_type
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DELIVERIES_WANTED = 40
 SHORTEST_PIECE = 6
 LONGEST_SPAN = 20_000
+PAIRS_TRIED = 5
+"""What a pair received counts fences, too: a short one may have no piece that is long enough."""
 
 Row = dict[str, Any]
 
@@ -102,16 +104,29 @@ def _pick_piece(
     deliveries: "DataFrame",
 ) -> tuple[list[Row], list[Row]] | None:
     """Publications and deliveries of a stretch of one source at one subscription."""
-    from pyspark.sql import functions as F
-
     known = {source.pubend for source in facts.sources}
     pairs = [
         pair for pair in findings.pairs if pair.received >= SHORTEST_PIECE and pair.pubend in known
     ]
     clean = [pair for pair in pairs if not (pair.missing or pair.duplicates or pair.reordered)]
-    if not pairs:
-        return None
-    pair = rng.choice(clean or pairs)
+    candidates = clean or pairs
+    for pair in rng.sample(candidates, min(PAIRS_TRIED, len(candidates))):
+        piece = _piece_of(rng, facts, pair, publications, deliveries)
+        if piece is not None:
+            return piece
+    return None
+
+
+def _piece_of(
+    rng: random.Random,
+    facts: RunFacts,
+    pair: PairSummary,
+    publications: "DataFrame",
+    deliveries: "DataFrame",
+) -> tuple[list[Row], list[Row]] | None:
+    """A stretch of what one subscription received of one source; None where that is too short."""
+    from pyspark.sql import functions as F
+
     assert pair.first_seq is not None
     assert pair.last_seq is not None
     length = pair.last_seq - pair.first_seq + 1

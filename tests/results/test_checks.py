@@ -325,6 +325,23 @@ def test_a_checker_that_has_gone_blind_is_found_out(
     assert caught.value.exit_status == 70
 
 
+def test_a_pair_with_too_short_a_piece_leaves_the_check_others(
+    spark: "SparkSession", verdicts: dict[str, Verdict]
+) -> None:
+    """A pair of six, of which two were fences, had been the one that was picked."""
+    loaded = load_run(spark, verdicts["delta_tree"].folder)
+    facts = RunFacts.of_run(loaded)
+    tables = loaded.table(spark, "publications"), loaded.table(spark, "deliveries")
+    short = PairSummary("s1-sub-1/1", "p1/2", 1, 4, 6, 0, 0, 4, 4, 0, 0, 0, 0)
+    long = PairSummary("s1-sub-1/1", "p1/2", 1, 177, 177, 0, 0, 175, 175, 0, 0, 0, 0)
+    with planned_for(spark, 0):
+        for pairs in ([short, long], [long, short]):
+            runs = {facts.run_id: (facts, Findings(pairs=pairs))}
+            assert try_checker(spark, runs, *tables)[facts.run_id]["deliveries"] > 4
+        runs = {facts.run_id: (facts, Findings(pairs=[short]))}
+        assert try_checker(spark, runs, *tables) == {}
+
+
 @pytest.mark.parametrize(
     "module",
     [
