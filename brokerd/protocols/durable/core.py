@@ -71,6 +71,7 @@ class Durable(Gryphon):
             self._counters,
             self._relay.stream,
             self._relay.links,
+            self.flow,
             clients.on_found,
             clients.on_beyond,
             lambda stream: self._retention.lost_origins(stream),
@@ -199,6 +200,10 @@ class Durable(Gryphon):
             self._release.met(peer)
             self._fetching.met(peer, is_new=is_new)
             self._expect_of(peer)
+
+    def _answer_more(self, peer: BrokerNumber) -> None:
+        super()._answer_more(peer)
+        self._fetching.answer_more(peer)
 
     def _expect_of(self, peer: BrokerNumber) -> None:
         """Have a broker below ask at once for what it missed, as it does when it was down.

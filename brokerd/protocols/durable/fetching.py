@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost, ranges_of
 from brokerd.protocols.durable.fetched_events import FetchedEvents
@@ -24,6 +25,7 @@ from brokerd.protocols.durable.messages import (
     clipped,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.retained import part_of
@@ -46,6 +48,7 @@ class Fetching:
         broker: this one, which asks for its own clients.
         streams: what is known of a stream here.
         links: whom to ask.
+        flow: how much neighbours may be answered.
         on_found: takes what this broker has asked for.
         on_beyond: told of what of that is behind the end of its stream.
         lost_origins: of a stream of a pubend of this broker, what of which sources is lost.
@@ -61,6 +64,7 @@ class Fetching:
         counters: dict[str, int],
         streams: Callable[[StreamId], Stream],
         links: Links,
+        flow: FlowControl,
         on_found: Found,
         on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
         lost_origins: Callable[[Stream], Origins],
@@ -73,10 +77,12 @@ class Fetching:
         self._counters = counters
         self._streams = streams
         self._links = links
+        self._flow = flow
         self._on_found = on_found
         self._on_beyond = on_beyond
         self._lost_origins = lost_origins
         self._wanted: dict[StreamId, Stream] = {}
+        self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -97,7 +103,11 @@ class Fetching:
         self._lately.drop_through(identity, through)
 
     def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
-        """A neighbour is there: what was asked for it may have been asked in vain."""
+        """A neighbour is there: what was asked for it may have been asked in vain.
+
+        What it has asked for before, it asks for again.
+        """
+        self._unanswered.pop(peer, None)
         for stream in self._wanted.values():
             if is_new:
                 stream.forget(peer)
@@ -189,7 +199,35 @@ class Fetching:
             raise RemoteProtocolError(peer, f"{identity} does not go there")
         _check(peer, ranges)
         self._counters["nacks_received"] += 1
-        self._want(peer, identity, ranges)
+        unanswered = self._unanswered.setdefault(peer, {}).setdefault(identity, IntervalSet())
+        for start, end in ranges:
+            unanswered.add(start, end)
+        self.answer_more(peer)
+
+    def answer_more(self, peer: BrokerNumber) -> None:
+        """Answer a neighbour as far as its window has room; the rest stays asked."""
+        unanswered = self._unanswered.get(peer, {})
+        for identity in list(unanswered):
+            while unanswered[identity]:
+                room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)
+                if room_bytes <= 0:
+                    return
+                ranges = self._fitting(identity, unanswered[identity], room_bytes)
+                for start, end in ranges:
+                    unanswered[identity].remove(start, end)
+                self._want(peer, identity, ranges)
+            del unanswered[identity]
+
+    def _fitting(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
+        """The lowest of some ranges, with as many of the events known here as there is room for."""
+        events = self._streams(identity).knowledge.events
+        found: list[Range] = []
+        for start, end in asked:
+            cut, room_bytes = events.cut(start, end, room_bytes, EVENT_BYTES)
+            found.append((start, cut))
+            if cut < end or not room_bytes:
+                break
+        return found
 
     # ------------------------------------------------------------ answers
 
@@ -270,6 +308,7 @@ class Fetching:
         else:
             self._counters["resent_publications"] += len(run)
             self._machine.send(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
+            self._flow.sent(peer, run, again=True)
 
 
 def _lost_of(message: Fetched | NothingFetched) -> Lost:

@@ -256,6 +256,19 @@ BUGS: Final = (
             "        [setattr(each, 'open', 0) for each in self.out]; self.settle()\n",
         ),
     ),
+    _bug(
+        "fetched-unbounded",
+        "fetching.py",
+        (
+            "room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)",
+            "room_bytes = JOINED_BYTES",
+        ),
+    ),
+    _bug(
+        "fetched-on-by-nobody",
+        "core.py",
+        ("        self._fetching.answer_more(peer)\n", ""),
+    ),
 )
 """What each leaves out: a record names the one before of the same subscription; nobody knows for
 whom chopped ticks were; a batch that is full has the oldest; what comes again is written once;
@@ -274,7 +287,8 @@ of is kept, however old; a gap ends with the last of what is for whom it is told
 told; its publications are those that are lost; nobody waits for a pubend but for what is of it;
 nobody has what its pubend has not published; what is held is not released; it is held after a
 restart, too; nobody lets go before it is; nobody knows what was for whom before it came; only a
-pubend knows what is silent; what a client says of a subscription counts until it asks for it.
+pubend knows what is silent; what a client says of a subscription counts until it asks for it. Who
+has taken less than a window is sent no more of what it fetches, and goes on when it has.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

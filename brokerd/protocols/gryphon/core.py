@@ -16,6 +16,7 @@ from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.exchange import Exchange
 from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
 from brokerd.protocols.gryphon.joins import JOINING, Joins
 from brokerd.protocols.gryphon.merge import Merge
 from brokerd.protocols.gryphon.own_filter import OwnFilter
@@ -73,6 +74,7 @@ class Gryphon(LogFirstMachine):
 
     Attributes:
         filters: what all brokers' clients want, as far as it is known here.
+        flow: how much neighbours may be told.
     """
 
     def __init__(
@@ -92,6 +94,15 @@ class Gryphon(LogFirstMachine):
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
+        self.flow = FlowControl(
+            self,
+            routes,
+            parameters,
+            self._deadlines,
+            on_answers=self._answer_more,
+            on_missed=lambda peer, missed: self._relay.expect_missed(peer, missed),
+            on_room=lambda: None,
+        )
         self._pubends = Pubends(
             broker,
             parameters.pubends,
@@ -140,6 +151,7 @@ class Gryphon(LogFirstMachine):
             self.filters,
             self._deadlines,
             self._counters,
+            self.flow,
             has_session=self._sessions.__contains__,
             on_news=self._look_at,
             on_final=self._on_final,
@@ -175,6 +187,7 @@ class Gryphon(LogFirstMachine):
             **self._relay.handlers(),
             **self._exchange.handlers(),
             **self._joins.handlers(),
+            **self.flow.handlers(),
         }
         self._from_clients = self._clients.handlers()
 
@@ -279,8 +292,10 @@ class Gryphon(LogFirstMachine):
         self._waited_ns.pop(peer, None)
         is_new = self._incarnations.get(peer) != event.incarnation
         self._incarnations[peer] = event.incarnation
+        self.flow.met(peer)
         self._exchange.met(peer)
         self._relay.met(peer, is_new=is_new)
+        self._relay.answer_more(peer)
         self._check_acks()
         self._look_at_all()
 
@@ -291,6 +306,7 @@ class Gryphon(LogFirstMachine):
         assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
         del self._sessions[event.peer]
         self._relay.lost(event.peer)
+        self.flow.lost(event.peer)
         self._look_at_all()
         self._retry_later(event.peer)
 
@@ -301,6 +317,10 @@ class Gryphon(LogFirstMachine):
         wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
         self._waited_ns[peer] = wait_ns
         self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
+
+    def _answer_more(self, peer: BrokerNumber) -> None:
+        """A neighbour has room for more of what it has asked for."""
+        self._relay.answer_more(peer)
 
     def _on_message(self, event: MessageReceived) -> None:
         if isinstance(event.peer, int):
@@ -335,6 +355,8 @@ class Gryphon(LogFirstMachine):
             self._joins.ask(whose)
         elif purpose == EXPECTED:
             self._check_acks()
+        elif purpose == FLOW:
+            self.flow.due()
         else:
             assert purpose == LINGER, f"{purpose!r} of {whose!r}"
             self._clients.linger_over(whose)

@@ -96,6 +96,27 @@ class AckExpected:
 
 
 @record
+class WindowProbe:
+    """To a neighbour: have you taken all events that this very session has carried?
+
+    Attributes:
+        again: of those that were asked for; else of those that were told for the first time.
+        sent_bytes: what all of them count.
+    """
+
+    again: bool
+    sent_bytes: int
+
+
+@record
+class WindowUpdate:
+    """The answer, once the sender has room to pass on as much; its number is the question's."""
+
+    again: bool
+    taken_bytes: int
+
+
+@record
 class LinkStatus:
     """To neighbours: the cells that the sender gets to, but for those behind the receiver.
 
@@ -278,5 +299,7 @@ KINDS = (
     MessageKind(73, Beginnings),
     MessageKind(74, Join),
     MessageKind(75, Joined),
+    MessageKind(76, WindowProbe),
+    MessageKind(77, WindowUpdate),
 )
 """With the numbers they have on the wire; 64 to 79 are gryphon's."""

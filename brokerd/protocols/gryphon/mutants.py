@@ -59,8 +59,8 @@ BUGS: Final = (
         "M07-range-one-too-long",
         "ostreams.py",
         (
-            "run = stream.knowledge.events.within(start, end)",
-            "run = stream.knowledge.events.within(start, end - 1)",
+            "yield start, cut, events.within(start, cut)",
+            "yield start, cut, events.within(start, cut - 1)",
         ),
     ),
     _bug(
@@ -387,8 +387,8 @@ BUGS: Final = (
         "curious-of-what-it-was-told",
         "ostreams.py",
         (
-            "for start, end in known:\n            stream.satisfy(peer, start, end)\n",
-            "for start, end in known:\n            pass\n",
+            "(stream, peer, known):\n            stream.satisfy(peer, start, end)\n",
+            "(stream, peer, known):\n            pass\n",
         ),
     ),
     _bug(
@@ -486,6 +486,33 @@ BUGS: Final = (
         "gaps.py",
         ("    if before and not before.asked and", "    if before and before.asked and"),
     ),
+    _bug(
+        "answers-unbounded",
+        "ostreams.py",
+        (
+            "room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)",
+            "room_bytes = JOINED_BYTES",
+        ),
+    ),
+    _bug(
+        "window-never-given-back",
+        "flow_control.py",
+        (
+            "self._machine.send(peer, WindowUpdate(again, self._owed.pop((peer, again))))",
+            "self._owed.pop((peer, again))",
+        ),
+    ),
+    _bug("answered-on-by-nobody", "flow_control.py", ("self._on_answers(peer)", "pass")),
+    _bug(
+        "asked-once-whether-it-was-taken",
+        "flow_control.py",
+        (
+            "window.probed_bytes = window.sent_bytes\n"
+            "            self._machine.send(peer, WindowProbe(again, window.sent_bytes))\n"
+            "        self._settle()",
+            "pass\n        self._settle()",
+        ),
+    ),
 )
 """What each leaves out: nothing is handed to clients behind an unknown tick; silence is said of
 known ticks only; clients are done with what they have acknowledged; all are done, not one of
@@ -509,7 +536,9 @@ cell is done with what it does not want, and with nothing else; and all members 
 know; who keeps what others are done with asks after it, and a broker of its cell answers. A pubend
 begins when all have answered twice, which they do when they have written it down for ever, and
 behind the highest answer, whatever its clock shows; it asks until they do. Who has asked for
-silence that is final is told. What waits to be asked for is one piece.
+silence that is final is told. What waits to be asked for is one piece. Who
+has taken less than a window is answered no further, and goes on where it has taken it, which it
+says; it is asked again whether it has.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -9,8 +9,10 @@ Paper: [GD02] §2.4, §3.1 (ostreams).
 from collections.abc import Iterator, Sequence
 
 from brokerd.model.identity import BrokerNumber
+from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, in_messages_of
@@ -30,6 +32,7 @@ class Ostreams:
         parameters: GryphonParameters,
         filters: FilterTable,
         links: Links,
+        flow: FlowControl,
         counters: dict[str, int],
     ) -> None:
         self._machine = machine
@@ -38,6 +41,7 @@ class Ostreams:
         self._most = parameters.events_per_message
         self._filters = filters
         self._links = links
+        self._flow = flow
         self._counters = counters
         self._any = not parameters.events_per_message
 
@@ -72,6 +76,9 @@ class Ostreams:
                 if part is None:
                     if wanted is None:
                         self._tell_silence(stream, cell, peer, end)
+                    continue
+                if not self._flow.may_tell(peer):  # it finds out, and asks
+                    self._flow.missed(peer, stream.identity, further)
                     continue
                 start = self._bracket(stream, whose, peer, part.first, part.first)
                 self._counters["publications_forwarded"] += len(part)
@@ -145,13 +152,22 @@ class Ostreams:
             if wanted:
                 self.answer(stream, peer, wanted)
 
+    def answer_more(self, stream: Stream, peer: BrokerNumber) -> None:
+        """Tell a broker what it has asked for and there was no room for."""
+        curious = stream.curious.get(peer)
+        if curious is not None:
+            known = stream.knowledge.known
+            self.answer(stream, peer, [part for each in curious for part in known.within(*each)])
+
     def answer(self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]) -> None:
-        """Tell a broker what is in ranges that are known here."""
+        """Tell a broker what is in ranges that are known here, as far as its window has room.
+
+        The rest stays asked.
+        """
         cell, silent = self._routes.cell_of(peer), []
         final = stream.knowledge.final if cell == self._routes.cell else stream.done_by(cell)
-        for start, end in known:
+        for start, end, run in self._pieces(stream, peer, known):
             stream.satisfy(peer, start, end)
-            run = stream.knowledge.events.within(start, end)
             if run is not None and cell != self._routes.cell:
                 run = self._filters.select(run).wanted(cell)
             if run is None:
@@ -162,10 +178,26 @@ class Ostreams:
         if silent:
             self._machine.send(peer, Silent(stream.identity, final, tuple(silent)))
 
+    def _pieces(
+        self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]
+    ) -> Iterator[tuple[int, int, PublicationRun | None]]:
+        """Known ranges with their events, one by one, until there is no more room for these."""
+        events = stream.knowledge.events
+        for place, (start, end) in enumerate(known):
+            while start < end:
+                room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)
+                if room_bytes <= 0:
+                    stream.want(peer, [(start, end), *known[place + 1 :]])
+                    return
+                cut, _ = events.cut(start, end, room_bytes, EVENT_BYTES)
+                yield start, cut, events.within(start, cut)
+                start = cut
+
     def _tell(self, peer: BrokerNumber, message: Events) -> None:
         """Send a message, as so many as have no more events each than they may."""
         for each in [message] if self._any else in_messages_of(message, self._most):
             self._machine.send(peer, each)
+        self._flow.sent(peer, message.run, again=message.again)
 
     # ------------------------------------------------------------ what nobody wants
 

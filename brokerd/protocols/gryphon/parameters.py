@@ -18,6 +18,9 @@ _AT_LEAST_ONE: Final = (
     "nack_repetition_ns",
     "nack_chunk_ns",
     "ack_expected_check_ns",
+    "send_window_bytes",
+    "answer_window_bytes",
+    "send_stall_ns",
 )
 
 
@@ -52,6 +55,11 @@ class GryphonParameters:
             (AET).
         ack_expected_check_ns: how often it looks for such events.
         ack_interval_ns: how long acks may be gathered.
+        send_window_bytes: of events that are told for the first time, how much a neighbour may
+            leave untaken before those above and publishers wait for it.
+        answer_window_bytes: of events that were asked for, how much it may leave untaken before
+            the rest of its answer waits.
+        send_stall_ns: how long others wait for a neighbour that takes nothing at all.
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
         client_window: publications a client may have unacknowledged before deliveries wait.
@@ -74,6 +82,9 @@ class GryphonParameters:
     ack_expected_ns: int = 10 * SECOND_NS
     ack_expected_check_ns: int = SECOND_NS
     ack_interval_ns: int = 100 * MILLISECOND_NS
+    send_window_bytes: int = 8 << 20
+    answer_window_bytes: int = 4 << 20
+    send_stall_ns: int = 2 * SECOND_NS
     retry_first_ns: int = 500 * MILLISECOND_NS
     retry_limit_ns: int = 2 * SECOND_NS
     client_window: int = 16_384

@@ -10,6 +10,7 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.acks import Acks
 from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.flow_control import FlowControl
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.knowledge import Contradiction
 from brokerd.protocols.gryphon.links import Links
@@ -60,6 +61,7 @@ class Relay:
         filters: FilterTable,
         deadlines: DeadlineQueue[tuple[str, object]],
         counters: dict[str, int],
+        flow: FlowControl,
         *,
         has_session: Callable[[BrokerNumber], bool],
         on_news: Callable[[Stream], None],
@@ -81,7 +83,7 @@ class Relay:
         self._streams: dict[StreamId, Stream] = {}
         self.links = Links(routes, has_session)
         interval_ns = parameters.ack_interval_ns
-        self.below = Ostreams(machine, routes, parameters, filters, self.links, counters)
+        self.below = Ostreams(machine, routes, parameters, filters, self.links, flow, counters)
         self.acks = Acks(machine, routes, self.links, deadlines, interval_ns, on_final)
 
     def __iter__(self) -> Iterator[Stream]:
@@ -117,6 +119,19 @@ class Relay:
     def can_ask(self, stream: Stream) -> bool:
         """Whether there is anybody to ask of a stream."""
         return stream.upstream is not None and bool(self.links.up(stream.identity, stream.via))
+
+    # ------------------------------------------------------------ windows
+
+    def answer_more(self, peer: BrokerNumber) -> None:
+        """A neighbour has room for more of what it has asked for."""
+        for stream in self:
+            self.below.answer_more(stream, peer)
+
+    def expect_missed(self, peer: BrokerNumber, missed: dict[tuple[StreamId, Cell], None]) -> None:
+        """A neighbour that was not told of all is to ask for the rest at once."""
+        for identity, onto in missed:
+            through = self.stream(identity).knowledge.highest
+            self._machine.send(peer, AckExpected(identity, through, onto))
 
     # ------------------------------------------------------------ sessions
 

@@ -95,6 +95,27 @@ class RetainedEvents:
         ]
         return merge_runs(parts) if parts else None
 
+    def cut(self, start: int, end: int, room_bytes: int, event_bytes: int) -> tuple[int, int]:
+        """Where the events in [start, end) get more than there is room for; at least one fits.
+
+        Args:
+            event_bytes: what each counts beside its payload.
+
+        Returns:
+            The tick before which to cut, `end` where all fit, and the room that is left then.
+        """
+        first = max(0, bisect_right(self._firsts, start) - 1)
+        for run in self._runs[first : bisect_left(self._firsts, end)]:
+            inside = sequences_within(run, start, end)
+            each_bytes = event_bytes + run.payload_bytes() // len(run)
+            if len(inside) * each_bytes > room_bytes:
+                fitting = max(1, room_bytes // each_bytes)
+                return inside[fitting - 1] + 1, 0
+            room_bytes -= len(inside) * each_bytes
+            if inside and not room_bytes:
+                return inside[-1] + 1, 0
+        return end, room_bytes
+
     def ticks(self, start: int, end: int) -> list[int]:
         """The ticks of the events in [start, end)."""
         first = max(0, bisect_right(self._firsts, start) - 1)

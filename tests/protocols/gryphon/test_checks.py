@@ -40,6 +40,7 @@ SEEN = {
     "liveness": ("I14", "M10-no-ack-expected", 1),
     "total order": ("I15", "merged-as-they-come", 4),
     "retained": ("I16", "keeps-what-is-final", 1),
+    "window": ("I16", "answers-unbounded", 26),
     "unsettled": ("I16", "not-final-before-it-is-asked", 1),
 }
 BY_STORIES = {

@@ -52,9 +52,13 @@ BY_STORIES = (
     "join-asked-in-vain",
     "silence-beyond-the-lease",
     "final-silence-is-not-told",
+    "window-never-given-back",
+    "answered-on-by-nobody",
+    "asked-once-whether-it-was-taken",
 )
 """Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
-questions, losses, restarts and filters, and the scenarios; and those of whole checks."""
+questions, losses, restarts, filters and slow brokers, and the scenarios; and those of whole
+checks."""
 BUDGET = 40
 EARLY = (4, 8)
 """Short seeds that see most of them."""

@@ -12,7 +12,15 @@ from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.gryphon.checks.filter_marks import FILTER_MARKS, filter_marks
 from brokerd.protocols.gryphon.joins import MERGED
-from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Join, Nack, Silent
+from brokerd.protocols.gryphon.messages import (
+    AckExpected,
+    Done,
+    Events,
+    Join,
+    Nack,
+    Silent,
+    WindowUpdate,
+)
 from brokerd.protocols.gryphon.pubends import RESERVED
 from brokerd.protocols.interface import (
     Append,
@@ -55,6 +63,7 @@ MARKS = (
         seeds=20,
     ),
     Mark("join-asked-again", "a pubend that was to begin asked again", seeds=20),
+    Mark("answered-on", "an answer went on when its window had room again", seeds=20),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
     *FILTER_MARKS,
 )
@@ -144,6 +153,10 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             yield "held-below-a-gap"
         if message.again and not kinds and not handed and Done not in kinds:
             yield "came-twice"
+    elif type(message) is WindowUpdate and any(
+        type(each) is Events and each.again for each in said
+    ):
+        yield "answered-on"
     elif type(message) is AckExpected and AckExpected in kinds:
         yield "expected-below"
     elif type(message) is Publish and not any(type(effect) is Append for effect in effects):

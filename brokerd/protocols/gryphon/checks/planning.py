@@ -96,6 +96,7 @@ class GryphonPlanning(ProtocolPlanning):
         ordering = Random(f"order of gryphon {seed}")
         order = Order.TOTAL if ordering.random() < TOTAL else Order.PUBLISHER
         filters = Random(f"filters of gryphon {seed}").random() < FILTERS
+        windows = Random(f"windows of gryphon {seed}")
         chosen: GryphonParameters = replace(
             parameters,
             pubends=pubends,
@@ -118,6 +119,9 @@ class GryphonPlanning(ProtocolPlanning):
             ack_interval_ns=random.choice((1, 10, 50)) * MILLISECOND_NS,
             doubt_curiosity_ns=ordering.choice((0, 5, 20)) * MILLISECOND_NS,
             silence_percent=ordering.choice((0, 50, 90)) if chosen.is_total else 0,
+            send_window_bytes=windows.choice((2_000, 8_000, chosen.send_window_bytes)),
+            answer_window_bytes=windows.choice((4_000, 12_000, chosen.answer_window_bytes)),
+            send_stall_ns=windows.choice((100, 400)) * MILLISECOND_NS,
         )
 
     def discovery_ns(self, parameters: Any) -> int:
@@ -133,5 +137,6 @@ class GryphonPlanning(ProtocolPlanning):
             + chosen.ack_expected_check_ns
             + 2 * chosen.nack_repetition_limit_ns
             + 8 * chosen.ack_interval_ns
+            + 2 * chosen.send_stall_ns
             + chosen.doubt_curiosity_ns
         )

@@ -17,7 +17,8 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     I13  ranges are canonical  ghosts: ranges
     I14  in the end            oracle: `judge_end`; swarm: `_left_over` (gaps, retained events)
     I15  total order           oracle: total order; joins: begins unknown, begins early
-    I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`
+    I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`;
+                               traffic: window
 
 `tests/protocols/gryphon/test_checks.py` shows a mistake that each of these rules sees.
 """

@@ -8,13 +8,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.publication import PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.messages import (
+    AckExpected,
+    Done,
+    Events,
+    Nack,
+    Silent,
+    WindowUpdate,
+)
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived, Send
+from brokerd.protocols.interface import (
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    Send,
+    SessionEstablished,
+)
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -39,10 +55,19 @@ class _Told:
         return self.wanted.setdefault(neighbour, IntervalSet())
 
 
+@dataclass(slots=True)
+class _Untaken:
+    """What a neighbour was told again on its session, and says that it has taken."""
+
+    sent_bytes: int = 0
+    taken_bytes: int = 0
+
+
 class TrafficChecks(ProtocolChecks):
     """See ProtocolChecks; rules are those of the protocol's document.
 
     - unasked: who has not asked is told again of nothing;
+    - window: who has taken less than its window is told no more of what it has asked for;
     - asked twice: nobody is asked for the same again within a while (I10);
     - asked for nobody: what is asked for, a neighbour has asked for or clients here lack (I10);
     - way back: what comes from a cell never goes back to it, so nothing goes sideways twice (I11);
@@ -57,12 +82,15 @@ class TrafficChecks(ProtocolChecks):
         assert isinstance(cells, CellGraph), f"{cells} is none of cells"
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
         self._told: dict[tuple[BrokerNumber, int, StreamId], _Told] = {}
+        self._window_bytes = parameters.answer_window_bytes
+        self._untaken: dict[tuple[BrokerNumber, BrokerNumber], _Untaken] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         heard = event.message if type(event) is MessageReceived else None
+        self._hear_window(broker, event)
         if type(event) is MessageReceived and type(heard) is Nack:
             assert isinstance(event.peer, int), f"{event.peer} is a client, and says {heard}"
             wanted = self._of(broker, heard.stream).wanted_by(event.peer)
@@ -80,6 +108,8 @@ class TrafficChecks(ProtocolChecks):
                 wanted = self._of(broker, message.run.source).wanted_by(effect.peer)
                 answered.append((wanted, ((message.start, message.end),)))
                 self._check_answer(broker, effect.peer, message.again, *answered[-1])
+                if message.again:
+                    self._check_window(broker, effect.peer, message.run)
             elif type(message) is Silent:
                 wanted = self._of(broker, message.stream).wanted_by(effect.peer)
                 answered.append((wanted, message.ranges))
@@ -113,6 +143,23 @@ class TrafficChecks(ProtocolChecks):
             if again and (rest := wanted.gaps(start, end)):
                 what = f"{broker.name} to {peer}"
                 raise InvariantViolated("unasked", f"{what}: {rest} of [{start}, {end})")
+
+    def _hear_window(self, broker: BrokerView, event: Event) -> None:
+        if type(event) is SessionEstablished and isinstance(event.peer, int):
+            self._untaken[broker.number, event.peer] = _Untaken()
+        elif type(event) is MessageReceived and isinstance(event.peer, int):
+            message = event.message
+            if type(message) is WindowUpdate and message.again:
+                untaken = self._untaken[broker.number, event.peer]
+                untaken.taken_bytes = max(untaken.taken_bytes, message.taken_bytes)
+
+    def _check_window(self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun) -> None:
+        """One message may be larger than what is left of the window."""
+        untaken = self._untaken[broker.number, peer]
+        if untaken.sent_bytes - untaken.taken_bytes >= self._window_bytes:
+            what = f"{broker.name} to {peer}: {untaken}, of {self._window_bytes}"
+            raise InvariantViolated("window", what)
+        untaken.sent_bytes += run.payload_bytes() + EVENT_BYTES * len(run)
 
     # ------------------------------------------------------------ questions
 

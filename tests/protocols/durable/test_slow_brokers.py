@@ -1,0 +1,43 @@
+"""Brokers that are slower than what they fetch is sent: see gryphon's `flow_control.py`."""
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.messages import Fetched
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.gryphon.flow_control import weight_bytes
+from brokerd.protocols.gryphon.messages import WindowUpdate
+from tests.helpers.durable_stories import DurableStory, fails
+
+WINDOW_BYTES = 4_000
+EVENT_BYTES = 400
+"""What an event of these stories counts in a window."""
+
+
+def what_was_missed_comes_in_windows() -> bool:
+    """A subscriber comes back, and has missed ten windows."""
+    story = DurableStory("p1-b1", "b1-s1", answer_window_bytes=WINDOW_BYTES)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = story.cluster.publish_run("p1", [(story.blob("a"), bytes(272))] * 100)
+    story.cluster.run_for(2)
+    story.quiet_since()
+    link.heal()
+    story.wait_for(lambda: bool(story.from_to("p1", "b1", Fetched)))
+    story.wait_for(lambda: subscription.received == sent, limit_s=0.5)  # before it asks twice
+    untaken = []
+    for sender, receiver in (("p1", "b1"), ("b1", "s1")):
+        sent_bytes = taken_bytes = 0
+        for _, a, b, message in story.said:
+            if (a, b) == (sender, receiver) and type(message) is Fetched:
+                sent_bytes += weight_bytes(message.run)
+                untaken.append(sent_bytes - taken_bytes)
+            elif (a, b) == (receiver, sender) and type(message) is WindowUpdate:
+                taken_bytes = max(taken_bytes, message.taken_bytes if message.again else 0)
+    story.settle()
+    return len(untaken) > 1 and max(untaken) <= 2 * WINDOW_BYTES + EVENT_BYTES
+
+
+def test_what_a_subscriber_has_missed_comes_in_windows() -> None:
+    assert what_was_missed_comes_in_windows()
+    for bug in ("fetched-unbounded", "fetched-on-by-nobody"):
+        with planted([MUTANTS[bug]]):
+            assert fails(what_was_missed_comes_in_windows)

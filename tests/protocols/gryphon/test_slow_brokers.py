@@ -1,0 +1,127 @@
+"""Brokers that are slower than what is said to them: windows between neighbours.
+
+Paper: [DS03] §4.1 (flow control); see `flow_control.py`.
+"""
+
+from brokerd.config import SECOND_NS
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.flow_control import weight_bytes
+from brokerd.protocols.gryphon.messages import Events, WindowProbe, WindowUpdate
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.gryphon_stories import Story
+
+WINDOW_BYTES = 4_000
+PAYLOAD = bytes(272)
+EVENT_BYTES = 400
+"""What an event of these stories counts in a window."""
+
+
+class Missed(Story):
+    """A subscriber's broker has lost a hundred events, ten windows, and is there again."""
+
+    def __init__(self, **parameters) -> None:
+        super().__init__("p1-b1", "b1-s1", **{"answer_window_bytes": WINDOW_BYTES, **parameters})
+        self.subscriber = self.cluster.subscribe("s1")
+        self.cluster.run_until_quiet()
+        link = self.cluster.link("b1", "s1").absorb()
+        self.sent = self.publish_burst(100)
+        self.cluster.run_for(0.1)
+        link.cut()
+        self.cluster.run_for(0.2)
+        link.heal()
+        self.cluster.run_for(3)
+        self.quiet_since()
+        self.sent += self.publish_burst(1)
+
+    def publish_burst(self, count: int):
+        """So many at once, each of which counts as EVENT_BYTES."""
+        blob = encode_attributes({"kind": "a"})
+        return self.cluster.publish_run("p1", [(blob, PAYLOAD)] * count)
+
+    def has_all(self) -> bool:
+        """Whether the subscriber has everything, in order."""
+        return self.subscriber.received == self.sent
+
+    def answers(self) -> list[Events]:
+        """What b1 has told s1 again."""
+        return [message for message in self.from_to("b1", "s1", Events) if message.again]
+
+
+def largest_untaken_bytes(story: Story, sender: str, receiver: str) -> int:
+    """The most that one broker had told another again and that this had not said it had taken."""
+    sent = taken = most = 0
+    for _, a, b, message in story.said:
+        if (a, b) == (sender, receiver) and type(message) is Events and message.again:
+            sent += weight_bytes(message.run)
+            most = max(most, sent - taken)
+        elif (a, b) == (receiver, sender) and type(message) is WindowUpdate and message.again:
+            taken = max(taken, message.taken_bytes)
+    return most
+
+
+def all_comes_in_windows(**parameters) -> bool:
+    story = Missed(**parameters)
+    story.wait_for(story.has_all, limit_s=0.5)  # before anything is asked for twice
+    story.settle()
+    assert sum(len(message.run) for message in story.answers()) == 100, "nothing of it twice"
+    return largest_untaken_bytes(story, "b1", "s1") <= WINDOW_BYTES + EVENT_BYTES
+
+
+def fails(story, *arguments, **parameters) -> bool:
+    """Whether it comes out wrong, or a rule is broken in it."""
+    try:
+        return not story(*arguments, **parameters)
+    except (AssertionError, InvariantViolated):
+        return True
+
+
+def test_what_a_broker_has_missed_comes_in_windows_as_it_takes_them() -> None:
+    assert all_comes_in_windows()
+    with planted([MUTANTS["answers-unbounded"]]):
+        assert fails(all_comes_in_windows)
+
+
+def test_a_window_that_was_taken_is_given_back() -> None:
+    with planted([MUTANTS["window-never-given-back"]]):
+        assert fails(all_comes_in_windows)
+    with planted([MUTANTS["answered-on-by-nobody"]]):
+        assert fails(all_comes_in_windows)
+
+
+def test_what_fits_into_a_window_waits_for_nothing() -> None:
+    """All answers leave in one step: no round trip lies between them."""
+    story = Missed(answer_window_bytes=1 << 20)
+    story.wait_for(story.has_all)
+    whens = [when for when, a, _, m in story.said if a == "b1" and type(m) is Events and m.again]
+    assert len({*whens}) == 1
+
+
+def a_lost_word_is_made_up_for(kind: type, sender: str, receiver: str) -> bool:
+    """One question about a window, or its answer, is lost, and the window is full."""
+    story = Missed(answer_window_bytes=2_000, send_stall_ns=SECOND_NS)
+    for _ in range(5):
+        story.lose(sender, receiver, kind)
+    story.wait_for(story.has_all, limit_s=10)
+    story.settle()
+    return len(story.answers()) > 1
+
+
+def test_a_full_window_is_asked_after_again() -> None:
+    words = ((WindowProbe, "b1", "s1"), (WindowUpdate, "s1", "b1"))
+    assert all(a_lost_word_is_made_up_for(*each) for each in words)
+    with planted([MUTANTS["asked-once-whether-it-was-taken"]]):
+        assert all(fails(a_lost_word_is_made_up_for, *each) for each in words)
+
+
+def test_who_comes_back_is_told_the_rest_on_its_new_session() -> None:
+    story = Missed()
+    story.wait_for(lambda: len(story.answers()) > 0)
+    story.cluster.link("b1", "s1").cut().suspect()
+    story.cluster.link("s1", "b1").suspect()
+    story.cluster.run_for(0.1)
+    story.cluster.link("b1", "s1").heal()
+    story.cluster.run_for(3)
+    story.wait_for(story.has_all, limit_s=10)
+    story.settle()
