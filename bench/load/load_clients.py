@@ -232,11 +232,13 @@ class SubscriberClient(LoadClient):
 
     Attributes:
         is_started: whether its broker has said that the subscription has started.
+        absences: from when until when churn keeps it away, in ns from the start of the measurement.
     """
 
     def __init__(self, generator: "LoadGenerator", setting: SubscriberSetting, number: int) -> None:
         super().__init__(generator, setting)
         self.is_started = False
+        self.absences = setting.absences
         self._setting = setting
         self._number = number
         self._issued_ns = 0

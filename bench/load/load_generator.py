@@ -9,6 +9,7 @@ come is in `status`, so that no answer has to wait for the brokers:
     fence            each publisher publishes a fence, after all that is due
     expect_fences    tell subscribers the fences' numbers
     start            publish by the schedule from t0_ns on until end_ns
+    churn            keep subscribers away when the workload says, from measure_from_ns on
     stop             offer nothing more; what was due is still sent
     fault_apply      do something to a client; fault_look, fault_renew and fault_heal go with it
     latency_samples  totals, and stamps of a sample of what passed lately, for who watches
@@ -31,6 +32,7 @@ from typing import Any, Self
 
 import trio
 
+from bench.load.churn import Churn
 from bench.load.client_faults import AnyClient, ClientFaults
 from bench.load.content import FENCE, ContentTables, draw_attribute_sets, draw_payloads
 from bench.load.latency_samples import LatencySamples
@@ -111,6 +113,11 @@ class LoadGenerator:
         self._faults = ClientFaults(
             {client.name: client for client in self._clients}, self.start_task, self.note_problem
         )
+        self._churn = Churn(
+            [each for each in self._subscribers if isinstance(each, SubscriberClient)],
+            self.start_task,
+            self.files.write_line,
+        )
         self._expected_fences: list[tuple[str, int, int]] = []
         self._problems: dict[str, int] = {}
         self._state = "idle"
@@ -139,6 +146,7 @@ class LoadGenerator:
             "fence": self._on_fence,
             "expect_fences": self._on_expect_fences,
             "start": self._on_start,
+            "churn": self._churn.on_churn,
             "stop": self._on_stop,
             "fault_apply": self._faults.on_apply,
             "fault_look": self._faults.on_look,

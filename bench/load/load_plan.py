@@ -145,6 +145,7 @@ def _config(
                 "address": testbed.brokers[plan.broker].address,
                 "predicate": plan.predicate,
                 "own_process": plan.own_process,
+                "absences": [list(absence) for absence in plan.absences],
             }
             for plan in subscribers
         ],

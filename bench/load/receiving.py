@@ -39,6 +39,7 @@ class SubscriberSetting:
         broker, address: where it subscribes.
         predicate: as the workload has it, without the fence.
         own_process: whether it is a process of its own, with its application's database.
+        absences: from when until when churn keeps it away, in ns from the start of the measurement.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SubscriberSetting:
     address: str
     predicate: str
     own_process: bool = False
+    absences: tuple[tuple[int, int], ...] = ()
 
     @property
     def subscription(self) -> str:
@@ -60,7 +62,8 @@ class SubscriberSetting:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """From a control message's content."""
-        return cls(**values)
+        absences = tuple((from_ns, to_ns) for from_ns, to_ns in values.get("absences", ()))
+        return cls(**{**values, "absences": absences})
 
 
 class SourceDirectory:

@@ -253,6 +253,8 @@ class _Experiment:
             await self._load.tell(
                 process, "start", t0_ns=t0_ns, measure_from_ns=self._origin_ns, end_ns=end_ns
             )
+        for process in self._load.subscribing:
+            await self._load.tell(process, "churn", measure_from_ns=self._origin_ns)
         self._begin_phase("warmup", t0_ns)
         self._progress.phase("warm-up", phases.warmup / SECOND_NS)
         async with trio.open_nursery() as watching:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from bench.load.content import ContentTables, SourceContent
 from bench.run.run_directory import RunDirectory
 from bench.run.simulated_run import SimulatedRun
-from bench.spec.spec import ExperimentSpec, PublisherPlan
+from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
 from bench.spec.workload import intended_offsets
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
@@ -53,7 +53,13 @@ def simulate_experiment(
 
     Raises:
         ScheduleError: the schedule has verbs that simulated brokers do not know.
+        SpecError: the workload has churn, which simulated subscribers do not know.
     """
+    if spec.workload.churn is not None:
+        raise SpecError(
+            f"{spec.source}: [churn]: simulated subscribers stay connected; `pubsubctl bench` "
+            "disconnects them, and a swarm's plans do"
+        )
     duration_ns = spec.workload.phases.measure
     steps = expand(schedule, spec.seed) if schedule is not None else ()
     simulated = [_step(spec, step) for step in steps]

@@ -20,6 +20,7 @@ from bench.load.content import Scalar, draw_attribute_sets
 from bench.load.numbered import numbered_attribute
 from bench.spec.toml_text import toml_text
 from bench.spec.units import Rate
+from bench.spec.workload import absences
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
     MAXIMUM_CLIENTS,
@@ -51,7 +52,8 @@ class Overrides:
     """What was typed in place of what the workload file says; None where nothing was.
 
     Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` hold for
-    every [[publishers]] entry, `subscribers` for every [[subscribers]] entry.
+    every [[publishers]] entry, `subscribers` for every [[subscribers]] entry. Without `churn`
+    nobody is disconnected, and a workload that has some is calm.
     """
 
     protocol: str | None = None
@@ -64,6 +66,7 @@ class Overrides:
     warmup: str | None = None
     measure: str | None = None
     drain: str | None = None
+    churn: bool | None = None
 
     def as_mapping(self) -> dict[str, Any]:
         """Only what was typed."""
@@ -86,7 +89,12 @@ class PublisherPlan:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberPlan:
-    """One subscriber with its one subscription; `subscribes_ns` is None before the measurement."""
+    """One subscriber with its one subscription.
+
+    Attributes:
+        subscribes_ns: None before the measurement.
+        absences: when churn keeps it away, from the start of the measurement.
+    """
 
     index: int
     name: str
@@ -94,6 +102,7 @@ class SubscriberPlan:
     predicate: str
     subscribes_ns: int | None = None
     own_process: bool = False
+    absences: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +177,25 @@ class ExperimentSpec:
                             entry.filter,
                             entry.subscribes,
                             own_process=bool(entry.own_process),
+                            absences=self._absences(len(plans)),
                         )
                     )
         return plans
+
+    def _absences(self, index: int) -> tuple[tuple[int, int], ...]:
+        churn = self.workload.churn
+        if churn is None:
+            return ()
+        return tuple(
+            absences(
+                disconnected_ns=churn.disconnected,
+                every_ns=churn.every,
+                pattern=churn.pattern,
+                seed=self.seed,
+                index=index,
+                duration_ns=self.workload.phases.measure,
+            )
+        )
 
     def clients(self) -> dict[str, Role]:
         """What each client is, by name."""
@@ -355,6 +380,8 @@ def _with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str
     phases = {key: typed[key] for key in ("warmup", "measure", "drain") if key in typed}
     if phases:
         changed["phases"] = {**_table(changed.get("phases")), **phases}
+    if typed.get("churn") is False and changed.pop("churn", None) is not None:
+        changed["calm"] = True
     _override_entries(
         changed, "publishers", typed, {"rate": "rate", "size": "size", "publishers": "count"}
     )

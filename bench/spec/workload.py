@@ -1,4 +1,4 @@
-"""When each publication is meant to be sent: the schedule of an open loop.
+"""When each publication is meant to be sent, and each subscriber away: schedules of an open loop.
 
 The schedule follows from rate and seed alone and never adapts to how the system under test is
 doing. A publication that is sent late keeps its intended time, and its latency counts from
@@ -15,6 +15,7 @@ SECOND_NS = 1_000_000_000
 _CHUNK = 4096
 _PHASES = 0x7E57_0001
 _GAPS = 0x7E57_0002
+_ABSENCES = 0x7E57_0003
 _STRIDE = 1_000_003
 
 
@@ -68,3 +69,26 @@ def _poisson(per_second: float, seed: int, index: int, duration_ns: int) -> "Ite
                 return
             chunk.append(int(at))
         yield chunk
+
+
+def absences(
+    *,
+    disconnected_ns: int,
+    every_ns: int,
+    pattern: str,
+    seed: int,
+    index: int,
+    duration_ns: int,
+) -> list[tuple[int, int]]:
+    """From when until when subscriber `index` is disconnected, as ns from the start, in order.
+
+    "independent" subscribers have each a phase of its own drawn from the seed; of "simultaneous"
+    ones all have the same. Nobody is away at the end: what would reach beyond is cut there.
+    """
+    assert pattern in ("independent", "simultaneous"), pattern
+    place = index if pattern == "independent" else 0
+    phase_ns = splitmix64(splitmix64(seed ^ _ABSENCES) + place * _STRIDE) % every_ns
+    return [
+        (from_ns, min(from_ns + disconnected_ns, duration_ns))
+        for from_ns in range(phase_ns, duration_ns, every_ns)
+    ]

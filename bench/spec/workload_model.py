@@ -169,6 +169,29 @@ class LoadGenerators(_Closed):
     subscriber_processes: Processes = 1
 
 
+class Churn(_Closed):
+    """Subscribers lose their connection and come back, again and again, while measured.
+
+    Each is disconnected for `disconnected` once in every `every`: each at a time of its own, drawn
+    from the seed, or all at once. Nobody is when the measurement ends.
+
+    Paper: [DS03] §5.1.
+    """
+
+    disconnected: Duration
+    every: Duration
+    pattern: Literal["independent", "simultaneous"] = "independent"
+
+    @model_validator(mode="after")
+    def _comes_back(self) -> "Churn":
+        if not 0 < self.disconnected < self.every:
+            raise ValueError(
+                f"disconnected = {format_duration(self.disconnected)!r}: more than nothing, and "
+                f"less than every = {format_duration(self.every)!r}"
+            )
+        return self
+
+
 class Phases(_Closed):
     """How long each phase takes; `drain` is a limit, it ends on evidence before that."""
 
@@ -271,6 +294,7 @@ class Workload(_Closed):
     phases: Phases
     thresholds: Thresholds = Thresholds()
     load: LoadGenerators = LoadGenerators()
+    churn: Churn | None = None
     expectations: dict[str, str] = Field(default_factory=dict)
     attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     topic: str | None = None
@@ -300,6 +324,17 @@ class Workload(_Closed):
     @classmethod
     def _one_entry_per_number(cls, subscribers: list[Subscribers]) -> list[Subscribers]:
         return [each for entry in subscribers for each in entry.one_by_one()]
+
+    @model_validator(mode="after")
+    def _churn_can_be_had(self) -> "Workload":
+        if self.churn is not None:
+            for number, entry in enumerate(self.subscribers):
+                if entry.own_process:
+                    raise ValueError(
+                        f"churn: subscribers[{number}] are processes of their own (own_process); "
+                        "what those lose is the schedule's: client-crash"
+                    )
+        return self
 
     @field_validator("expectations", mode="before")
     @classmethod

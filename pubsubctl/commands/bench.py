@@ -62,6 +62,9 @@ def bench(
     warmup: Annotated[
         str | None, typer.Option("--warmup", help="How long to load before measuring: 2s.")
     ] = None,
+    no_churn: Annotated[
+        bool, typer.Option("--no-churn", help="Disconnect nobody, whatever the workload says.")
+    ] = False,
     label: Annotated[
         list[str] | None,
         typer.Option("--label", metavar="K=V", help="Written into the manifest; repeatable."),
@@ -117,6 +120,7 @@ def bench(
         subscribers=subscribers,
         warmup=warmup,
         measure=duration,
+        churn=False if no_churn else None,
     )
     if is_deployed_experiment(workload):
         return _of_figure(call, workload, overrides, faults, instances, output)
@@ -218,11 +222,14 @@ def experiment_of(
     Raises:
         UserError, SpecError: file, key, value and the nearest valid one.
     """
+    from bench.spec.churn_lint import churn_warnings
     from bench.spec.spec import load_experiment
     from pubsubctl.deploying.topologies import warn_of_parameters
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
     warn_of_parameters(call.console, spec.topology, spec.protocol)
+    for warning in churn_warnings(spec):
+        call.console.warn(warning)
     return spec, schedule_for(call, spec, faults, simulated=simulated)
 
 
@@ -235,6 +242,7 @@ def schedule_for(
         UserError, ScheduleError: it cannot be carried out with this experiment.
     """
     from fault_injection.schedule.draw import drawn_in_words
+    from fault_injection.schedule.verbs import CLIENT_VERBS
     from pubsubctl.deploying.placing import would_be_placed
     from pubsubctl.injecting.faults import checked, schedule_of, settled
 
@@ -246,6 +254,13 @@ def schedule_for(
             f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
             f"{faults} was given; take a workload without it"
         )
+    if spec.workload.churn is not None:
+        for step in schedule.steps:
+            if step.do in CLIENT_VERBS:
+                raise UserError(
+                    f"{spec.source}: churn disconnects the clients that step {step.id!r} of "
+                    f"--faults {faults} is done to ({step.do} {step.on}); add --no-churn"
+                )
     placement = None
     if not simulated:
         inventory = call.inventory()

@@ -25,6 +25,7 @@ from results.rules.facts import RunFacts
 from results.rules.faults import fault_spans
 from results.rules.findings import Findings
 from results.rules.terms import (
+    CHURN,
     EXIT_STATUS,
     NEVER_NS,
     PUBLISHER_ORDER,
@@ -34,7 +35,7 @@ from results.rules.terms import (
     doubt,
 )
 from results.rules.verdicts import decide
-from results.rules.words import counts_in_words, recoveries_in_words
+from results.rules.words import churn_of, counts_in_words, recoveries_in_words
 from results.tables.json_files import read_toml, write_json, write_json_lines
 from results.tables.load import LoadedRun, load_run, table_folder
 from results.tables.manifest import Run
@@ -216,7 +217,12 @@ def _document(
             **_beyond_publisher_order(facts, counts),
         },
         "exercised": _exercised(loaded, findings),
-        "recoveries": [_recovery_mapping(r, loaded) for r in findings.recoveries],
+        "recoveries": [
+            _recovery_mapping(recovery, loaded)
+            for recovery in findings.recoveries
+            if recovery.window.verb != CHURN
+        ],
+        **({"churn": churn} if (churn := churn_of(findings.recoveries)) else {}),
         "canary": canary,
         "second_opinion": second,
         "not_checked": [] if facts.order == "total" else ["order across sources"],

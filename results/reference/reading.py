@@ -27,7 +27,7 @@ from results.reference.history import (
     SubscriptionLog,
 )
 from results.reference.rule import check
-from results.rules.terms import Commit, Gap, Guarantee, Notice, Partition, Promises, doubt
+from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, Promises, doubt
 
 _APPLICATION = 1
 
@@ -102,9 +102,13 @@ class _Folder:
         wiring = self.topology.get("tree") or self.topology.get("parameters") or {}
         publishers: list[PublisherLog] = []
         subscriptions: list[SubscriptionLog] = []
+        absences: list[Fault] = []
         for process in sorted(self.folder.glob("raw/*/*")):
+            absences += self._absences(process, load_hosts)
             publishers += self._publishers(process, publishers)
             subscriptions += self._subscriptions(process, subscriptions)
+        if "churn" in self.workload and not absences:
+            self.doubts.append(doubt("no_churn"))
         self._miss("publisher", [*self.content.publishers], [log.name for log in publishers])
         wanted = [name for name, _, _ in clients_of(self.workload, "subscribers", "sub")]
         self._miss("subscriber", wanted, [log.subscriber for log in subscriptions])
@@ -114,7 +118,7 @@ class _Folder:
             subscriptions=subscriptions,
             links=[(a, b) for a, b in self.overlay["links"]],
             routes=self._routes(),
-            faults=fault_log.faults,
+            faults=[*fault_log.faults, *absences],
             guarantee=Guarantee(**self.workload.get("guarantee", {})),
             calm=self.workload.get("calm", False) is True,
             deliveries_per_pair_min=self.workload.get("bars", {}).get(
@@ -339,6 +343,20 @@ class _Folder:
             for line in read_lines(path)
             if _is_of(path, line, subscription, "reason")
         ]
+
+    def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
+        """When the workload kept whom away, of one load generator."""
+        host = process.parent.name
+        err_ns = self.clocks.worst_ns((host, other) for other in load_hosts)
+        for place, line in enumerate(read_lines(process / "absences.jsonl"), start=1):
+            name, left_ns, back_ns = map(line.get, ("subscriber", "t_left_ns", "t_back_ns"))
+            if type(name) is not str or type(left_ns) is not int or type(back_ns) is not int:
+                raise Refused(f"{process}: {dict(line)} is no absence")
+            from_ns, to_ns = self._moved(left_ns, host), self._moved(back_ns, host)
+            yield Fault(
+                f"churn-{process.name}-{place}", "churn", name, from_ns, from_ns, to_ns,
+                (f"client:{name}",), err_ns,
+            )  # fmt: skip
 
     def _home_of(self, subscription: str) -> str:
         clients = clients_of(self.workload, "subscribers", "sub")

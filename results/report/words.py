@@ -195,6 +195,25 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {what}."
 
 
+def churn(story: RunStory) -> str:
+    """How often subscribers were away as the workload wanted, and what that put at risk."""
+    found = story.verdict.get("churn")
+    if not found:
+        return ""
+    absences, at_risk = found["absences"], found["at_risk"]
+    happened = (
+        f"{plural(found['subscribers'], 'subscriber')} lost the connection and came back, "
+        f"{plural(absences, 'time')} in all, after {seconds(found['away_ns_mean'], 2)} s on the "
+        f"mean. {plural(at_risk, 'delivery', 'deliveries')} were for them meanwhile; "
+    )
+    if found["recovered"] < at_risk:
+        lost = at_risk - found["recovered"]
+        return f"{happened}{found['recovered']:,} arrived, {lost:,} never did."
+    after_ns = found["recovered_after_ns_max"]
+    last = "" if after_ns is None else f", the last {seconds(after_ns, 2)} s after the return"
+    return f"{happened}all arrived{last}."
+
+
 def _place(verb: str, target: str, story: RunStory) -> str:
     if verb == "host-loss":
         return f"machine {target}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.risks import Routes
 from results.rules.terms import (
@@ -32,6 +33,7 @@ class RunFacts:
     """One run or history, without its publications and deliveries.
 
     Attributes:
+        faults: of the fault log, and the absences of churn.
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
         links: of the tree, or of another overlay, which has routes.
@@ -74,6 +76,7 @@ class RunFacts:
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
         """The facts of a run whose tables are there."""
         run, logs = loaded.run, loaded.logs
+        absences = [*absences_of(run, logs)]
         bars = run.workload.get("bars", {})
         return cls(
             run_id=run.run_id,
@@ -81,12 +84,12 @@ class RunFacts:
             sources=logs.sources,
             subscriptions=logs.subscriptions,
             links=run.links,
-            faults=run.faults,
+            faults=[*run.faults, *absences],
             guarantee=run.guarantee,
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
-            doubts=(*run.doubts, *logs.doubts),
+            doubts=(*run.doubts, *logs.doubts, *doubts_about_churn(run.workload, absences)),
             delta=run.delta,
             newcomers=run.newcomers,
             notices=notices_of(logs, run.moved),

@@ -13,6 +13,8 @@ What opens a window in which deliveries are at risk, and why:
   broker until the heal. client-roam, of the same: what is sent while it moves may come from
   either broker, or neither, until it is seen at the other one. What a publisher would have sent
   waits with it.
+- churn, of what is for that client: as client-disconnect, but the workload's, see
+  `results.rules.churn`.
 - disk-full and slow-fsync only if a kill ends them: no delivery waits for a disk, so nothing hangs
   on it before. A restart opens none.
 """
@@ -22,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
-from results.rules.terms import NEVER_NS, Fault, RiskWindow
+from results.rules.terms import CHURN, NEVER_NS, Fault, RiskWindow
 
 PASSING_VERBS = (
     *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth"),
@@ -102,7 +104,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
     for place, fault in enumerate(applied):
         if fault.verb == "restart" or fault.fault_id in enders:
             continue
-        assert fault.verb in VERBS, fault
+        assert fault.verb in (*VERBS, CHURN), fault
         end = _end_of(fault, [*_maybe_later(fault, applied[:place]), *applied[place + 1 :]])
         over_ns = fault.observed_ns if fault.verb == ROAM else fault.healed_ns
         healed_ns = NEVER_NS if over_ns is None else over_ns

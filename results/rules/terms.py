@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 NEVER_NS = 1 << 62
+CHURN = "churn"
+"""The verb of absences that are the workload's, and in no fault log."""
 
 # --- What logs say --------------------------------------------------------------------------
 
@@ -239,6 +241,7 @@ DOUBTS: Mapping[str, str] = {
     "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload asks for "
     "{minimum:,} of every source to every subscription",
     "none_owed": "nothing was owed to anybody",
+    "no_churn": "the workload disconnects subscribers, and nobody says that one was",
     "no_risk": "nothing was at risk: no publication was sent through a fault",
 }
 

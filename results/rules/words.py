@@ -1,8 +1,9 @@
 """Verdicts, recoveries and what was withheld, in a few lines for people."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from results.rules.terms import Counts, Recovery
+from results.rules.terms import CHURN, Counts, Recovery
 
 SECOND_NS = 1_000_000_000
 MOST_IDLE_NAMED = 3
@@ -25,7 +26,12 @@ def counts_in_words(counts: Counts) -> str:
 
 
 def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
-    """A line for each, but one for all of a verb that put nothing at risk where these are many."""
+    """A line for each, but one for all of a verb that put nothing at risk where these are many.
+
+    Churn has one line, however many absences it was.
+    """
+    churn = churn_of(recoveries)
+    recoveries = [each for each in recoveries if each.window.verb != CHURN]
     idle: dict[str, int] = {}
     for recovery in recoveries:
         if not recovery.at_risk:
@@ -38,7 +44,40 @@ def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
     ]
     more = " more" if found else ""
     found += [f"{verb} of {n}{more}: nothing was at risk" for verb, n in summed.items()]
-    return found
+    return [*found, *([churn_in_words(churn)] if churn else [])]
+
+
+def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
+    """What all absences of a workload's churn come to; empty where there were none."""
+    absences = [each for each in recoveries if each.window.verb == CHURN]
+    if not absences:
+        return {}
+    after_ns = [each.recovered_after_ns for each in absences if each.recovered_after_ns is not None]
+    return {
+        "absences": len(absences),
+        "subscribers": len({each.window.target for each in absences}),
+        "away_ns_mean": sum(each.window.to_ns - each.window.from_ns for each in absences)
+        // len(absences),
+        "at_risk": sum(each.at_risk for each in absences),
+        "recovered": sum(each.recovered for each in absences),
+        "recovered_after_ns_max": max(after_ns, default=None),
+    }
+
+
+def churn_in_words(churn: Mapping[str, Any]) -> str:
+    """What was at risk while subscribers were away, and what became of it."""
+    what = (
+        f"churn: {churn['subscribers']:,} subscribers away {churn['absences']:,} times, "
+        f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
+    )
+    if not churn["at_risk"]:
+        return f"{what}: nothing was at risk"
+    text = f"{what}: {churn['at_risk']:,} deliveries at risk, {churn['recovered']:,} recovered"
+    if churn["recovered"] < churn["at_risk"]:
+        return f"{text}, {churn['at_risk'] - churn['recovered']:,} lost"
+    if churn["recovered_after_ns_max"] is None:
+        return text
+    return f"{text}, the last {churn['recovered_after_ns_max'] / SECOND_NS:.2f} s after the return"
 
 
 def recovery_in_words(recovery: Recovery) -> str:

@@ -4,7 +4,7 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +53,7 @@ def setting(
     rate: tuple[int, int],
     window: int,
     own_processes: tuple[int, ...] = (),
+    absences: Sequence[Sequence[int]] = (),
 ) -> LoadSetting:
     clients = {"broker": "p1", "address": broker.address}
     return LoadSetting.from_mapping(
@@ -80,6 +81,7 @@ def setting(
                 {
                     "name": f"p1-sub-{n + 1}", "client": f"p1-sub-{n + 1}.x", **clients,
                     "predicate": predicate, "own_process": n + 1 in own_processes,
+                    "absences": absences if n == 0 else (),
                 }
                 for n, predicate in enumerate(FILTERS)
             ],
@@ -95,12 +97,16 @@ async def running(
     rate: tuple[int, int] = (400, 1),
     window: int = 1000,
     own_processes: tuple[int, ...] = (),
+    absences: Sequence[Sequence[int]] = (),
 ) -> AsyncIterator[ControlClient]:
     """A load generator whose clients are attached and have subscribed."""
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(broker.serve)
-            told = setting(folder, broker, rate=rate, window=window, own_processes=own_processes)
+            told = setting(
+                folder, broker, rate=rate, window=window, own_processes=own_processes,
+                absences=absences,
+            )  # fmt: skip
             nursery.start_soon(LoadGenerator(told).run)
             while not Path(told.control_socket).is_socket():
                 await trio.sleep(0.01)

@@ -185,6 +185,21 @@ ROWS: Final = (
         "tests/bench/test_pacing.py::test_an_alarm_can_be_given_up_and_set_again",
     ),
     Row(
+        "churn-reaches-beyond-the-measurement",
+        "bench/spec/workload.py",
+        "(from_ns, min(from_ns + disconnected_ns, duration_ns))",
+        "(from_ns, from_ns + disconnected_ns)",
+        "tests/bench/test_churn.py::test_nobody_is_away_when_the_measurement_ends",
+    ),
+    Row(
+        "churn-all-at-once-whatever-is-asked-for",
+        "bench/spec/workload.py",
+        'place = index if pattern == "independent" else 0',
+        "place = 0",
+        "tests/bench/test_churn.py::"
+        "test_each_subscriber_is_away_once_in_each_period_at_a_time_of_its_own",
+    ),
+    Row(
         "told-again",
         "bench/load/latency_samples.py",
         "                if noted_ns > after_ns\n",

@@ -23,6 +23,13 @@ ROWS: Final = (
         {"windows_of": risk_windows},
     ),
     Row(
+        "churn-puts-others-at-risk",
+        "results/rules/churn.py",
+        '(f"client:{subscriber}",), err_ns,',
+        '("s1",), err_ns,',
+        "tests/results/test_churn.py::test_an_absence_is_of_one_subscriber",
+    ),
+    Row(
         "restart-opens-a-window",
         _RISKS,
         'if fault.verb == "restart" or fault.fault_id in enders:',

@@ -235,6 +235,20 @@ def test_a_run_without_faults_says_so(tmp_path: Path) -> None:
     assert "nothing was at risk" in page.text
 
 
+def test_churn_is_told_of_where_nothing_else_was_broken(tmp_path: Path) -> None:
+    churn = {"absences": 40, "subscribers": 20, "away_ns_mean": 5_000_000_000, "at_risk": 900,
+             "recovered": 900, "recovered_after_ns_max": 300_000_000}  # fmt: skip
+    story = story_of(tmp_path, {**VALID, "recoveries": [], "churn": churn})
+    page = Page.of(render([replace(story, run=replace(story.run, fault_rows=()))]))
+    assert "20 subscribers lost the connection and came back, 40 times in all" in flat(page.text)
+    assert "900 deliveries were for them meanwhile; all arrived, the last 0.30 s" in flat(page.text)
+    assert "No fault was injected" not in page.text
+    lossy = {**VALID, "churn": {**churn, "recovered": 880}}
+    assert "880 arrived, 20 never did." in flat(
+        Page.of(render([story_of(tmp_path / "lossy", lossy)])).text
+    )
+
+
 def test_an_unknown_verdict_gives_its_reasons_on_top(tmp_path: Path) -> None:
     verdict = {**VALID, "verdict": "unknown", "because": ["a log was torn", "clock went back"]}
     text = flat(Page.of(render([story_of(tmp_path, verdict)])).text)

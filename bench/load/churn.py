@@ -1,0 +1,61 @@
+"""Churn: subscribers that lose their connection and come back, as the workload says.
+
+Who is away subscribes to nothing anew: its client library goes on where it was, by what it told
+its broker last. Each absence that is over is a line of absences.jsonl, which is what checkers take
+to have been at risk.
+
+Paper: [DS03] §5.1.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import trio
+
+from bench.load.load_clients import SubscriberClient
+
+_SECOND_NS: Final = 1_000_000_000
+
+
+class Churn:
+    """The absences of one load generator's subscribers.
+
+    Args:
+        start: begins a task that lives as long as the load generator.
+        write_line: adds a line to a file of this name.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[SubscriberClient],
+        start: Callable[..., None],
+        write_line: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        self._clients = clients
+        self._start = start
+        self._write_line = write_line
+
+    async def on_churn(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Command `churn`: measure_from_ns, which all absences count from."""
+        for client in self._clients:
+            if client.absences:
+                self._start(self._keep_away, client, arguments["measure_from_ns"])
+        return {}
+
+    async def _keep_away(self, client: SubscriberClient, measure_from_ns: int) -> None:
+        for from_ns, to_ns in client.absences:
+            await _sleep_until(measure_from_ns + from_ns)
+            left_ns = time.monotonic_ns()
+            client.gate.shut()
+            # Where this process is late, the absence is as long as it should be all the same.
+            await _sleep_until(left_ns + to_ns - from_ns)
+            back_ns = time.monotonic_ns()
+            client.gate.open()
+            line = {"subscriber": client.name, "t_left_ns": left_ns, "t_back_ns": back_ns}
+            self._write_line("absences", line)
+
+
+async def _sleep_until(at_ns: int) -> None:
+    while (left_ns := at_ns - time.monotonic_ns()) > 0:
+        await trio.sleep(left_ns / _SECOND_NS)

@@ -1,0 +1,39 @@
+"""What a protocol's parameters make of a workload's churn."""
+
+from collections.abc import Iterator
+
+from bench.spec.spec import ExperimentSpec
+from bench.spec.units import format_duration
+from brokerd.protocols.registry import parameters_on, protocol_on
+from fault_injection.schedule.client_lint import RECONNECTS_WITHIN_NS
+
+
+def churn_warnings(spec: ExperimentSpec) -> Iterator[str]:
+    """Why subscribers may not get what they miss while churn keeps them away, for people.
+
+    With both, a subscriber may take RECONNECTS_WITHIN_NS to be back once it may be.
+    """
+    churn = spec.workload.churn
+    if churn is None:
+        return
+    promises = protocol_on(spec.topology, spec.protocol).promises()
+    linger_ns = parameters_on(spec.topology, spec.protocol).client_linger_ns
+    away_ns = churn.disconnected + RECONNECTS_WITHIN_NS
+    away = (
+        f"{spec.source}: churn.disconnected = {format_duration(churn.disconnected)!r}, and up to "
+        f"{format_duration(RECONNECTS_WITHIN_NS)} more to be back"
+    )
+    if linger_ns < away_ns:
+        yield (
+            f"{away}: {spec.protocol} ends the subscriptions of whoever is away for "
+            f"{format_duration(linger_ns)} (client_linger_ns), and what they "
+            "would get after that does not come"
+        )
+    if promises.gaps and promises.gap_age_ns < away_ns:
+        yield (
+            f"{away}: {spec.protocol} may lose what is older than "
+            f"{format_duration(promises.gap_age_ns)} "
+            "to whoever is away, and announces a gap in its place"
+        )
+    if not promises.exactly_once:
+        yield f"{away}: {spec.protocol} does not promise what is published meanwhile"

@@ -1,0 +1,155 @@
+"""Churn in records: what was sent to who was away was at risk, and is owed to who comes back.
+
+One made-up run, honest and changed, judged on Spark, by the reference and by the online checker.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from results.checker.checks import Verdict, check_runs
+from results.reference.files import Refused
+from results.reference.reading import judge_folder, read_history
+from results.rules.facts import RunFacts
+from results.rules.risks import Exposure, risk_windows
+from results.tables.json_files import IntegrityError
+from results.tables.load import LoadedRun
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.seals import seal
+from tests.helpers.forged_runs import DURATION, NEAR, RunFolder
+from tests.helpers.online import Online
+from tests.helpers.runs import ORIGIN_NS, SECOND, Scenario, write_demo_run, write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AWAY = (round(1.1 * SECOND), round(1.6 * SECOND))
+CHURN = {"churn": {"disconnected": "500ms", "every": "3s", "pattern": "independent"}}
+
+
+def write_run(folder: Path, run_id: str, change: Callable[[Path], None] = lambda run: None) -> Path:
+    """A run in which nothing fails, and s1-sub-1 is away once."""
+    run = write_demo_run(
+        folder, Scenario(run_id=run_id, workload=CHURN, bars=1, **{**DURATION, "bypass_s": 0.0})
+    )
+    shutil.rmtree(run / "faults")
+    (run / "SHA256SUMS").unlink()
+    line = {"subscriber": "s1-sub-1"}
+    line |= {"t_left_ns": ORIGIN_NS + AWAY[0], "t_back_ns": ORIGIN_NS + AWAY[1]}
+    write_lines(run / "raw" / NEAR / "absences.jsonl", [line])
+    change(run)
+    seal(run)
+    return run
+
+
+def missed(run: Path) -> None:
+    """Its broker kept nothing for it."""
+    history = read_history(run)
+    sent = {
+        (number, row.sequence)
+        for number, log in enumerate(history.publishers)
+        for row in log.published
+        if AWAY[0] <= row.sent_ns < AWAY[1]
+    }
+    with RunFolder(run).records(NEAR, "deliveries") as rows:
+        mask = rows.of(subscription=0)
+        for place in rows.places(subscription=0):
+            row = rows.all[place]
+            mask[place] = (int(row["publisher"]), int(row["sequence"])) in sent
+        assert mask.sum() == len(sent)
+        rows.drop(mask)
+
+
+def nobody_was_away(run: Path) -> None:
+    (run / "raw" / NEAR / "absences.jsonl").unlink()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    changes = {"honest": lambda run: None, "missed": missed, "nobody_was_away": nobody_was_away}
+    return {
+        name: write_run(folder, f"c-{number}", change)
+        for number, (name, change) in enumerate(changes.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def judged(spark: "SparkSession", runs: dict[str, Path]) -> dict[str, Verdict]:
+    """By Spark; where the reference says something else, this raises."""
+    found = check_runs(spark, [*runs.values()])
+    return dict(zip(runs, found, strict=True))
+
+
+@pytest.mark.spark
+def test_who_was_away_gets_what_was_at_risk_for_it(judged: dict[str, Verdict]) -> None:
+    verdict = judged["honest"]
+    assert verdict.verdict == "VALID", verdict.document["doubts"]
+    assert verdict.document["second_opinion"]["verdict"] == "valid"
+    churn = verdict.document["churn"]
+    assert (churn["absences"], churn["subscribers"]) == (1, 1)
+    assert churn["at_risk"] == churn["recovered"] == 20  # 4 publishers, 10 a second, half a second
+    assert verdict.document["recoveries"] == []
+    assert verdict.lines()[1].startswith(
+        "  churn: 1 subscribers away 1 times, 0.50 s on the mean: 20 deliveries at risk, 20 reco"
+    )
+
+
+@pytest.mark.spark
+def test_what_is_withheld_from_who_was_away_makes_the_run_invalid(
+    judged: dict[str, Verdict],
+) -> None:
+    verdict = judged["missed"]
+    assert (verdict.verdict, verdict.exit_status) == ("INVALID", 1)
+    assert verdict.document["counts"]["missing"] == 20
+    assert verdict.document["churn"] | {"away_ns_mean": 0} == {
+        "absences": 1, "subscribers": 1, "away_ns_mean": 0, "at_risk": 20, "recovered": 0,
+        "recovered_after_ns_max": None,
+    }  # fmt: skip
+    assert verdict.lines()[1].endswith("20 deliveries at risk, 0 recovered, 20 lost")
+
+
+@pytest.mark.spark
+def test_churn_that_nobody_had_shows_nothing(judged: dict[str, Verdict]) -> None:
+    verdict = judged["nobody_was_away"]
+    assert verdict.verdict == "UNKNOWN"
+    assert [text for text in verdict.document["doubts"] if "disconnects subscribers" in text]
+
+
+def test_the_reference_and_the_online_checker_say_the_same(runs: dict[str, Path]) -> None:
+    for name, verdict in (("honest", "VALID"), ("missed", "INVALID")):
+        found = judge_folder(runs[name])
+        assert (found.verdict, found.counts.at_risk) == (verdict, 20), found.doubts
+    honest = read_history(runs["honest"])
+    assert Online(honest).anomalies() == set()
+    assert "missing" in Online(read_history(runs["missed"]), honest).anomalies()
+    assert judge_folder(runs["nobody_was_away"]).verdict == "UNKNOWN"
+
+
+def test_an_absence_is_of_one_subscriber(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, "one"))
+    (absence,) = RunFacts.of_run(LoadedRun(run, read_logs(run))).faults
+    exposure = Exposure(run.links, ())
+    (window,) = risk_windows([absence])
+    held = [exposure.holds(window, "p1", f"s1-sub-{number}", "s1") for number in (1, 2)]
+    assert held == [True, False]
+    assert (window.from_ns, window.to_ns, window.err_ns) == (*AWAY, 0)
+
+
+@pytest.mark.parametrize("line", [{"t_left_ns": None}, {"subscriber": 7}, {"t_back_ns": 1.5}])
+def test_an_absence_that_is_none_is_refused(tmp_path: Path, line: dict[str, Any]) -> None:
+    def spoil(run: Path) -> None:
+        path = run / "raw" / NEAR / "absences.jsonl"
+        write_lines(path, [{**json.loads(path.read_text()), **line}])
+
+    folder = write_run(tmp_path, "spoilt", spoil)
+    with pytest.raises(Refused, match="is no absence"):
+        judge_folder(folder)
+    run = read_run(folder)
+    with pytest.raises(IntegrityError, match="is no absence"):
+        RunFacts.of_run(LoadedRun(run, read_logs(run)))
