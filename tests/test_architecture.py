@@ -439,6 +439,15 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     Layer(
+        "bench.systems.boundary",
+        "whoever writes a driver needs no more of us than this",
+        ours=("brokerd.errors",),
+    ),
+    Layer(
+        "bench.systems.program",
+        "it is what an agent starts in place of a process of ours",
+    ),
+    Layer(
         "bench.peers",
         "it measures other systems, and ours by the command that anybody types",
         ours=("brokerd.overlay.topology",),

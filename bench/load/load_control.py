@@ -58,7 +58,7 @@ class LoadControl:
         for process in self.processes:
             config = {**process.config, "tls": certificate}
             await self._testbed.clients_agent.start(
-                process.name, "load", config, process.config["control_socket"]
+                process.name, process.program, config, process.config["control_socket"]
             )
             self.started.append(process)
             with trio.move_on_after(self.timeout_s(ATTACH_TIMEOUT_S)) as waiting:

@@ -42,7 +42,7 @@ from bench.load.numbered import NumberedBlobs
 from bench.load.pacing import Alarm, Histogram, Turn
 from bench.load.process_subscriber import ProcessSubscriber
 from bench.load.publishing import PublisherSetting
-from bench.load.receiving import Receiver, SourceDirectory
+from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
 from bench.spec.workload import intended_offsets
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
@@ -73,6 +73,8 @@ class LoadGenerator:
         turn: how long subscribers take down deliveries before the control socket is looked after.
         beginning: of clients that make their first attempt; each releases it after that.
         files: what it writes.
+        fence_blob: the attributes of this run's fences.
+        samples_of_sent: of what was handed over lately.
         receiver: records and judges deliveries.
     """
 
@@ -88,13 +90,13 @@ class LoadGenerator:
         self._numbered = NumberedBlobs.of_workload(
             self._attribute_sets, dict(setting.attributes), encode_attributes
         )
-        self._fence_blob = encode_attributes({FENCE: setting.run_id})
+        self.fence_blob = encode_attributes({FENCE: setting.run_id})
         self._tables: dict[int, ContentTables] = {}
         self._directory = SourceDirectory(setting.brokers, setting.seed, self._tables)
         self.files = LoadFiles(setting)
-        self._sent, self._received = LatencySamples(), LatencySamples()
+        self.samples_of_sent, self._received = LatencySamples(), LatencySamples()
         self.receiver = Receiver(
-            setting.subscribers, self._attribute_sets, self._blobs, self._fence_blob,
+            setting.subscribers, self._attribute_sets, self._blobs, self.fence_blob,
             self._directory, partial(self.files.append, "deliveries"), self._received,
             self.files.write_line, partial(self.files.append, "positions"),
             in_total_order=setting.order == "total",
@@ -104,9 +106,7 @@ class LoadGenerator:
             for number, publisher in enumerate(setting.publishers)
         ]
         self._subscribers = [
-            (ProcessSubscriber if subscriber.own_process else SubscriberClient)(
-                self, subscriber, number
-            )
+            self._subscriber(subscriber, number)
             for number, subscriber in enumerate(setting.subscribers)
         ]
         self._clients: list[AnyClient] = [*self._publishers, *self._subscribers]
@@ -130,9 +130,17 @@ class LoadGenerator:
         self._finishing = trio.Lock()
 
     def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
-        tables = self._tables_for(setting.size_bytes)
-        record = partial(self.files.append, "publications")
-        return PublisherClient(self, setting, number, tables, self._fence_blob, record, self._sent)
+        tables = self.tables_for(setting.size_bytes)
+        return PublisherClient(
+            self, setting, number, tables, self.fence_blob, self.record_publications,
+            self.samples_of_sent,
+        )  # fmt: skip
+
+    def _subscriber(
+        self, setting: SubscriberSetting, number: int
+    ) -> SubscriberClient | ProcessSubscriber:
+        kind = ProcessSubscriber if setting.own_process else SubscriberClient
+        return kind(self, setting, number)
 
     async def run(self) -> None:
         """Obey the control socket until SIGTERM; end at once then, files closed or not."""
@@ -200,7 +208,7 @@ class LoadGenerator:
             "now_ns": time.monotonic_ns(),
             **self._publishing_totals(),
             "delivered": self.receiver.delivered,
-            "sent_rows": self._sent.since(after_ns),
+            "sent_rows": self.samples_of_sent.since(after_ns),
             "received_rows": self._received.since(after_ns),
         }
 
@@ -215,7 +223,7 @@ class LoadGenerator:
 
     async def _on_know_publishers(self, arguments: dict[str, Any]) -> dict[str, Any]:
         for publisher in arguments["publishers"]:
-            self._tables_for(publisher["size_bytes"])
+            self.tables_for(publisher["size_bytes"])
             self._directory.know(publisher["identity"], publisher["index"], publisher["size_bytes"])
         return {}
 
@@ -309,7 +317,12 @@ class LoadGenerator:
             logger.error("%s", text)
         self._problems[text] = self._problems.get(text, 0) + 1
 
-    def _tables_for(self, size_bytes: int) -> ContentTables:
+    def record_publications(self, rows: bytes | bytearray) -> None:
+        """Write down what was published."""
+        self.files.append("publications", rows)
+
+    def tables_for(self, size_bytes: int) -> ContentTables:
+        """The contents of publications of this size."""
         tables = self._tables.get(size_bytes)
         if tables is None:
             payloads = draw_payloads(self.setting.seed, size_bytes)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bench.run.testbed import Testbed
+from bench.run.under_test import UnderTest
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
-from brokerd.protocols.registry import protocol_on
 
 PUBLISHERS, SUBSCRIBERS = "load-pub", "load-sub"
 
@@ -20,34 +20,39 @@ class LoadProcess:
     Attributes:
         name: of the process.
         role: publisher or subscriber.
+        program: what its agent starts.
         config: what it is started with.
         publishers, subscribers: who runs in it.
     """
 
     name: str
     role: str
+    program: str
     config: dict[str, Any]
     publishers: Sequence[PublisherPlan] = ()
     subscribers: Sequence[SubscriberPlan] = ()
 
 
-def load_processes(spec: ExperimentSpec, testbed: Testbed, run_id: str) -> list[LoadProcess]:
+def load_processes(
+    spec: ExperimentSpec, testbed: Testbed, run_id: str, under_test: UnderTest
+) -> list[LoadProcess]:
     """Publishers and subscribers in processes of their own, so that neither delays the other.
 
     As many of each as the workload says. Neighbours in the workload go to different ones.
     """
-    load = spec.workload.load
+    load, program = spec.workload.load, under_test.load_role
+    common = {"order": _order(spec, under_test), **under_test.load_setting(spec)}
     processes = []
     for name, publishers in _shared_out(
         PUBLISHERS, spec.publisher_plans(), load.publisher_processes
     ):
-        config = _config(name, spec, testbed, run_id, publishers, ())
-        processes.append(LoadProcess(name, "publisher", config, publishers=publishers))
+        config = {**_config(name, spec, testbed, run_id, publishers, ()), **common}
+        processes.append(LoadProcess(name, "publisher", program, config, publishers=publishers))
     for name, subscribers in _shared_out(
         SUBSCRIBERS, spec.subscriber_plans(), load.subscriber_processes
     ):
-        config = _config(name, spec, testbed, run_id, (), subscribers)
-        processes.append(LoadProcess(name, "subscriber", config, subscribers=subscribers))
+        config = {**_config(name, spec, testbed, run_id, (), subscribers), **common}
+        processes.append(LoadProcess(name, "subscriber", program, config, subscribers=subscribers))
     return processes
 
 
@@ -121,7 +126,6 @@ def _config(
         "deployment_id": testbed.deployment_id,
         "topology_digest": testbed.topology_digest,
         "session": dict(spec.topology.session),
-        "order": _order(spec),
         "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
         "publishers": [
             {
@@ -152,11 +156,10 @@ def _config(
     }
 
 
-def _order(spec: ExperimentSpec) -> str:
+def _order(spec: ExperimentSpec, under_test: UnderTest) -> str:
     """What subscribers hold deliveries against: "total" where that is asked for or promised."""
-    promised = protocol_on(spec.topology, spec.protocol).promises().order
     asked = spec.workload.guarantee.order
-    return "total" if "total" in (asked, promised) else "publisher"
+    return "total" if "total" in (asked, under_test.order(spec)) else "publisher"
 
 
 def _rate(plan: PublisherPlan) -> list[int]:

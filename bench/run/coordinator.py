@@ -22,15 +22,14 @@ from bench.load.progress import Progress, RunFailed
 from bench.run.clocks import record_clocks
 from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
-from bench.run.overlay import OVERLAY_FILE, overlay_document
+from bench.run.overlay import OVERLAY_FILE
 from bench.run.run_directory import RunDirectory, RunState
 from bench.run.testbed import ListingRefused, Testbed
+from bench.run.under_test import OurBrokers, UnderTest
 from bench.spec.spec import ExperimentSpec
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
-from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.at_clients import ClientFaults, WithClients
-from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FaultSchedule
@@ -38,7 +37,6 @@ from fault_injection.schedule.schedule import FaultSchedule
 OPENING_TIMEOUT_S = 120.0
 """Brokers keep what vanished clients subscribed to for a minute, unconfirmed: a run that follows
 another on the same brokers has to wait for that."""
-BEGIN_TIMEOUT_MS = 60_000
 CLEAN_UP_TIMEOUT_S = 120.0
 START_LEAD_NS = 300_000_000
 SECOND_NS = 1_000_000_000
@@ -59,6 +57,7 @@ async def run_experiment(
     schedule: FaultSchedule | None,
     progress: Progress,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
+    under_test: UnderTest | None = None,
 ) -> RunOutcome:
     """Run an experiment on brokers that are ready, and bring everything home.
 
@@ -67,6 +66,7 @@ async def run_experiment(
 
     Args:
         meanwhile: done while it measures; the run drains when both are over.
+        under_test: whose brokers they are; ours by default.
 
     Raises:
         RunFailed: something that had to happen before the load did not; the run directory has
@@ -74,7 +74,8 @@ async def run_experiment(
         ControlError: an agent or load generator refused something before the load.
     """
     directory = RunDirectory(run_directory)
-    experiment = _Experiment(spec, testbed, directory, schedule, progress, meanwhile)
+    under_test = under_test or OurBrokers()
+    experiment = _Experiment(spec, testbed, directory, schedule, progress, meanwhile, under_test)
     return await experiment.run()
 
 
@@ -87,15 +88,19 @@ class _Experiment:
         schedule: FaultSchedule | None,
         progress: Progress,
         meanwhile: Callable[[], Awaitable[None]] | None,
+        under_test: UnderTest,
     ) -> None:
         self._spec = spec
+        self._under_test = under_test
         self._meanwhile = meanwhile
         self._testbed = testbed
         self._directory = directory
         self._schedule = schedule
         self._progress = progress
         self._run_id = directory.run_id
-        self._load = LoadControl(testbed, load_processes(spec, testbed, directory.run_id), progress)
+        self._load = LoadControl(
+            testbed, load_processes(spec, testbed, directory.run_id, under_test), progress
+        )
         self._begun: list[str] = []
         self._processor_time = ProcessorTime()
         self._statuses: Mapping[str, StampedStatus] = {}
@@ -135,7 +140,7 @@ class _Experiment:
             if outcome is not None and reached_measure and _is_foreseen(error):
                 return outcome  # what is known is worth more than that it is not everything
             # Nurseries wrap what went wrong in groups; the person at the end wants the sentence.
-            if (cause := _only_cause(error)) is not None:
+            if (cause := only_cause(error)) is not None:
                 raise cause from error
             raise
 
@@ -165,8 +170,7 @@ class _Experiment:
             spec.name,
             {
                 "protocol": spec.protocol,
-                "promises": protocol_on(spec.topology, spec.protocol).promises().as_mapping(),
-                "protocol_words": protocol_on(spec.topology, spec.protocol).words(),
+                **self._under_test.facts(spec),
                 "seed": spec.seed,
                 "workload": spec.workload.name,
                 "topology": spec.topology.name,
@@ -194,8 +198,7 @@ class _Experiment:
         )
         directory.write_spec("workload.toml", spec.workload_toml())
         directory.write_spec("topology.toml", spec.topology_toml())
-        origins = [plan.broker for plan in spec.publisher_plans()]
-        if overlay := overlay_document(spec.topology, spec.protocol, origins):
+        if overlay := self._under_test.overlay(spec):
             directory.write_spec(OVERLAY_FILE, overlay)
         directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})
         if self._schedule is not None:
@@ -232,11 +235,7 @@ class _Experiment:
             raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
 
     async def _begin_run_at(self, broker: str) -> None:
-        place = self._testbed.brokers[broker]
-        folder = self._testbed.run_folder(place.host, self._run_id, place.process)
-        await self._testbed.broker_command(
-            broker, "begin_run", BEGIN_TIMEOUT_MS, run_id=self._run_id, folder=str(folder)
-        )
+        await self._under_test.begin_run(self._testbed, broker, self._run_id)
         if broker not in self._begun:
             self._begun.append(broker)
 
@@ -315,7 +314,7 @@ class _Experiment:
         ahead_ns = self._ahead_of_clients_ns()
         load = RunningLoad(self._testbed, self._load.processes)
         return WithClients(
-            DeployedBackend(self._testbed, ahead_ns=ahead_ns), ClientFaults(load, ahead_ns)
+            self._under_test.backend(self._testbed, ahead_ns), ClientFaults(load, ahead_ns)
         )
 
     def _tell_of_fault(self, line: Mapping[str, Any]) -> None:
@@ -402,7 +401,7 @@ class _Experiment:
     async def _end_run_at_brokers(self) -> None:
         for broker in self._begun:
             try:
-                await self._testbed.broker_command(broker, "end_run")
+                await self._under_test.end_run(self._testbed, broker)
             except ControlError as error:
                 logger.info("broker %s did not end the run: %s", broker, error)
 
@@ -494,7 +493,7 @@ def _only_one(values: Iterable[int]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _only_cause(error: BaseException) -> Exception | None:
+def only_cause(error: BaseException) -> Exception | None:
     """The one exception in a group of groups; None where there are several, or a cancellation."""
     while isinstance(error, BaseExceptionGroup):
         if len(error.exceptions) != 1:

@@ -13,9 +13,16 @@ from typing import Any
 
 def _roles() -> Mapping[str, Callable[[dict[str, Any]], None]]:
     from bench.load.load_generator import run_load
+    from bench.systems.load import run_system_load
+    from bench.systems.program import run_program
     from brokerd.runtime.process import run_broker
 
-    return {"broker": run_broker, "load": run_load}
+    return {
+        "broker": run_broker,
+        "load": run_load,
+        "program": run_program,
+        "system-load": run_system_load,
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

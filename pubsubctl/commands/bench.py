@@ -20,8 +20,8 @@ def bench(
     workload: Annotated[
         str,
         typer.Argument(
-            help="A path, the bare name of a file in bench/workloads, or a figure with an "
-            "experiment on brokers (gd02.fig6).",
+            help="A path, the bare name of a file in bench/workloads, a figure with an "
+            "experiment on brokers (gd02.fig6), or a broker of others (external/NAME).",
             autocompletion=names.workloads,
         ),
     ],
@@ -108,6 +108,7 @@ def bench(
     from bench.papers.figure_experiments import measured_figures
     from bench.spec.deployed_experiment import is_deployed_experiment
     from bench.spec.spec import Overrides
+    from bench.systems.configuration import is_configuration
 
     call = invocation(context)
     overrides = Overrides(
@@ -122,6 +123,13 @@ def bench(
         measure=duration,
         churn=False if no_churn else None,
     )
+    if is_configuration(workload):
+        from pubsubctl.running.systems import bench_system
+
+        if rolling or instances is not None or no_teardown:
+            raise UserError(f"{workload}: --rolling, --instances and --no-teardown are of ours")
+        labels = _labels(label or [])
+        return bench_system(call, workload, overrides, faults, labels, output, check=check)
     if is_deployed_experiment(workload):
         return _of_figure(call, workload, overrides, faults, instances, output)
     if workload in measured_figures():

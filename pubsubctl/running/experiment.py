@@ -249,7 +249,7 @@ def run_and_judge(
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
         judged = judge(outcome.run_directory, progress, call.master()) if check else None
-    return _result(call, outcome, judged)
+    return result_of(call, outcome, judged)
 
 
 def not_waiting(spec: ExperimentSpec) -> str:
@@ -293,7 +293,8 @@ def numbers_text(outcome: RunOutcome) -> str:
     return " · ".join(parts)
 
 
-def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
+def result_of(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
+    """What a run came to, and its verdict where there is one."""
     lines = [numbers_text(outcome), *in_words(outcome.around_faults)]
     because: list[PubsubctlError] = []
     if judged is not None:

@@ -52,7 +52,7 @@ class SlowTestbed:
 
 
 def control(testbed: SlowTestbed, said: Said) -> LoadControl:
-    process = LoadProcess("load-sub", "subscriber", {}, subscribers=["s1", "s2", "s3"])  # type: ignore[list-item]
+    process = LoadProcess("load-sub", "subscriber", "load", {}, subscribers=["s1", "s2", "s3"])  # type: ignore[list-item]
     return LoadControl(testbed, [process], said)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,189 @@
+"""Configurations of systems under test: TOML files with a driver, its settings, and a promise."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bench.spec.spec import SpecError, read_toml, validated
+from bench.spec.workload_model import EXPERIMENT_NAME, Duration
+from bench.systems.boundary import Setting, Settings, System
+from bench.systems.drivers import load_driver
+from brokerd.errors import BrokerError
+from brokerd.overlay.topology import nearest
+
+SCHEMA: Final = "pubsubctl/system/1"
+EXTERNAL: Final = "external/"
+"""Before the bare name of a configuration, where a workload could stand."""
+_HERE: Final = Path(__file__).parent
+_MORE_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_VERSION_WITHIN_S: Final = 10
+
+
+class NotInstalled(BrokerError):
+    """A server or client library that is not there, and what to install."""
+
+    exit_status: ClassVar[int] = 4
+
+
+class Promise(BaseModel):
+    """What the documentation of a system claims for a configuration.
+
+    `window` is for how long a publication that is published again is known for one that was taken;
+    without it, for ever.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    delivery: Literal["exactly-once", "at-least-once", "at-most-once"]
+    order: Literal["publisher", "none"] = "publisher"
+    window: Duration | None = None
+
+    def in_words(self) -> str:
+        """Such as "at least once, in no order"."""
+        within = f" within {self.window / 1e9:g} s" if self.window else ""
+        order = {"publisher": "in the order of each publisher", "none": "in no order"}
+        return f"{self.delivery.replace('-', ' ')}{within}, {order[self.order]}"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    schema_: Annotated[Literal["pubsubctl/system/1"], Field(alias="schema")]
+    name: Annotated[str, Field(pattern=EXPERIMENT_NAME.pattern)]
+    driver: str
+    servers: Annotated[list[str], Field(min_length=1)]
+    workload: str
+    promise: Promise
+    settings: dict[str, Setting] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A system in one configuration.
+
+    Attributes:
+        source: its file.
+        settings: all of them, with the defaults of those that the file does not set.
+        changed: those that it does.
+        program: where the server is.
+        version: what the server prints of it.
+    """
+
+    name: str
+    source: Path
+    driver: str
+    system: System
+    servers: tuple[str, ...]
+    workload: str
+    promise: Promise
+    settings: Settings
+    changed: Settings
+    program: str
+    version: str
+
+    def facts(self) -> dict[str, Any]:
+        """What ran, for the manifest of a run."""
+        return {
+            "title": self.system.title,
+            "configuration": self.name,
+            "servers": list(self.servers),
+            "program": self.program,
+            "version": self.version,
+            "client_library": self.system.client_library,
+            "settings": dict(self.settings),
+            "promise": self.promise.in_words(),
+        }
+
+
+def is_configuration(text: str) -> bool:
+    """Whether a word in the place of a workload names a configuration of a system."""
+    if text.startswith(EXTERNAL):
+        return True
+    path = Path(text)
+    return path.suffix == ".toml" and path.is_file() and read_toml(path).get("schema") == SCHEMA
+
+
+def load_configuration(text: str) -> Configuration:
+    """The configuration in a file, or `external/NAME` of ours.
+
+    Raises:
+        SpecError, WrongDriver: it cannot be; says file, key, value and what is valid.
+        NotInstalled: its server or its client library is not there.
+    """
+    path = _found(text)
+    where = str(path)
+    file = validated(_File, read_toml(path), where)
+    system = load_driver(file.driver, path)
+    for place, name in enumerate(file.servers):
+        if name in file.servers[:place] or not EXPERIMENT_NAME.fullmatch(name):
+            raise SpecError(f"{where}: servers[{place}] = {name!r}: no name, or there twice")
+    if len(file.servers) > system.largest:
+        raise SpecError(f"{where}: servers: {system.title} has {system.largest} at most here")
+    for key, value in file.settings.items():
+        if key not in system.settings:
+            raise SpecError(
+                f"{where}: settings: unknown key {key!r}{nearest(key, [*system.settings])}"
+            )
+        wanted = type(system.settings[key])
+        if type(value) is not wanted:
+            raise SpecError(f"{where}: settings.{key} = {value!r}: expected a {wanted.__name__}")
+    program = _program(system, where)
+    if system.client_library and not _has(system.client_library):
+        raise NotInstalled(
+            f"{where}: the client library {system.client_library} is not installed; "
+            "`make setup` installs the extra `systems`"
+        )
+    return Configuration(
+        file.name, path, file.driver, system, tuple(file.servers), file.workload, file.promise,
+        {**system.settings, **file.settings}, file.settings, program, _version(program, system),
+    )  # fmt: skip
+
+
+def configurations() -> dict[str, Path]:
+    """Those of ours, by name."""
+    return {path.stem: path for path in sorted(_HERE.glob("*/*.toml"))}
+
+
+def _found(text: str) -> Path:
+    if not text.startswith(EXTERNAL):
+        return Path(text)
+    name, known = text.removeprefix(EXTERNAL), configurations()
+    if name not in known:
+        raise SpecError(f"no configuration called {text!r}{nearest(name, [*known])}")
+    return known[name]
+
+
+def program_of(program: str) -> str | None:
+    """Where a server's program is; None if it is not installed."""
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), *_MORE_FOLDERS]
+    return shutil.which(program, path=os.pathsep.join(folders))
+
+
+def _program(system: System, where: str) -> str:
+    program = program_of(system.program)
+    if program is None:
+        raise NotInstalled(
+            f"{where}: {system.program} is not installed (Debian: apt-get install {system.package})"
+        )
+    return program
+
+
+def _version(program: str, system: System) -> str:
+    said = subprocess.run(
+        (program, system.version_option), capture_output=True, text=True, check=False,
+        timeout=_VERSION_WITHIN_S,
+    )  # fmt: skip
+    return (said.stdout or said.stderr).strip().split("\n")[0]
+
+
+def _has(distribution: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

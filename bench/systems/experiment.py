@@ -1,0 +1,205 @@
+"""An experiment on a system under test: a workload with topics, judged by what is promised."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bench.load.progress import Progress
+from bench.run.coordinator import run_experiment
+from bench.run.outcome import RunOutcome
+from bench.run.testbed import Testbed
+from bench.spec.spec import ExperimentSpec, Overrides, SpecError, load_experiment
+from bench.spec.topics import topic_names, topics_of
+from bench.spec.workload_model import Guarantee, Publishers, Subscribers, Workload
+from bench.systems.boundary import Settings
+from bench.systems.configuration import Configuration, Promise
+from bench.systems.faults import SystemBackend
+from bench.systems.load import ONE_TOPIC
+from bench.systems.servers import SystemServers, topology_of
+from brokerd.text import shown
+from fault_injection.apply.injector import FaultBackend
+from fault_injection.schedule.schedule import FaultSchedule
+
+LOAD_ROLE: Final = "system-load"
+
+
+def experiment_on(
+    configuration: Configuration,
+    workload: str | Path,
+    overrides: Overrides,
+    labels: Mapping[str, str],
+    *,
+    calm: bool,
+) -> ExperimentSpec:
+    """A workload on the servers of a configuration, with what is promised as its guarantee.
+
+    Brokers that the workload names are servers in their order, one after the other.
+
+    Args:
+        calm: nothing is going to be broken.
+
+    Raises:
+        SpecError: the workload cannot be had there; says why, and what can.
+    """
+    read = load_experiment(workload, overrides, labels)
+    _check_filters(read, configuration)
+    _check_window(read.workload, configuration)
+    places = _places(read.workload, configuration.servers)
+    changes: dict[str, Any] = {
+        "name": configuration.name,
+        "protocol": configuration.name,
+        "topology": configuration.name,
+        "calm": calm,
+        "guarantee": guarantee_of(configuration.promise),
+    }
+    for key, entries in (
+        ("publishers", read.workload.publishers),
+        ("subscribers", read.workload.subscribers),
+    ):
+        changes[key] = [_moved(entry, places) for entry in entries]
+    return ExperimentSpec(
+        read.workload.model_copy(update=changes), topology_of(configuration), read.overrides,
+        read.source, read.labels,
+    )  # fmt: skip
+
+
+def guarantee_of(promise: Promise) -> Guarantee:
+    """What a run is judged against."""
+    return Guarantee(
+        delivery=promise.delivery,
+        order=promise.order,
+        gapless=promise.delivery != "at-most-once",
+    )
+
+
+def _moved(entry: Publishers | Subscribers, places: Mapping[str, str]) -> Publishers | Subscribers:
+    return entry.model_copy(update={"at": [places[name] for name in entry.at]})
+
+
+def _places(workload: Workload, servers: tuple[str, ...]) -> dict[str, str]:
+    named = [name for entry in workload.publishers for name in entry.at]
+    named += [name for entry in workload.subscribers for name in entry.at]
+    return {name: servers[place % len(servers)] for place, name in enumerate(dict.fromkeys(named))}
+
+
+def _check_filters(spec: ExperimentSpec, configuration: Configuration) -> None:
+    workload = spec.workload
+    for number, entry in enumerate(workload.subscribers):
+        where = f"{spec.source}: subscribers[{number}]"
+        if entry.own_process:
+            raise SpecError(f"{where}.own_process: clients of other systems share a process")
+        wanted: tuple[str, ...] | None
+        if workload.topic is None:
+            wanted = () if entry.filter.strip() == "true" else None
+        else:
+            names = topic_names(workload.topic, workload.attributes[workload.topic])
+            wanted = topics_of(entry.filter, workload.topic, names)
+        if wanted is None and not configuration.system.filters:
+            topics = f"{workload.topic!r}" if workload.topic else "none (key `topic`)"
+            raise SpecError(
+                f"{where}.filter = {shown(entry.filter)}: {configuration.system.title} has "
+                f"topics (here {topics}) and no filters on contents; brokers of ours have: "
+                "`pubsubctl bench` with a workload"
+            )
+
+
+def _check_window(workload: Workload, configuration: Configuration) -> None:
+    window_ns, phases = configuration.promise.window, workload.phases
+    longest_ns = phases.warmup + phases.measure + phases.drain
+    if window_ns is not None and longest_ns >= window_ns:
+        raise SpecError(
+            f"{configuration.source}: promise.window = {window_ns / 1e9:g} s: a run of "
+            f"{longest_ns / 1e9:g} s with its drain may publish again after that, and nobody could "
+            "say what is promised then; measure less (--duration)"
+        )
+
+
+class SystemUnderTest:
+    """An UnderTest: the servers of a system, in one configuration."""
+
+    load_role = LOAD_ROLE
+
+    def __init__(self, servers: SystemServers) -> None:
+        self._servers = servers
+        self._configuration = servers.configuration
+
+    def facts(self, spec: ExperimentSpec) -> dict[str, Any]:
+        """See UnderTest; `system` besides, with every setting."""
+        of = self._configuration
+        promised = of.promise.delivery == "exactly-once"
+        return {
+            "promises": {
+                "exactly_once": promised, "order": of.promise.order, "gaps": [],
+                "redelivers": False,
+            },
+            "protocol_words": {
+                "title": of.system.title,
+                "recovery": f"It promises: {of.promise.in_words()}.",
+                "wiring": _in_words(of.changed),
+            },
+            "system": of.facts(),
+        }  # fmt: skip
+
+    def overlay(self, spec: ExperimentSpec) -> Mapping[str, Any] | None:
+        """All servers, which any publication may pass; None of a single one."""
+        names = self._configuration.servers
+        if len(names) == 1:
+            return None
+        links = [[a, b] for place, a in enumerate(names) for b in names[place + 1 :]]
+        over = [*names, *(f"{a}->{b}" for a in names for b in names if a != b)]
+        origins = dict.fromkeys(plan.broker for plan in spec.publisher_plans())
+        return {
+            "schema": "pubsubctl/overlay/1",
+            "kind": "all linked",
+            "links": links,
+            "known": {name: [other for other in names if other != name] for name in names},
+            "routes": [{"from": a, "to": b, "over": over} for a in origins for b in names],
+        }
+
+    def order(self, spec: ExperimentSpec) -> str:
+        """See UnderTest."""
+        return self._configuration.promise.order
+
+    def load_setting(self, spec: ExperimentSpec) -> Mapping[str, Any]:
+        """What `SystemLoad` reads."""
+        of, workload = self._configuration, spec.workload
+        topics: tuple[str, ...] = (ONE_TOPIC,)
+        if workload.topic is not None:
+            topics = topic_names(workload.topic, workload.attributes[workload.topic])
+        about = {
+            "driver": of.driver,
+            "source": str(of.source.resolve()),
+            "settings": dict(of.settings),
+            "addresses": {name: each.address for name, each in self._servers.servers.items()},
+            "topic": workload.topic,
+            "topics": list(topics),
+        }
+        return {"system": about}
+
+    async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
+        """Servers know of no run."""
+
+    async def end_run(self, testbed: Testbed, broker: str) -> None:
+        """Nor of its end."""
+
+    def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
+        """See UnderTest."""
+        return SystemBackend(testbed, self._servers, dict(ahead_ns))
+
+
+def _in_words(settings: Settings) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
+async def run_on_system(
+    spec: ExperimentSpec,
+    testbed: Testbed,
+    servers: SystemServers,
+    run: Path,
+    schedule: FaultSchedule | None,
+    progress: Progress,
+) -> RunOutcome:
+    """Run an experiment on servers that are up, and bring everything home."""
+    return await run_experiment(
+        spec, testbed, run, schedule, progress, under_test=SystemUnderTest(servers)
+    )

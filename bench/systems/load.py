@@ -1,0 +1,264 @@
+"""Load generators for systems under test: publishers and subscribers with the system's own client.
+
+All but the client is what any load generator is: schedule, contents, records, online checker. A
+client library of asyncio and our trio share one thread: asyncio runs the loop, trio is its guest.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from bench.load.load_clients import LoadClient, PublisherClient, SubscriberClient
+from bench.load.load_files import LoadSetting
+from bench.load.load_generator import LoadGenerator
+from bench.load.publishing import PublisherSetting
+from bench.load.receiving import SubscriberSetting
+from bench.spec.topics import topics_of
+from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
+from bench.systems.drivers import load_driver
+from bench.systems.envelope import NotOurs, unpacked
+from bench.systems.fences import FenceCopies
+from bench.systems.outgoing import Outgoing
+from brokerd.model.identity import SourceId
+from brokerd.wire.attributes import decode_attributes
+
+ATTACH_WITHIN_S: Final = 5.0
+AGAIN_S: Final = 0.1
+LEAVE_WITHIN_S: Final = 2.0
+ONE_TOPIC: Final = "all"
+"""Where a workload names no topic."""
+
+
+class SystemLoad(LoadGenerator):
+    """A LoadGenerator whose clients are those of a system under test.
+
+    Args:
+        about: what `SystemUnderTest.load_setting` says.
+    """
+
+    def __init__(self, setting: LoadSetting, about: Mapping[str, Any]) -> None:
+        self.system: System = load_driver(about["driver"], Path(about["source"]))
+        self.topic: str | None = about["topic"]
+        self.topics: tuple[str, ...] = tuple(about["topics"])
+        self._addresses: dict[str, str] = dict(about["addresses"])
+        self._settings = dict(about["settings"])
+        super().__init__(setting)
+
+    def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
+        return SystemPublisher(self, setting, number)
+
+    def _subscriber(self, setting: SubscriberSetting, number: int) -> SubscriberClient:
+        return SystemSubscriber(self, setting, number)
+
+    def client(
+        self, setting: PublisherSetting | SubscriberSetting, publishes: bool
+    ) -> SystemClient:
+        """The system's client for one of ours."""
+        own = self._addresses[setting.broker]
+        others = [address for address in self._addresses.values() if address != own]
+        return self.system.client(
+            Attachment(setting.client, (own, *others), publishes, self.topics, self._settings)
+        )
+
+    def source_of(self, setting: PublisherSetting) -> SourceId:
+        """As which source a publisher is known."""
+        return SourceId(self.setting.brokers.index(setting.broker), setting.index, 1)
+
+    def topics_of_publication(self, blob: bytes) -> tuple[str, ...]:
+        """Where a publication with these attributes goes; a fence goes everywhere."""
+        if blob == self.fence_blob or self.topic is None:
+            return self.topics
+        return (_value(blob, self.topic),)
+
+    def is_fence(self, blob: bytes) -> bool:
+        """Whether these are the attributes of this run's fences."""
+        return blob == self.fence_blob
+
+
+@lru_cache(maxsize=4096)
+def _value(blob: bytes, attribute: str) -> str:
+    return str(decode_attributes(blob)[attribute])
+
+
+class SystemLoadClient(LoadClient):
+    """A LoadClient that is attached with the system's own client.
+
+    Attributes:
+        client: of the system.
+    """
+
+    client: SystemClient
+    _generator: SystemLoad
+
+    @property
+    def is_known(self) -> bool:
+        return self._is_up
+
+    @property
+    def waiting_bytes(self) -> int:
+        return 0
+
+    async def run(self) -> None:
+        """Be attached, again and again, until `leave`."""
+        over = trio.Event()
+        task = asyncio.get_running_loop().create_task(self._live())
+        task.add_done_callback(lambda _: over.set())
+        try:
+            with self._serving:
+                await over.wait()
+        finally:
+            task.cancel()
+            with trio.CancelScope(shield=True):
+                await over.wait()
+            self._tried()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._generator.note_problem(f"{self.name}: {type(error).__name__}: {error}")
+
+    async def _live(self) -> None:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(ATTACH_WITHIN_S):
+                        await self.client.attach()
+                except (ConnectionLost, OSError, TimeoutError) as error:
+                    self._on_session("refused", {"reason": str(error) or "no answer in time"})
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+                self._on_session("attached", {"source": self.source()})
+                self._on_session("lost", {"reason": await self.served()})
+        finally:
+            with suppress(ConnectionLost, OSError, TimeoutError):
+                async with asyncio.timeout(LEAVE_WITHIN_S):
+                    await self.client.leave()
+
+    def source(self) -> SourceId | None:
+        """As which source it publishes."""
+        return None
+
+    async def served(self) -> str:
+        """Do what there is to do until the connection is lost; why it was."""
+        raise NotImplementedError
+
+
+class SystemPublisher(SystemLoadClient, PublisherClient):
+    """A publisher."""
+
+    def __init__(self, generator: SystemLoad, setting: PublisherSetting, number: int) -> None:
+        tables = generator.tables_for(setting.size_bytes)
+        PublisherClient.__init__(
+            self, generator, setting, number, tables, generator.fence_blob,
+            generator.record_publications, generator.samples_of_sent,
+        )  # fmt: skip
+        self.client = generator.client(setting, publishes=True)
+        self._source = generator.source_of(setting)
+        self.outgoing = Outgoing(
+            self.client,
+            self._source,
+            setting.client,
+            generator.topics_of_publication,
+            lambda sequence: self._on_acknowledged(sequence, sequence),
+        )
+        self.load.client = self.outgoing
+
+    def source(self) -> SourceId:
+        return self._source
+
+    async def served(self) -> str:
+        self.outgoing.attached = True
+        if not self._generator.system.resends:
+            self.outgoing.send_again()
+        self.pump(time.monotonic_ns())
+        lost = asyncio.ensure_future(self.client.wait_lost())
+        try:
+            return await self.outgoing.until_lost(lost)
+        finally:
+            lost.cancel()
+            self.outgoing.attached = False
+            if not self._generator.system.resends:
+                self.outgoing.stop()
+
+
+class SystemSubscriber(SystemLoadClient, SubscriberClient):
+    """A subscriber with its one subscription."""
+
+    def __init__(self, generator: SystemLoad, setting: SubscriberSetting, number: int) -> None:
+        SubscriberClient.__init__(self, generator, setting, number)
+        self.client = generator.client(setting, publishes=False)
+        self._topics = generator.topics
+        if generator.topic is not None:
+            wanted = topics_of(setting.predicate, generator.topic, generator.topics)
+            assert wanted is not None, setting.predicate
+            self._topics = wanted
+        self._fences = FenceCopies(self._topics)
+        self._asked = asyncio.Event()
+
+    def subscribe(self) -> None:
+        if not self._issued_ns:
+            self._issued_ns = time.monotonic_ns()
+            self._asked.set()
+
+    async def served(self) -> str:
+        lost = asyncio.ensure_future(self.client.wait_lost())
+        taking = asyncio.ensure_future(self._take())
+        try:
+            either: set[asyncio.Future[Any]] = {lost, taking}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                await taking
+            return await lost
+        except ConnectionLost as error:
+            return str(error)
+        finally:
+            for task in (lost, taking):
+                task.cancel()
+            await asyncio.gather(lost, taking, return_exceptions=True)
+
+    async def _take(self) -> None:
+        await self._asked.wait()
+        await self.client.subscribe(self._topics)
+        self._on_subscription(1, "started")
+        while True:
+            deliveries = await self.client.receive()
+            now_ns = time.monotonic_ns()
+            for delivery in deliveries:
+                self._take_in(delivery, now_ns)
+            # What is acknowledged is with the operating system, whatever becomes of this process.
+            self._generator.files.flush("deliveries")
+            await self.client.acknowledge(deliveries)
+
+    def _take_in(self, delivery: Delivery, received_ns: int) -> None:
+        self.taken += 1
+        try:
+            run = unpacked(delivery.body)
+        except NotOurs as error:
+            self._generator.note_problem(f"{self.name}: {delivery.topic}: {error}")
+            return
+        is_fence = self._generator.is_fence(run.blob(0))
+        if not is_fence or self._fences.is_complete(run.source, run.first, delivery.topic):
+            self._generator.receiver.receive(self._number, run, received_ns)
+
+
+def run_system_load(mapping: dict[str, Any]) -> None:
+    """Be such a load generator until told to end by SIGTERM (role "system-load" of the agent)."""
+    about = mapping["system"]
+    setting = LoadSetting.from_mapping({k: v for k, v in mapping.items() if k != "system"})
+    asyncio.run(_as_guest(lambda: SystemLoad(setting, about)))
+
+
+async def _as_guest(make: Callable[[], SystemLoad]) -> None:
+    """Run a load generator's trio in this thread, beside the loop."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[Any] = loop.create_future()
+    trio.lowlevel.start_guest_run(
+        make().run,
+        run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+        done_callback=over.set_result,
+        host_uses_signal_set_wakeup_fd=True,
+    )
+    (await over).unwrap()

@@ -1,0 +1,114 @@
+"""Configurations of systems under test: what they may say, and what is said where they may not."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.spec.spec import Overrides, SpecError
+from bench.systems.configuration import (
+    NotInstalled,
+    configurations,
+    is_configuration,
+    load_configuration,
+)
+from bench.systems.experiment import experiment_on
+from bench.systems.faults import check_verbs
+from brokerd.errors import BrokerError
+from fault_injection.schedule.schedule import read_schedule
+
+TOY = Path(__file__).parents[2] / "foreign" / "toy_system"
+
+
+def written(folder: Path, old: str = "", new: str = "", driver: tuple[str, str] = ("", "")) -> str:
+    """The toy's configuration with a change; its driver is a copy beside it."""
+    text, code = (TOY / "toy.toml").read_text(), (TOY / "toy_driver.py").read_text()
+    assert old in text, old
+    assert driver[0] in code, driver
+    (folder / "toy_driver.py").write_text(code.replace(*driver) if driver[0] else code)
+    path = folder / "toy.toml"
+    path.write_text(text.replace(old, new) if old else text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('durable = "yes"', 'durabel = "yes"', "unknown key 'durabel'; did you mean 'durable'?"),
+        ('durable = "yes"', "durable = 3", "settings.durable = 3: expected a str"),
+        ('["n1"]', '["n1", "n2"]', "the toy broker has 1 at most"),
+        ('["n1"]', '["N 1"]', "servers[0] = 'N 1': no name"),
+        ("toy_driver.py", "toy_drivr.py", "driver = 'toy_drivr.py': "),
+        ("toy_driver.py", "bench.spec.units", "has no SYSTEM in it"),
+        ('"exactly-once"', '"sometimes"', "promise.delivery = 'sometimes'"),
+        ('"exactly-once"', '"exactly-once"\nwindow = "soon"', "promise.window = 'soon'"),
+        ("system/1", "system/2", "schema = 'pubsubctl/system/2'"),
+    ],
+)
+def test_a_slip_is_named_with_file_key_and_value(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BrokerError) as error:
+        load_configuration(written(tmp_path, old, new))
+    assert said in str(error.value)
+    assert str(tmp_path / "toy.toml") in str(error.value)
+    assert getattr(error.value, "exit_status") == 2  # noqa: B009
+
+
+def test_a_server_that_is_not_installed_is_named_with_its_package(tmp_path: Path) -> None:
+    path = written(tmp_path, driver=("program=sys.executable", 'program="no-such-broker"'))
+    with pytest.raises(NotInstalled, match=r"no-such-broker is not installed .*install python3"):
+        load_configuration(path)
+
+
+def test_a_client_library_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, driver=("    client=ToyClient,", '    client_library="no-such",'
+                                     "\n    client=ToyClient,"))  # fmt: skip
+    with pytest.raises(NotInstalled, match="no-such is not installed"):
+        load_configuration(path)
+
+
+def test_a_name_of_ours_that_is_none_gets_the_nearest() -> None:
+    assert is_configuration("external/none")
+    assert not is_configuration("topics")
+    with pytest.raises(SpecError, match="no configuration called 'external/none'"):
+        load_configuration("external/none")
+
+
+@pytest.mark.parametrize("name", configurations())
+def test_every_configuration_of_ours_can_be_read_or_says_what_is_missing(name: str) -> None:
+    try:
+        found = load_configuration(f"external/{name}")
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    assert found.name == name
+    experiment_on(found, found.workload, Overrides(), {}, calm=True)
+
+
+def test_the_workload_is_judged_by_the_promise_and_its_brokers_are_servers(tmp_path: Path) -> None:
+    found = load_configuration(written(tmp_path, '"exactly-once"', '"at-most-once"'))
+    spec = experiment_on(found, "topics", Overrides(), {}, calm=True)
+    assert spec.workload.guarantee.model_dump() == {
+        "delivery": "at-most-once", "order": "publisher", "gapless": False,
+    }  # fmt: skip
+    assert {plan.broker for plan in spec.publisher_plans()} == {"n1"}
+
+
+def test_filters_on_contents_are_refused_where_there_are_none(tmp_path: Path) -> None:
+    found = load_configuration(written(tmp_path))
+    with pytest.raises(SpecError, match=r"filter = .* has topics .* and no filters on contents"):
+        experiment_on(found, "demo", Overrides(), {}, calm=True)
+
+
+def test_a_run_that_may_outlast_the_window_of_its_promise_is_refused(tmp_path: Path) -> None:
+    promise = '"exactly-once"\nwindow = "20s"'
+    found = load_configuration(written(tmp_path, '"exactly-once"', promise))
+    assert found.promise.in_words() == "exactly once within 20 s, in the order of each publisher"
+    with pytest.raises(SpecError, match=r"promise.window = 20 s: a run of 41 s"):
+        experiment_on(found, "topics", Overrides(), {}, calm=True)
+
+
+def test_what_only_our_brokers_can_have_done_to_them_is_refused() -> None:
+    step = {"at": "1s", "do": "absorb", "on": "n1", "for": "1s", "id": "a"}
+    document = {"schema": "pubsubctl/faults/1", "name": "t", "step": [step]}
+    with pytest.raises(SpecError, match="step a: do = 'absorb' is nothing that can be done"):
+        check_verbs(read_schedule(document, "here"))

@@ -1,0 +1,70 @@
+"""What travels through a system under test, and in which order it does."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from bench.systems.boundary import NotAcknowledged
+from bench.systems.envelope import NotOurs, packed, unpacked
+from bench.systems.fences import FenceCopies
+from bench.systems.outgoing import Outgoing
+from brokerd.model.identity import SourceId
+
+SOURCE = SourceId(2, 70_000, 3)
+
+
+def test_a_publication_comes_out_as_it_went_in() -> None:
+    run = unpacked(packed(SOURCE, 1 << 40, b"blob", memoryview(b"payload")))
+    assert (run.source, run.sequences) == (SOURCE, range(1 << 40, (1 << 40) + 1))
+    assert [(blob, bytes(payload)) for _, blob, payload in run.publications()] == [
+        (b"blob", b"payload")
+    ]
+
+
+@pytest.mark.parametrize("body", [b"", b"hello", b"x" * 40, packed(SOURCE, 7, b"blob", b"")[:-1]])
+def test_what_is_no_publication_of_ours_is_said_to_be_none(body: bytes) -> None:
+    with pytest.raises(NotOurs):
+        unpacked(body)
+
+
+def test_a_fence_has_come_with_its_last_topic_and_comes_again_with_any() -> None:
+    copies = FenceCopies(["a", "b"])
+    came = [copies.is_complete(SOURCE, 1, topic) for topic in ("a", "b", "a")]
+    assert came == [False, True, True]
+    assert FenceCopies(["a"]).is_complete(SOURCE, 1, "a")
+
+
+class Doubtful:
+    """A client that never knows of its first two attempts from `lost` on."""
+
+    def __init__(self, lost: str) -> None:
+        self.lost = lost
+        self.sent: list[str] = []
+
+    async def publish(self, topic: str, message_id: str, body: bytes) -> None:
+        self.sent.append(message_id)
+        is_first = self.sent.count(message_id) == 1
+        await asyncio.sleep(0)
+        if is_first and message_id == self.lost:
+            raise NotAcknowledged
+        if is_first and message_id > self.lost:
+            await asyncio.Event().wait()
+
+
+def test_what_was_handed_over_after_a_lost_one_is_published_again_behind_it() -> None:
+    async def story() -> tuple[Sequence[str], list[int]]:
+        client, taken = Doubtful("p-2-t"), list[int]()
+        outgoing = Outgoing(client, SOURCE, "p", lambda blob: ["t"], taken.append)  # type: ignore[arg-type]
+        lost: asyncio.Future[str] = asyncio.Future()
+        waiting = asyncio.create_task(outgoing.until_lost(lost))
+        assert outgoing.publish_many_nowait([b"b"], b"\0\0\0", 1, b"xyz") == range(1, 4)
+        while outgoing.outstanding:
+            await asyncio.sleep(0)
+        lost.set_result("over")
+        assert await waiting == "over"
+        return client.sent, taken
+
+    sent, taken = asyncio.run(story())
+    assert sent == ["p-1-t", "p-2-t", "p-3-t", "p-2-t", "p-3-t"]
+    assert taken == [1, 2, 3]
