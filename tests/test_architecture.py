@@ -54,6 +54,8 @@ _FOR_ALL_PROTOCOLS = (
 )
 
 _CLIENT_CORE = (
+    "brokerd.client.commit_requests",
+    "brokerd.client.consumption",
     "brokerd.client.core",
     "brokerd.client.events",
     "brokerd.client.progress",
@@ -270,6 +272,20 @@ LAYERS = (
             "brokerd.client.line",
             "brokerd.client.singles",
             "brokerd.client.tokens",
+        ),
+    ),
+    Layer(
+        "brokerd.client.consumer",
+        "it only joins what has come with what the broker commits",
+        ours=(
+            *_BASE,
+            *_CLIENT_CORE,
+            "brokerd.model",
+            "brokerd.client.callbacks",
+            "brokerd.client.inbox",
+            "brokerd.client.line",
+            "brokerd.client.singles",
+            "brokerd.wire.attributes",
         ),
     ),
     Layer(

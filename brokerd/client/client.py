@@ -17,6 +17,7 @@ from brokerd.client.beginning import core_of, resumed_core
 from brokerd.client.brokers import Brokers
 from brokerd.client.callbacks import Callbacks as Callbacks
 from brokerd.client.callbacks import ClientError as ClientError
+from brokerd.client.consumer import Acknowledge, BrokerTokens, Consumer
 from brokerd.client.core import ClientCore
 from brokerd.client.events import (
     Attached,
@@ -111,7 +112,8 @@ async def connect(
             it: a broker has little patience with clients that commit nothing.
         tokens: where its application keeps how far it is done with its one durable subscription:
             see `Client.resume`. With them nothing else is received or committed, there is no
-            store, and it does not `move`.
+            store, and it does not `move`. With `BrokerTokens` its broker keeps that: see
+            `Client.consume`.
 
     With a store, a process that starts again with the same name and store goes on where the last
     one was, however that ended: it has the same `subscriptions`, sends again what it had
@@ -416,7 +418,7 @@ class Client:
             PredicateError: the predicate cannot be read.
         """
         self._check_free()
-        if self._tokens is None:
+        if self._tokens is None or isinstance(self._tokens, BrokerTokens):
             raise ClientError(f"client {self.name} has no tokens to resume by")
         if isinstance(predicate, str):
             predicate = parse_predicate(predicate)
@@ -430,6 +432,47 @@ class Client:
         )
         subscription.keep_beginning()
         return subscription
+
+    async def consume(
+        self, predicate: str | Predicate, acknowledge: Acknowledge = "auto", most: int = 1_000
+    ) -> Consumer:
+        """The durable subscription of this client, whose broker keeps how far it is committed.
+
+        For a client with `tokens=BrokerTokens()`: its process keeps nothing, and one that starts
+        again goes on behind what was committed last. A commit returns when it is on the broker's
+        disk. A new subscription has started when this returns.
+
+        Args:
+            acknowledge: "auto" commits each publication when the next is asked for; "transacted"
+                commits in `Consumer.transaction`.
+            most: how many publications a transaction may have.
+
+        Raises:
+            ClientError: the client keeps its tokens itself or consumes already, or the broker will
+                not have it: its protocol may not keep tokens, the client's subscription may be
+                for something else.
+            PredicateError: the predicate cannot be read.
+        """
+        self._check_free()
+        if not isinstance(self._tokens, BrokerTokens) or self._core.subscriptions:
+            raise ClientError(f"client {self.name} consumes one subscription, with BrokerTokens")
+        if isinstance(predicate, str):
+            predicate = parse_predicate(predicate)
+        if most < 1:
+            raise ClientError(f"client {self.name}: most = {most}; at least 1")
+        most = 1 if acknowledge == "auto" else most
+        number = self._core.consume(predicate, most)
+        self._line.nudge()
+        await self.wait_started(number)
+        consumed = self._tokens.consumed
+        return Consumer(self, self._line, self._inbox, number, acknowledge, most, consumed)
+
+    async def wait_committed(self, number: int, request: int) -> None:
+        """See consumer.Shell."""
+        if self._core.is_committed(number, request):
+            await trio.lowlevel.checkpoint()
+        while not self._core.is_committed(number, request):
+            await self._wait_changed()
 
     def failed_transaction(self, why: str) -> ClientError:
         """See transactions.Shell."""

@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from brokerd.client.commit_requests import CommitRequests
 from brokerd.client.events import (
     Attached,
     ClientEvent,
+    Committed,
     Detached,
     PublicationsDone,
     RequestRefused,
@@ -27,6 +29,9 @@ from brokerd.model.client_messages import (
     ClientMessage,
     Connect,
     Connected,
+    Consume,
+    ConsumedCommitted,
+    Consuming,
     DeliveredItem,
     Deliveries,
     Detach,
@@ -111,6 +116,7 @@ class ClientCore:
         self._detaching: Detach | None = None
         self._held: list[DeliveredItem] | None = None
         self._revision = Revision()
+        self._commits = CommitRequests()
         self._progress = Progress(
             self._predicates,
             self._marks,
@@ -118,6 +124,7 @@ class ClientCore:
             commits_by_itself=commits_by_itself,
             keeps_state=keeps_state,
             in_transactions=in_transactions,
+            consumers=self._commits,
         )
         # keeping
         self.keeps_state = keeps_state
@@ -169,6 +176,15 @@ class ClientCore:
                 return [SubscriptionAnswered(number, state)] if self._wants(number) else []
             case Unsubscribed(number):
                 return self._on_unsubscribed(number)
+            case Consuming(number):
+                self._check_number(number)
+                self._commits.on_consuming(message)
+                return []
+            case ConsumedCommitted(number, request):
+                self._check_number(number)
+                if not self._commits.on_committed(number, request):
+                    raise RemoteProtocolError("broker", f"answers {request} of {number}, not asked")
+                return [Committed(number, request)]
             case Refused():
                 if message.number:
                     self._check_number(message.number)
@@ -295,8 +311,8 @@ class ClientCore:
             self._urgent.append(self._detaching)
             return Attached(message.source, message.broker_incarnation)
         self._urgent.extend(Unsubscribe(number) for number in self._ending)
-        for number, predicate in self._predicates.items():
-            self._urgent.append(Subscribe(number, predicate))
+        self._urgent.extend(self._asks_for(number) for number in self._predicates)
+        self._urgent.extend(self._commits.unanswered())
         for run in in_good_sizes(self._window.runs()):
             self.resubmitted += len(run)
             self._urgent.append(Publish(run))
@@ -320,6 +336,36 @@ class ClientCore:
         self.subscribe_again(number)
         return number
 
+    def consume(self, predicate: Predicate, uncommitted: int) -> int:
+        """As `subscribe`, of a subscription whose broker keeps how far it has come.
+
+        Args:
+            uncommitted: how many publications the application is given before it commits.
+        """
+        assert self.in_transactions, "what is taken otherwise is committed otherwise"
+        self._last_number = number = self._last_number + 1
+        self._predicates[number] = predicate
+        self._commits.begin(number, uncommitted)
+        self.subscribe_again(number)
+        return number
+
+    def _asks_for(self, number: int) -> Subscribe | Consume:
+        predicate, uncommitted = self._predicates[number], self._commits.uncommitted(number)
+        if uncommitted:
+            return Consume(number, predicate, uncommitted)
+        return Subscribe(number, predicate)
+
+    def ask_to_commit(self, number: int) -> int:
+        """Have the broker commit what the application has; returns the number of the request."""
+        message = self._commits.ask(number, self._progress.committed(number))
+        if self.attached:
+            self._urgent.append(message)
+        return message.request
+
+    def is_committed(self, number: int, request: int) -> bool:
+        """Whether the broker has answered that request, or a later one."""
+        return self._commits.is_committed(number, request)
+
     def go_on_behind(self, number: int, positions: Positions) -> None:
         """A subscription, of which nothing was said yet, goes on where an earlier process was."""
         self._progress.begin_after(number, positions)
@@ -336,7 +382,7 @@ class ClientCore:
     def subscribe_again(self, number: int) -> None:
         """Repeat a request that was refused for the time being."""
         if self.attached and self._wants(number):
-            self._urgent.append(Subscribe(number, self._predicates[number]))
+            self._urgent.append(self._asks_for(number))
 
     def unsubscribe(self, number: int) -> None:
         """End a subscription: nothing more is given on for it, whatever comes."""
@@ -346,6 +392,7 @@ class ClientCore:
         self._ending[number] = None
         self._revision.current += 1
         self._progress.forget(number)
+        self._commits.forget(number)
         if self.attached:
             self._urgent.append(Unsubscribe(number))
 
@@ -444,7 +491,7 @@ class ClientCore:
         assert self.may_leave, f"{self.name} has to stay at {self.home}"
         if self._has_connected:
             # Whoever comes back must not go on with numbers that its broker has heard of.
-            self.incarnation += 1
+            self.incarnation = max(self.incarnation, self._commits.generation) + 1
             self._has_connected = False
         if self._was_attached:
             self.source = None
@@ -530,6 +577,10 @@ class ClientCore:
     def commit_through(self, serial: int) -> None:
         """See Progress.commit_through."""
         self._progress.commit_through(serial)
+
+    def commit_consumed(self, number: int, serial: int, source: SourceId, last: int) -> None:
+        """See Progress.commit_consumed."""
+        self._progress.commit_consumed(number, serial, source, last)
 
     @property
     def in_transactions(self) -> bool:

@@ -101,6 +101,14 @@ class GapsAnnounced:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """The broker has on disk what it was asked to commit of a subscription, up to a request."""
+
+    number: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class Withheld:
     """Publications that the broker repeated and the application has had."""
 
@@ -134,6 +142,7 @@ ClientEvent = (
     | Received
     | Announced
     | GapsAnnounced
+    | Committed
     | Withheld
     | RequestRefused
     | RetryLater

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from brokerd.client.commit_requests import CommitRequests
 from brokerd.client.events import (
     Announced,
     ClientEvent,
@@ -47,6 +48,7 @@ class Progress:
         wanted: the subscriptions that there are, by number; as they become.
         marks: those of them that the application does not know of.
         revision: told of what must be known after a restart.
+        consumers: those whose broker keeps how far they have come.
 
     Attributes:
         commits_by_itself: whether what is taken is committed.
@@ -63,7 +65,9 @@ class Progress:
         commits_by_itself: bool,
         keeps_state: bool,
         in_transactions: bool = False,
+        consumers: CommitRequests | None = None,
     ) -> None:
+        self._commits = consumers
         self.commits_by_itself = commits_by_itself and not in_transactions
         self.in_transactions = in_transactions
         self.duplicates = 0
@@ -179,6 +183,8 @@ class Progress:
         self._untaken.append(entry)
         if fresh and self._given_before:
             fresh = tuple(self._marked(fresh))
+        if fresh and self._commits is not None:
+            fresh = tuple(self._commits.marked(fresh))
         if placed is not None:
             fresh, repeated = tuple(_by_origin(fresh)), list(_by_origin(repeated))
             for item in fresh:
@@ -408,6 +414,17 @@ class Progress:
                 self._commit_up_to(number, entry.stream, entry.last)
         self._release()
 
+    def commit_consumed(self, number: int, serial: int, source: SourceId, last: int) -> None:
+        """The application is done with what came before a serial, and of that up to this."""
+        for entry in self._untaken:
+            if entry.serial > serial:
+                break
+            if number not in entry.subscriptions:
+                continue
+            place = entry.last if entry.serial < serial else _place_in(entry, source, last)
+            self._commit_up_to(number, entry.stream, place)
+        self._release()
+
     def _place_of(self, number: int, source: SourceId, last: int) -> tuple[StreamId, int] | None:
         """Where the last publication of a source up to `last` stands; None where that is done."""
         found: tuple[StreamId, int] | None = None
@@ -506,6 +523,21 @@ class _Untaken:
     subscriptions: tuple[int, ...]
     placed: PublicationRun | None = None
     is_notice: bool = False
+
+
+def _place_in(entry: _Untaken, source: SourceId, last: int) -> int:
+    """Where what an entry has of a source, up to this, stands in its stream; 0: it has none."""
+    if entry.is_notice:
+        return 0
+    if entry.placed is None:
+        return last if entry.stream == source else 0
+    found = before = 0
+    for origin, sequences in entry.placed.origins:
+        if origin == source and sequences[0] <= last:
+            within = sum(sequence <= last for sequence in sequences)
+            found = entry.placed.sequences[before + within - 1]
+        before += len(sequences)
+    return found
 
 
 def _by_origin(items: Sequence[Deliveries]) -> Iterator[Deliveries]:

@@ -195,6 +195,62 @@ class Acknowledge:
 
 
 @record
+class Consume:
+    """Client → broker: as Subscribe, of a subscription whose broker keeps how far it has come.
+
+    The client keeps nothing: what counts as had is what it has had committed. Acknowledgements
+    make room for more, and no more than that. A protocol that does not offer it refuses.
+
+    Attributes:
+        uncommitted: how many publications its application is given at most before it commits.
+    """
+
+    number: int
+    predicate: Predicate
+    uncommitted: int
+
+
+@record
+class Consuming:
+    """Broker → client, before each "started" of a Consume: where an earlier process has left it.
+
+    Behind what is committed the application may have been given the first few of each stream:
+    `uncommitted` at most, and none behind what `given` says; of a stream not named there, none.
+
+    Attributes:
+        generation: of the client's stay at this broker; who goes elsewhere is newer.
+    """
+
+    number: int
+    generation: int
+    uncommitted: int
+    given: tuple[tuple[StreamId, int], ...]
+
+
+@record
+class CommitConsumed:
+    """Client → broker: the application is done with all of a Consume's up to these positions.
+
+    The same again, or less, changes nothing and is answered.
+
+    Attributes:
+        request: goes up; an answer is one to those before it, too.
+    """
+
+    number: int
+    request: int
+    positions: tuple[tuple[StreamId, int], ...]
+
+
+@record
+class ConsumedCommitted:
+    """Broker → client: that is on disk, and is not given to this client again."""
+
+    number: int
+    request: int
+
+
+@record
 class Refused:
     """Broker → client: a request was not carried out.
 
@@ -226,6 +282,10 @@ ClientMessage = (
     | Silence
     | Gap
     | Acknowledge
+    | Consume
+    | Consuming
+    | CommitConsumed
+    | ConsumedCommitted
     | Refused
 )
 

@@ -83,6 +83,7 @@ class Promises:
             not committed.
         resumes_elsewhere: a subscription goes on at whichever broker its client attaches to, where
             it says how far it has come.
+        keeps_committed: a broker keeps how far a subscription is committed, for whoever asks it to.
     """
 
     exactly_once: bool
@@ -92,6 +93,7 @@ class Promises:
     gap_age_ns: int = 0
     redelivers: bool = False
     resumes_elsewhere: bool = False
+    keeps_committed: bool = False
 
     def as_mapping(self) -> dict[str, Any]:
         """What deliveries are judged by, for the manifest of a run."""

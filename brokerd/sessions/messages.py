@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 9
+WIRE_VERSION = 10
 
 Role = Literal["broker", "client", "probe"]
 

@@ -28,6 +28,10 @@ COMMON: Final = (
     MessageKind(28, client_messages.Detach),
     MessageKind(29, client_messages.Silence),
     MessageKind(30, client_messages.Gap),
+    MessageKind(12, client_messages.Consume),
+    MessageKind(13, client_messages.Consuming),
+    MessageKind(14, client_messages.CommitConsumed),
+    MessageKind(15, client_messages.ConsumedCommitted),
 )
 
 KINDS: Final[dict[type, MessageKind]] = {

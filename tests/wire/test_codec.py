@@ -230,6 +230,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
     """Sessions check the wire version, so a changed table would be a changed version."""
     assert {kind.number: kind.type.__name__ for kind in KINDS.values()} == {
         1: "Hello", 2: "Heartbeat", 3: "Farewell",
+        12: "Consume", 13: "Consuming", 14: "CommitConsumed", 15: "ConsumedCommitted",
         16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",
         20: "Subscribe", 21: "Subscribed", 22: "Deliveries", 23: "Acknowledge", 24: "Refused",
         25: "Notice", 26: "Unsubscribe", 27: "Unsubscribed", 28: "Detach",
@@ -255,11 +256,11 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     Version 6 has the fields of 5 in flat arrays, and what cells of several brokers tell; version 7
     filters between brokers, and what durable subscriptions fetch; version 8 pubends that join a
     total order, and what durable subscriptions have lost; version 9 what is said of those that
-    move.
+    move; version 10 consumers, whose broker keeps how far they are committed.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (9, "6988503f247f9a65")
+    assert (WIRE_VERSION, digest) == (10, "15c9d25c5fb3097f")
 
 
 def shape(kind: Any) -> Any:

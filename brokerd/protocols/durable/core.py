@@ -13,6 +13,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.arrivals import ARRIVALS
 from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
+from brokerd.protocols.durable.consuming import ConsumingClients
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import LEASE, Holds
@@ -20,7 +21,6 @@ from brokerd.protocols.durable.hosted_streams import HostedStream, key_of
 from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.durable.messages import Hold, Letter
-from brokerd.protocols.durable.moving import MovingClients
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
@@ -47,10 +47,10 @@ class Durable(Gryphon):
         surroundings = Surroundings(
             routes.pubend_streams(), self._stream, self._fetch, self._settle_release, self._tell
         )
-        make_clients = partial(MovingClients, surroundings)
+        make_clients = partial(ConsumingClients, surroundings)
         super().__init__(broker, routes, parameters, decode_attributes, make_clients)
         clients = self._clients
-        assert isinstance(clients, MovingClients), f"{clients} does not keep what it is given"
+        assert isinstance(clients, ConsumingClients), f"{clients} does not keep what it is given"
         self._durable = clients
         self._holds = Holds(
             self._disk,

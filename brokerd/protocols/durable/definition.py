@@ -55,6 +55,7 @@ DURABLE = ProtocolDefinition(
         members_may_change=False,
         gaps=(LOST,),
         resumes_elsewhere=True,
+        keeps_committed=True,
     ),
     gap_age_ns=lambda parameters: parameters.max_retain_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,

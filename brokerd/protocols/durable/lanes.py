@@ -31,6 +31,7 @@ class Lane:
     Attributes:
         acknowledged: its client has acknowledged everything up to here, or never wanted it.
         committed: so much of that is on disk.
+        given: nothing behind this was ever given to its client.
         matched_after: what is for it was written down from here on only.
         floor: what is up to here is not given to its client, who has it.
         out: what was given to it on its present session and is not acknowledged, in order.
@@ -48,6 +49,7 @@ class Lane:
     out_events: int = 0
     catchup: Catchup | None = None
     matched_after: int = 0
+    given: int = 0
 
     def leave(self) -> None:
         """Its client is gone: what was out comes again when it is back."""
@@ -56,12 +58,16 @@ class Lane:
         self.out_events = 0
 
     def settle(self) -> bool:
-        """Whether more is acknowledged: everything up to the first that is not."""
+        """Whether more is acknowledged: everything up to the first that is not.
+
+        Of a subscription that is consumed, only what is committed counts as that.
+        """
         before = self.acknowledged
         while self.out and not self.out[0].open:
             done = self.out.popleft()
             self.out_events -= done.events
-            self.acknowledged = max(self.acknowledged, done.last)
+            if not self.subscription.uncommitted:
+                self.acknowledged = max(self.acknowledged, done.last)
         return self.acknowledged > before
 
 
@@ -76,10 +82,13 @@ class DurableSubscription(OwnSubscription):
         presented: how far it had come in each stream, as its client has said last.
         lanes: by stream.
         generation: of its client's stay at this broker.
+        uncommitted: how many events its application may be given before it commits, where this
+            broker keeps how far that is; 0 where the client does.
     """
 
     identity: int = 0
     generation: int = 0
+    uncommitted: int = 0
     accepted: bool = False
     is_attached: bool = False
     presented: dict[StreamId, int] = field(default_factory=dict)

@@ -84,6 +84,34 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "answered-before-committed",
+        "token_commits.py",
+        (
+            "self._disk.commit(_rows(taken), lambda: self._on_durable(shard, taken))",
+            "self._disk.commit(_rows(taken), int); self._on_durable(shard, taken)",
+        ),
+    ),
+    _bug(
+        "redelivered-unmarked",
+        "consuming.py",
+        ("if lane.given > lane.acknowledged", "if lane.given > lane.acknowledged < 0"),
+    ),
+    _bug(
+        "restart-marks-nothing",
+        "consuming.py",
+        ("local.lane(identity).given = ANY", "local.lane(identity).given = 0"),
+    ),
+    _bug(
+        "token-of-the-client",
+        "consuming.py",
+        ("local.presented[stream] = max(last, local.lane(stream).acknowledged)", "continue"),
+    ),
+    _bug(
+        "committed-again-is-not-answered",
+        "token_commits.py",
+        ("self._then(taken)", "self._then([each for each in taken if _rows([each])])"),
+    ),
+    _bug(
         "not-truncated",
         "filter_log.py",
         ("if record.tick > self._keep_through:", "if False:"),

@@ -26,6 +26,9 @@ class DurableParameters(GryphonParameters):
             have asked for together.
         catchup_watch_ns: how long a subscription that catches up may take to come nearer to the
             others, before that is said.
+        token_lanes: of what subscribers ask to have committed, how many transactions may be under
+            way at once; each has the subscriptions of one remainder of their number.
+        token_batch: how many subscribers share one at most; 0: all who wait.
         hold_lease_ns: for how long a pubend keeps what a subscription lacks that has moved, if
             nobody asks for it again.
         live_limit: how many events a subscription may have unacknowledged before it is left to
@@ -44,6 +47,8 @@ class DurableParameters(GryphonParameters):
     catchup_watch_ns: int = 60 * SECOND_NS
     live_limit: int = 16_384
     fetched_limit_bytes: int = 16 * 1024 * 1024
+    token_lanes: int = 4
+    token_batch: int = 0
     hold_lease_ns: int = 60 * SECOND_NS
 
     def check(self, where: str) -> None:
@@ -61,10 +66,13 @@ class DurableParameters(GryphonParameters):
             "catchup_watch_ns",
             "live_limit",
             "fetched_limit_bytes",
+            "token_lanes",
             "hold_lease_ns",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        if self.token_batch < 0:
+            raise ConfigError(f"{where}: token_batch = {self.token_batch}; at least 0")
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""

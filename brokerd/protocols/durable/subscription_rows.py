@@ -32,6 +32,7 @@ def subscription_row(local: DurableSubscription) -> Change:
         if lane.matched_after
     ]
     row = [local.identity, predicate_row(local.predicate), local.generation, unmatched]
+    row += [local.uncommitted] if local.uncommitted else []
     return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", row)
 
 
@@ -42,9 +43,10 @@ def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> Du
         streams: by their keys.
     """
     name, _, number = key.rpartition("/")
-    identity, predicate, generation, unmatched = row
+    identity, predicate, generation, unmatched, *uncommitted = row
     local = DurableSubscription(name, int(number), read_predicate(predicate))
     local.identity, local.accepted, local.generation = identity, True, generation
+    (local.uncommitted,) = uncommitted or (0,)
     for stream, tick in unmatched:
         local.lane(streams[stream]).matched_after = tick
     return local

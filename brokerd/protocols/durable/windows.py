@@ -35,6 +35,7 @@ class DurableWindows(DeliveryWindows[Delivered, OwnSubscription]):
             handed = Handed(lane, run.first, run.last, len(run))
             lane.out.append(handed)
             lane.out_events += handed.events
+            lane.given = max(lane.given, handed.last)
             entries.append(handed)
         locals_ = tuple(lane.subscription for lane in lanes)
         self.deliver(locals_[0].client, run, locals_, tuple(entries), instead)

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from brokerd.model.client_messages import (
     Connected,
+    ConsumedCommitted,
+    Consuming,
     Deliveries,
     Gap,
     Notice,
@@ -98,6 +100,10 @@ class Wording:
                 return f"subscription {number} over" if number else "detached"
             case Connected():
                 return "connected"
+            case Consuming(number=number, uncommitted=most):
+                return f"consumer {number} leaves {most} uncommitted at most"
+            case ConsumedCommitted(number=number, request=request):
+                return f"consumer {number} has committed, as of {request}"
             case Refused(request=request, reason=reason):
                 return f"refuses {request}: {reason}"
         raise AssertionError(f"no words for {message}")

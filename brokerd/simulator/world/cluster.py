@@ -40,9 +40,11 @@ from brokerd.protocols.registry import (
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
+from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
+from brokerd.simulator.world.consumers import SimulatedConsumer
 from brokerd.simulator.world.moving import ClientMove
 from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.world.trace import Trace
@@ -160,6 +162,8 @@ class SimulatedCluster:
         self._asked: dict[ClientId, list[Predicate]] = {}
         self._forgot: dict[ClientId, None] = {}
         self.resumed = 0
+        self.consumers: dict[ClientId, int] = {}
+        self.redeliveries = Redeliveries()
         self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
         for name in topology.brokers:
@@ -225,11 +229,17 @@ class SimulatedCluster:
         self, name: ClientId, broker: str, publishes: bool, core: ClientCore | None = None
     ) -> SimulatedClient:
         number = self.topology.number_of(broker)
-        client = SimulatedClient(
-            name, number, self.network, self.random, self._observer, publishes, core
-        )
+        make: Callable[..., SimulatedClient] = SimulatedClient
+        if name in self.consumers:
+            make = partial(
+                SimulatedConsumer,
+                uncommitted=self.consumers[name],
+                redeliveries=self.redeliveries,
+            )
+            core = core or SimulatedConsumer.make_core(name)
+        client = make(name, number, self.network, self.random, self._observer, publishes, core)
         client.take_after_ns = int(self._own_clocks)
-        if self.oracle.promises.gaps:
+        if self.oracle.promises.gaps and name not in self.consumers:
             client.tokens = deque(maxlen=8)
         self.clients[name] = client
         self.network.endpoints[name] = client
@@ -250,6 +260,18 @@ class SimulatedCluster:
         self.oracle.subscribed(name, number, wanted)
         self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
         return Subscription(self, subscriber, number)
+
+    def consume(
+        self, broker: str, predicate: str | Predicate = "true", *, uncommitted: int, name: str = ""
+    ) -> "Subscription":
+        """The subscription of a new client that keeps nothing, and has its broker keep a token.
+
+        Args:
+            uncommitted: how many publications it takes before it commits.
+        """
+        name = name or f"c{len(self.consumers) + 1}-{broker}"
+        self.consumers[name] = uncommitted
+        return self.subscribe(broker, predicate, name)
 
     def unsubscribe(self, client: ClientId, number: int = 1) -> None:
         """A client ends one of its subscriptions."""
@@ -279,7 +301,10 @@ class SimulatedCluster:
         self._forgot[client] = None
         self.oracle.forgot(client)
         core = ClientCore(
-            client, publishes=old.publishes, incarnation=old.core.incarnation + old.publishes
+            client,
+            publishes=old.publishes,
+            incarnation=old.core.incarnation + old.publishes,
+            in_transactions=client in self.consumers,
         )
         self._asked[client] = []
         new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)

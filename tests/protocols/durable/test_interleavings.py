@@ -1,7 +1,6 @@
 """Where tricky scenarios of durable subscriptions are told.
 
-Not yet: 19 (decommission), 21 (two connections), 23 and 24 (tokens that a broker keeps), 27 (a
-pubend that is new).
+Not yet: 19 (decommission), 27 (a pubend that is new).
 """
 
 from pathlib import Path
@@ -118,9 +117,31 @@ TOLD = {
         "a pubend's broker has started anew, and only some below have spoken",
         ("test_early_release.py::restarted_with_one_below",),
     ),
+    21: (
+        "two connections of one subscriber",
+        (
+            "test_consumers.py::"
+            "test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token",
+        ),
+    ),
     22: (
         "an acknowledgement of an older session",
         ("test_returns.py::test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody",),
+    ),
+    23: (
+        "the answer to a commit is lost",
+        (
+            "test_consumers.py::test_a_commit_whose_reply_was_lost_is_asked_for_again_and_answered",
+            "test_consumers.py::STORIES[committed-again-is-not-answered]",
+        ),
+    ),
+    24: (
+        "a crash between what an application does and its commit",
+        (
+            "test_consumers.py::"
+            "test_a_crash_between_work_and_commit_has_one_batch_come_again_marked",
+            "test_consumers.py::STORIES[answered-before-committed]",
+        ),
     ),
     25: (
         "come from elsewhere, where brokers on the way know of silence for others",

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import inf
 
-from brokerd.model.client_messages import Gap
-from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.holds import HOLDS
@@ -18,6 +18,9 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld
 from brokerd.simulator.world.views import BrokerView
 
+_Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
+"""What a client has asked last to be committed: the request, and up to where."""
+
 _ANSWERS = (Fetched, NothingFetched)
 
 
@@ -29,6 +32,7 @@ class DurableChecks(GryphonChecks):
     - lost early: a pubend lets go of what all have released, or is old enough, only (J3, J10);
     - gap to who is live: only who catches up is told of a gap (J4);
     - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
+    - committed early: who is told that it is committed finds it on disk (J9);
     - silence of others: what is not an event, only a pubend says, and who passes that on.
     """
 
@@ -36,6 +40,7 @@ class DurableChecks(GryphonChecks):
         super().__init__(world)
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
+        self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
         self._bounds: dict[tuple[BrokerNumber, int, StreamId], tuple[int, int | None]] = {}
 
     def step(
@@ -43,7 +48,13 @@ class DurableChecks(GryphonChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         found = super().step(broker, event, effects)
+        if type(event) is MessageReceived and type(event.message) is CommitConsumed:
+            assert isinstance(event.peer, str), f"{event} of a broker"
+            key = broker.number, event.peer, event.message.number
+            self._asked[key] = event.message.request, event.message.positions
         for effect in effects:
+            if type(effect) is Send and type(effect.message) is ConsumedCommitted:
+                self._check_committed(broker, effect.peer, effect.message)
             if type(effect) is Send and type(effect.message) is Released:
                 self._check_released(broker, effect.message)
             elif type(effect) is Deliver and type(effect.item) is Gap:
@@ -51,6 +62,19 @@ class DurableChecks(GryphonChecks):
             elif type(effect) is Send and type(effect.message) in (Fetched, NothingFetched):
                 _check_silence(broker, event, effect.message)
         return found
+
+    def _check_committed(self, broker: BrokerView, client: Peer, answer: ConsumedCommitted) -> None:
+        assert isinstance(client, str), f"{answer} to a broker"
+        request, positions = self._asked[broker.number, client, answer.number]
+        if request > answer.request:
+            return  # the client has asked for more meanwhile
+        rows = broker.on_disk()
+        identity = rows["subscriptions"][f"{client}/{answer.number}"][0]
+        for stream, last in positions:
+            durable = rows.get(ACKNOWLEDGED, {}).get(f"{identity}/{key_of(stream)}", 0)
+            if durable < last:
+                what = f"{broker.name} tells {client} that {last} is committed"
+                raise InvariantViolated("committed early", f"{what}, and has {durable} on disk")
 
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: what was written down of moves goes when they are over."""
@@ -122,7 +146,7 @@ def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> flo
     rows, key = broker.on_disk(), key_of(stream)
     subscriptions = [
         identity
-        for identity, _, _, unmatched in rows.get("subscriptions", {}).values()
+        for identity, _, _, unmatched, *_ in rows.get("subscriptions", {}).values()
         if came or key not in [each for each, _ in unmatched]
     ]
     if not subscriptions:

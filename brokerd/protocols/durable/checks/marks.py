@@ -5,7 +5,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.model.client_messages import Deliveries, Gap, Silence
+from brokerd.model.client_messages import (
+    ConsumedCommitted,
+    Consuming,
+    Deliveries,
+    Gap,
+    Silence,
+)
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.holds import HOLDS
@@ -24,6 +30,7 @@ from brokerd.protocols.interface import (
     Send,
     Truncate,
 )
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -39,6 +46,11 @@ MARKS = (
     Mark("released-early", "a pubend let go of what was old, and somebody lacked", seeds=10),
     Mark("gap-told", "a client was told of what was lost", seeds=40),
     Mark("caught-up", "a client got what it had missed from afar", seeds=10),
+    Mark("token-kept", "a broker wrote down what a client has consumed", seeds=6),
+    Mark("tokens-kept-together", "two clients' tokens shared a transaction", seeds=20),
+    Mark("token-asked-again", "a client asked for what was committed already", seeds=20),
+    Mark("token-kept-elsewhere", "a broker went on with a token of another one", seeds=20),
+    Mark("may-have-had", "a client was told what an earlier process may have had", seeds=10),
     Mark("subscription-came", "a subscription came from another broker", seeds=8),
     Mark("held", "a pubend kept by name what a subscription that moved lacked", seeds=8),
     Mark("let-go", "a broker let go of a subscription that is elsewhere", seeds=8),
@@ -60,6 +72,15 @@ class DurableMarks:
 
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     message = event.message if isinstance(event, MessageReceived) else None
+    answers = sum(
+        type(each) is Send and type(each.message) is ConsumedCommitted for each in effects
+    )
+    if answers:
+        yield "token-kept"
+        if message is not None:
+            yield "token-asked-again"
+        elif answers > 1:
+            yield "tokens-kept-together"
     for effect in effects:
         match effect:
             case Send(message=Fetch()):
@@ -83,11 +104,16 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
                     yield "matches-committed"
                 if type(event) is DeadlineReached and any(row.table == RELEASED for row in changes):
                     yield "released-early"
+                is_token = any(
+                    row.table == SUBSCRIPTIONS and len(row.value or ()) > 4 for row in changes
+                )
                 for row in changes:
                     if row.table == ARRIVING and row.value is not None:
-                        yield "subscription-came"
+                        yield "token-kept-elsewhere" if is_token else "subscription-came"
                     elif row.table == HOLDS:
                         yield "hold-over" if row.value is None else "held"
+            case Send(message=Consuming(given=given)) if given:
+                yield "may-have-had"
             case Send(message=LetGo(at=broker.number)):
                 if type(event) is Persisted:
                     yield "let-go"

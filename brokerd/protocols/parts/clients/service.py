@@ -12,8 +12,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
+    CommitConsumed,
     Connect,
     Connected,
+    Consume,
     Detach,
     Publish,
     Refused,
@@ -113,6 +115,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
         return {
             Connect: self.on_connect,
             Subscribe: self.on_subscribe,
+            Consume: self.on_consume,
+            CommitConsumed: self.on_commit_consumed,
             Unsubscribe: self.on_unsubscribe,
             Detach: self.on_detach,
             Publish: self.on_publish,
@@ -220,6 +224,16 @@ class ClientService(ABC, Generic[Client, Subscription]):
         client.connected = True
         self._machine.send(client.name, Connected(client.source, self.incarnation))
         self._on_connected(client)
+
+    def on_consume(self, name: ClientId, message: Consume) -> None:
+        """As `on_subscribe`, where a protocol has brokers keep how far clients have come."""
+        self._connected_client(name, "Consume")
+        reason = "brokers of this protocol do not keep how far a subscription is committed"
+        self._machine.send(name, Refused("subscribe", message.number, reason, False))
+
+    def on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
+        """Commit what a client has consumed, where a protocol has brokers keep that."""
+        raise RemoteProtocolError(name, f"commits {message.number}, which is not kept here")
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Make a subscription, or say how far it is; the same request again changes nothing."""

@@ -1,0 +1,212 @@
+"""Subscriptions whose token is kept here, for clients that keep nothing.
+
+What is committed is a row of its own, and nothing else moves it: neither what is acknowledged,
+which only makes room for more, nor the commit cycle.
+
+Paper: [DS03] §1, §5.2 (JMS: the SHB maintains CT(s)).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    CommitConsumed,
+    Connect,
+    Consume,
+    ConsumedCommitted,
+    Consuming,
+    Refused,
+    Subscribe,
+)
+from brokerd.model.identity import ClientId, StreamId
+from brokerd.protocols.durable.hosted_streams import Snapshot
+from brokerd.protocols.durable.hosting import Surroundings
+from brokerd.protocols.durable.lanes import DurableSubscription
+from brokerd.protocols.durable.moving import MovingClient, MovingClients
+from brokerd.protocols.durable.subscription_rows import subscription_row
+from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+
+ANY: Final = (1 << 62) - 1
+"""Above any tick: what an earlier incarnation has given nobody knows."""
+
+MOST_UNCOMMITTED: Final = 1 << 20
+
+
+@dataclass(slots=True, eq=False)
+class ConsumingClient(MovingClient):
+    """See MovingClient.
+
+    Attributes:
+        uncommitted: of the request in hand, how much it leaves uncommitted; 0: it keeps its token.
+    """
+
+    uncommitted: int = 0
+
+
+class ConsumingClients(MovingClients):
+    """See ClientService: what a client asks to have committed is on disk before it is told so."""
+
+    def __init__(self, surroundings: Surroundings, *arguments: Any, **others: Any) -> None:
+        super().__init__(surroundings, *arguments, **others)
+        self._ahead: dict[DurableSubscription, TokenRequest] = {}
+        self._moved: dict[StreamId, None] = {}
+        self._tokens_kept = TokenCommits(
+            self._disk,
+            self._parameters.token_lanes,
+            self._parameters.token_batch,
+            self._on_tokens_kept,
+        )
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See DurableClients."""
+        super().recover(recovered)
+        for local in self._all.values():
+            for identity in self._hosted:
+                local.lane(identity).given = ANY
+
+    # ------------------------------------------------------------ who asks for it
+
+    def _new_client(self, name: ClientId) -> OwnClient:
+        return ConsumingClient(name)
+
+    def on_consume(self, name: ClientId, message: Consume) -> None:
+        """See ClientService."""
+        client = _consuming(self._connected_client(name, "Consume"))
+        if not 1 <= message.uncommitted <= MOST_UNCOMMITTED:
+            raise RemoteProtocolError(name, f"{message.uncommitted} publications uncommitted")
+        client.uncommitted = message.uncommitted
+        try:
+            self.on_subscribe(name, Subscribe(message.number, message.predicate))
+        finally:
+            client.uncommitted = 0
+
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """See ClientService; who keeps a token does so from the beginning of the subscription."""
+        client = _consuming(self._connected_client(name, "Subscribe"))
+        found = client.subscriptions.get(message.number)
+        if found is not None:
+            (local,) = self._ours((found,))
+            if bool(local.uncommitted) != bool(client.uncommitted):
+                keeper = "broker" if local.uncommitted else "client"
+                reason = f"subscription {message.number} exists, and its {keeper} keeps its token"
+                self._machine.send(name, Refused("subscribe", message.number, reason, False))
+                return
+        super().on_subscribe(name, message)
+
+    def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
+        local.uncommitted = _consuming(client).uncommitted
+        return super()._rows_first(client, local)
+
+    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
+        """See DurableClients; who may leave more uncommitted than before may after a crash."""
+        (local,) = self._ours((subscription,))
+        more, session = _consuming(client).uncommitted, client.session
+        if more <= local.uncommitted:
+            super()._claim(client, subscription)
+            return
+
+        def claim() -> None:
+            if client.session == session and not local.is_over:
+                super(ConsumingClients, self)._claim(client, subscription)
+
+        local.uncommitted = more
+        self._disk.commit((subscription_row(local),), claim)
+
+    def _attach(self, local: DurableSubscription) -> None:
+        """See DurableClients: it goes on behind its token, or what its client says it has."""
+        if not local.uncommitted:
+            super()._attach(local)
+            return
+        given = tuple(
+            (stream, lane.given)
+            for stream, lane in local.lanes.items()
+            if lane.given > lane.acknowledged
+        )
+        self._machine.send(
+            local.client,
+            Consuming(local.number, local.generation, local.uncommitted, given),
+        )
+        for stream, last in local.presented.items():
+            if stream in self._hosted:
+                local.presented[stream] = max(last, local.lane(stream).acknowledged)
+        super()._attach(local)
+        self._try(local)
+
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        super()._resume(client, message)
+        for local in self._ours(client.subscriptions.values()):
+            self._ahead.pop(local, None)
+
+    # ------------------------------------------------------------ commits
+
+    def on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
+        """See ClientService."""
+        client = self._connected_client(name, "CommitConsumed")
+        found = client.subscriptions.get(message.number)
+        if found is None:
+            return  # its end was on its way
+        (local,) = self._ours((found,))
+        streams = [stream for stream, _ in message.positions]
+        if not local.uncommitted or not set(streams) <= self._hosted.keys():
+            raise RemoteProtocolError(name, f"commits {message}"[:300])
+        positions = {local.lane(stream): last for stream, last in message.positions}
+        self._ahead[local] = TokenRequest(local, client.session, message.request, positions)
+        self._try(local)
+
+    def _try(self, local: DurableSubscription) -> None:
+        """Commit what a client has asked for, once this broker has come so far itself.
+
+        One that has crashed has forgotten what it gave.
+        """
+        request = self._ahead.get(local)
+        if request is None or not local.is_attached:
+            return
+        for lane, last in request.positions.items():
+            if last > max(lane.committed, self._hosted[lane.stream].position):
+                return
+        del self._ahead[local]
+        for lane, last in request.positions.items():
+            lane.acknowledged = max(lane.acknowledged, last)
+        self._tokens_kept.ask(request)
+
+    def look_at(self, stream: Stream) -> None:
+        """See DurableClients."""
+        super().look_at(stream)
+        for local in [*self._ahead]:
+            self._try(local)
+
+    def _on_tokens_kept(self, taken: Sequence[TokenRequest]) -> None:
+        for request in taken:
+            local = request.subscription
+            for lane, last in request.positions.items():
+                lane.committed = max(lane.committed, last)
+                self._moved[lane.stream] = None
+            if self.session_of(local.client) == request.session and not local.is_over:
+                self._machine.send(local.client, ConsumedCommitted(local.number, request.number))
+        self._commits.soon()
+
+    def _take(self) -> Snapshot | None:
+        """See DurableClients: who has committed may let go of what the pubend keeps."""
+        return super()._take() or (Snapshot({}, {}, {}) if self._moved else None)
+
+    def _on_committed(self, taken: Snapshot) -> None:
+        super()._on_committed(taken)
+        moved, self._moved = self._moved, {}
+        for stream in moved:
+            self._released.pop(stream, None)
+            self._let_go(self._hosted[stream])
+
+    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
+        super()._on_ended(over)
+        for local in self._ours(over):
+            self._ahead.pop(local, None)
+
+
+def _consuming(client: OwnClient) -> ConsumingClient:
+    assert isinstance(client, ConsumingClient), f"{client.name} keeps all tokens itself"
+    return client

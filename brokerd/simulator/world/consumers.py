@@ -1,0 +1,125 @@
+"""Simulated consumers: applications that keep nothing, and have their broker keep a token.
+
+Such an application takes what there is, up to what it may leave uncommitted, does something about
+it, has that committed, and waits for the answer before it takes more.
+"""
+
+from typing import Any, Final
+
+from brokerd.client.consumption import Consumption, Taken
+from brokerd.client.core import ClientCore
+from brokerd.client.events import ClientEvent, Committed, GapsAnnounced, Received
+from brokerd.model.predicate import Predicate
+from brokerd.simulator.checks.redeliveries import Redeliveries
+from brokerd.simulator.world.clients import SimulatedClient
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+WORKS_NS: Final = 20 * MILLISECOND_NS
+
+
+class SimulatedConsumer(SimulatedClient):
+    """A client with one subscription, whose broker keeps how far it is committed.
+
+    Attributes:
+        uncommitted: how many publications it takes before it commits.
+        again: what it was given marked as redelivered, in order.
+        works_ns: how long it needs for what it has taken, at most.
+    """
+
+    def __init__(
+        self, *arguments: Any, uncommitted: int, redeliveries: Redeliveries, **others: Any
+    ) -> None:
+        super().__init__(*arguments, **others)
+        self.uncommitted = uncommitted
+        self.again: list[tuple[Any, int]] = []
+        self.works_ns = WORKS_NS
+        self._redeliveries = redeliveries
+        self._consumption: Consumption | None = None
+        self._batch: list[Taken] = []
+        self._asked = 0
+        self._is_busy = False
+        redeliveries.begin(self.name, uncommitted)
+
+    @staticmethod
+    def make_core(name: str, incarnation: int = 1) -> ClientCore:
+        """A process that knows nothing."""
+        return ClientCore(name, publishes=False, incarnation=incarnation, in_transactions=True)
+
+    def subscribe(self, predicate: Predicate) -> int:
+        """See SimulatedClient."""
+        assert self._consumption is None, f"{self.name} consumes one subscription"
+        number = self.core.consume(predicate, self.uncommitted)
+        self.received[number] = []
+        self._consumption = Consumption(self.core, number, self.uncommitted)
+        self._send_out()
+        return number
+
+    @property
+    def waits(self) -> str:
+        """See SimulatedClient."""
+        if self._is_busy and not self.core.is_detaching and self.core.subscriptions:
+            return "what it has consumed to be committed"
+        return super().waits
+
+    def _on_event(self, event: ClientEvent) -> None:
+        match event:
+            case GapsAnnounced():
+                self._came(event)
+            case Committed(_, request) if self._is_busy and request >= self._asked > 0:
+                self._on_committed()
+            case _:
+                super()._on_event(event)
+
+    def _on_received(self, event: Received) -> None:
+        self._came(event)
+
+    def _came(self, event: Received | GapsAnnounced) -> None:
+        assert self._consumption is not None, f"{self.name} has asked for nothing"
+        self._consumption.put(event)
+        self._work()
+
+    def _work(self) -> None:
+        """Take what there is; what is done about it is seen at once, and committed later."""
+        consumption = self._consumption
+        if self._is_busy or consumption is None or not self.core.subscriptions:
+            return
+        while (item := consumption.next()) is not None:
+            if isinstance(item, Taken):
+                self._take_one(item)
+            else:
+                self._tell_gaps(item)
+        if consumption.is_uncommitted:
+            self._is_busy = True
+            delay_ns = int(self._random.random() * self.works_ns)
+            self._network.schedule.post(self._application, delay_ns, self._commit)
+
+    def _take_one(self, item: Taken) -> None:
+        (number,) = self.core.subscriptions
+        self._batch.append(item)
+        self.received[number].append((item.source, item.sequence))
+        if item.redelivered:
+            self.again.append((item.source, item.sequence))
+        self._redeliveries.delivered(self.name, item.source, item.sequence, again=item.redelivered)
+        if self._observer is not None:
+            self._observer.delivered(
+                self.name, number, item.source, item.sequence, item.blob, item.payload
+            )
+
+    def _tell_gaps(self, event: GapsAnnounced) -> None:
+        self.gaps += event.gaps
+        for gap in event.gaps:
+            if self._observer is not None:
+                self._observer.gap(
+                    self.name, gap.number, gap.source, gap.first, gap.last, gap.reason
+                )
+
+    def _commit(self) -> None:
+        if self.alive and self._consumption is not None and self.core.subscriptions:
+            self._asked = self._consumption.commit()
+            self._send_out()
+
+    def _on_committed(self) -> None:
+        for item in self._batch:
+            self._redeliveries.committed(self.name, item.source, item.sequence)
+        self._batch, self._asked, self._is_busy = [], 0, False
+        self._work()

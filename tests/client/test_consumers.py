@@ -1,0 +1,162 @@
+"""Applications that keep nothing: their broker keeps how far they are committed."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import trio
+
+from brokerd.client.client import Client, ClientError
+from brokerd.client.consumer import BrokerTokens, Consumer, SqliteConsumed
+from brokerd.client.tokens import OwnTokens
+from tests.helpers.consuming_broker import ConsumingBroker
+from tests.helpers.keeping_broker import client_of, serving
+from tests.helpers.virtual_time import in_virtual_time
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def consuming(broker: ConsumingBroker, consumed: SqliteConsumed | None = None):
+    """A process of the client, which has nothing from any before."""
+    return client_of(broker, tokens=BrokerTokens(consumed))
+
+
+async def take(consumer: Consumer, count: int) -> list[tuple[int, bool]]:
+    """So many publications, one by one; the last is not committed."""
+    taken = []
+    async for publication in consumer:
+        taken.append((publication.sequence, publication.redelivered))
+        if len(taken) == count:
+            break
+    return taken
+
+
+@in_virtual_time
+async def test_what_is_asked_for_next_commits_what_was_before() -> None:
+    async with serving(ConsumingBroker()) as broker:
+        async with consuming(broker) as client:
+            consumer = await client.consume("true")
+            await broker.publish(4)
+            assert await take(consumer, 3) == [(1, False), (2, False), (3, False)]
+            assert broker.token == 20
+            await consumer.commit()
+            assert broker.token == 30
+        async with consuming(broker) as client:
+            assert await take(await client.consume("true"), 1) == [(4, True)]
+
+
+async def die_at(broker: ConsumingBroker, last: int, consumed: SqliteConsumed | None) -> None:
+    """A process that takes up to this publication, notes it in its store, and ends."""
+    async with consuming(broker, consumed) as client:
+        async for publication in await client.consume("true"):
+            if consumed is not None:
+                consumed.add(publication)
+            if publication.sequence == last:
+                raise Killed
+
+
+@in_virtual_time
+async def test_a_process_that_dies_before_its_commit_is_given_that_one_again_marked() -> None:
+    async with serving(ConsumingBroker()) as broker:
+        await broker.publish(5)
+        with pytest.raises(Killed):
+            await die_at(broker, 2, None)
+        async with consuming(broker) as client:
+            consumer = await client.consume("true")
+            assert await take(consumer, 4) == [(2, True), (3, False), (4, False), (5, False)]
+
+
+@in_virtual_time
+async def test_what_an_application_knows_that_it_has_consumed_is_not_given_again(
+    tmp_path: Path,
+) -> None:
+    database = sqlite3.connect(tmp_path / "orders.db")
+    consumed = SqliteConsumed(database, "dora")
+    async with serving(ConsumingBroker()) as broker:
+        await broker.publish(3)
+        with pytest.raises(Killed):
+            await die_at(broker, 2, consumed)
+        assert broker.token == 10
+        async with consuming(broker, consumed) as client:
+            consumer = await client.consume("true")
+            assert await take(consumer, 1) == [(3, False)]
+            assert consumer.dropped == 1
+
+
+async def fail(consumer: Consumer) -> None:
+    """Take two, and think better of it."""
+    async with consumer.transaction() as batch:
+        assert [each.sequence for each in await batch.receive(2)] == [1, 2]
+        raise Killed
+
+
+@in_virtual_time
+async def test_a_transaction_commits_its_batch_or_gets_it_again() -> None:
+    async with serving(ConsumingBroker()) as broker, consuming(broker) as client:
+        consumer = await client.consume("true", acknowledge="transacted", most=3)
+        await broker.publish(5)
+        await broker.settle()
+        with pytest.raises(Killed):
+            await fail(consumer)
+        async with consumer.transaction() as batch:
+            assert [each.sequence for each in await batch.receive()] == [1, 2, 3]
+            assert await batch.receive() == [], "as many as it may have"
+            assert broker.token == 0
+        assert broker.token == 30
+        with pytest.raises(ClientError, match="acknowledge = 'transacted'"):
+            await anext(consumer)
+
+
+@in_virtual_time
+async def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_waits_for_it() -> None:
+    async with serving(ConsumingBroker(answers=False)) as broker, consuming(broker) as client:
+        consumer = await client.consume("true")
+        await broker.publish(2)
+        assert await take(consumer, 1) == [(1, False)]
+        with trio.move_on_after(10) as waited:
+            await take(consumer, 1)
+        assert waited.cancelled_caught
+        broker.answers = True
+        await broker.drop()
+        assert await take(consumer, 1) == [(2, False)], "not again what this process had"
+        assert broker.requests == [1, 1]
+
+
+@in_virtual_time
+async def test_silence_is_committed_and_nobody_waits_for_it() -> None:
+    async with serving(ConsumingBroker()) as broker, consuming(broker) as client:
+        consumer = await client.consume("true")
+        await broker.publish(1)
+        assert await take(consumer, 1) == [(1, False)]
+        await consumer.commit()
+        await broker.silence()
+        with trio.move_on_after(1):
+            await take(consumer, 1)
+        assert broker.token == 19
+
+
+@in_virtual_time
+async def test_a_broker_that_keeps_no_tokens_says_so() -> None:
+    async with serving(ConsumingBroker(refuses="not here")) as broker, consuming(broker) as client:
+        with pytest.raises(ClientError, match="refused: not here"):
+            await client.consume("true")
+
+
+@in_virtual_time
+async def test_who_keeps_its_token_does_not_consume_and_who_does_not_does_not_resume() -> None:
+    async def refused(client: Client) -> None:
+        with pytest.raises(ClientError, match="with BrokerTokens"):
+            await client.consume("true")
+
+    async with serving(ConsumingBroker()) as broker:
+        async with client_of(broker, tokens=OwnTokens()) as client:
+            await refused(client)
+        async with consuming(broker) as client:
+            with pytest.raises(ClientError, match="no tokens to resume by"):
+                await client.resume("true")
+            with pytest.raises(ClientError, match="at least 1"):
+                await client.consume("true", "transacted", 0)
+            await client.consume("true")
+            await refused(client)

@@ -1,0 +1,238 @@
+"""Subscribers that keep nothing: their broker keeps how far they are committed.
+
+Paper: [DS03] §1, §5.2 (JMS durable subscriptions).
+"""
+
+import pytest
+
+from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.interface import Send
+from tests.helpers.durable_stories import DurableStory, fails
+
+
+def consumer(story: DurableStory, uncommitted: int = 1, at: str = "s1"):
+    subscription = story.cluster.consume(at, uncommitted=uncommitted)
+    story.cluster.run_until_quiet()
+    return subscription
+
+
+def begin_anew(story: DurableStory, subscription):
+    """The process ends, and one that knows nothing follows; the number stays."""
+    name = subscription.client.name
+    old = [*subscription.received]
+    subscription.client = story.cluster.forget(name)
+    return old
+
+
+@pytest.mark.parametrize("uncommitted", [1, 4])
+def test_a_consumer_gets_everything_once_and_its_commits_are_on_disk(uncommitted) -> None:
+    story = DurableStory()
+    subscription = consumer(story, uncommitted)
+    sent = story.publish(12)
+    story.settle()
+    assert subscription.received == sent
+    story.settle(3)
+    assert story.kept("p1") == 0
+
+
+def crashed(at_ms: int, uncommitted: int = 1) -> bool:
+    """Whether a process that dies at such a moment is followed by one that lacks nothing."""
+    story = DurableStory()
+    subscription = consumer(story, uncommitted)
+    sent = story.publish(6, pause_s=0.002)
+    story.cluster.run_for(at_ms / 1000)
+    had = begin_anew(story, subscription)
+    sent += story.publish(3)
+    story.settle()
+    again = subscription.client.again
+    both = had + [each for each in subscription.received if each not in had]
+    repeated = [each for each in subscription.received if each in had]
+    return both == sent and len(repeated) <= uncommitted and len(again) >= len(repeated)
+
+
+MOMENTS = range(0, 60, 5)
+
+
+@pytest.mark.parametrize("uncommitted", [1, 3])
+def test_a_crash_between_work_and_commit_has_one_batch_come_again_marked(uncommitted) -> None:
+    assert not [each for each in MOMENTS if fails(crashed, each, uncommitted)]
+
+
+def crashed_together(at_ms: int, kept: int = 0) -> bool:
+    """Whether nothing that was called committed comes again, if its broker crashes too."""
+    story = DurableStory(commit_interval_ns=10**10)
+    subscription = consumer(story)
+    sent = story.publish(6, pause_s=0.002)
+    story.cluster.run_for(at_ms / 1000)
+    story.kill("s1", kept)
+    had = begin_anew(story, subscription)
+    story.cluster.broker("s1").start()
+    story.settle()
+    sent += story.publish(3)
+    story.settle()
+    return had + [each for each in subscription.received if each not in had] == sent
+
+
+def test_a_crash_of_its_broker_too_has_what_it_had_come_again_marked() -> None:
+    assert not [each for each in MOMENTS if fails(crashed_together, each)]
+
+
+def crashed_broker(at_ms: int) -> bool:
+    """Whether a consumer whose broker crashes goes on as if nothing were."""
+    story = DurableStory(commit_interval_ns=10**10)
+    subscription = consumer(story)
+    sent = story.publish(6, pause_s=0.002)
+    story.cluster.run_for(at_ms / 1000)
+    story.kill("s1", 0)
+    story.cluster.broker("s1").start()
+    story.settle()
+    sent += story.publish(3)
+    story.settle()
+    return subscription.received == sent and not subscription.client.waits
+
+
+def test_a_consumer_whose_broker_crashes_asks_again_for_what_was_not_answered() -> None:
+    """Its broker has forgotten what it gave, and commits that when it is as far itself."""
+    assert not [each for each in MOMENTS if fails(crashed_broker, each)]
+
+
+def reply_lost() -> bool:
+    """Whether a commit whose reply was lost is answered when it is asked for again."""
+    story = DurableStory()
+    subscription = consumer(story)
+    sent = story.publish(1)
+    link = story.cluster.link(subscription.client.name, "s1")
+    asked = subscription.client.core._commits.ask
+    requests: list[CommitConsumed] = []
+
+    def ask(*arguments):
+        requests.append(asked(*arguments))
+        return requests[-1]
+
+    subscription.client.core._commits.ask = ask
+    story.cluster.publish("p1", kind="a")
+    story.wait_for(lambda: bool(requests))
+    before = tokens(story)
+    story.wait_for(lambda: tokens(story) != before)
+    link.cut()
+    story.cluster.run_for(1)
+    assert subscription.client.waits
+    on_disk = tokens(story)
+    link.heal()
+    story.cluster.run_for(10)
+    assert subscription.client.core.attached
+    assert all(tokens(story)[key] >= last for key, last in on_disk.items())
+    return not subscription.client.waits and len(subscription.received) == len(sent) + 1
+
+
+def tokens(story: DurableStory, at: str = "s1") -> dict:
+    return dict(story.cluster.broker(at).broker.on_disk().get("acknowledged", {}))
+
+
+def test_a_commit_whose_reply_was_lost_is_asked_for_again_and_answered() -> None:
+    assert reply_lost()
+
+
+def test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token() -> None:
+    """What the older one commits from then on comes to nobody's ears."""
+    story = DurableStory()
+    subscription = consumer(story)
+    subscription.client.works_ns = 0
+    sent = story.publish(3)
+    older = subscription.client
+    older.works_ns = 10**12
+    sent += [story.cluster.publish("p1", kind="a")]
+    story.wait_for(lambda: len(older.received[1]) == 4)
+    before = tokens(story)
+    had = begin_anew(story, subscription)
+    newer = subscription.client
+    newer.works_ns = 0
+    older._commit()
+    story.settle()
+    assert had == sent
+    assert [sequence for _, sequence in newer.received[1]] == [4]
+    assert [sequence for _, sequence in newer.again] == [4]
+    assert tokens(story) != before
+
+
+def test_a_consumer_that_goes_elsewhere_takes_its_token_along() -> None:
+    story = DurableStory()
+    subscription = consumer(story)
+    sent = story.publish(4)
+    story.cluster.run_for(2)
+    story.cluster.reattach(subscription.client.name, "s2")
+    story.cluster.run_for(2)
+    sent += story.publish(4)
+    story.settle()
+    assert subscription.received == sent
+    assert tokens(story, "s1") == {}
+    assert tokens(story, "s2")
+    begin_anew(story, subscription)
+    story.settle()
+    sent = story.publish(2)
+    story.settle()
+    assert subscription.received == sent
+    assert not story.core("s1").aftermath()
+
+
+def zombie() -> bool:
+    """Whether who says less than is committed goes on behind what is."""
+    story = DurableStory()
+    subscription = consumer(story)
+    sent = story.publish(4)
+    story.settle()
+    link = story.away(subscription)
+    taken = story.taken(subscription)
+    taken.update({key: 5 for key, last in taken.items() if last})
+    story.given.clear()
+    link.heal()
+    story.settle()
+    return subscription.received == sent and not story.given
+
+
+STORIES = (
+    ("answered-before-committed", crashed_together, [(each,) for each in MOMENTS]),
+    ("redelivered-unmarked", crashed, [(each,) for each in MOMENTS]),
+    ("restart-marks-nothing", crashed_together, [(each,) for each in MOMENTS]),
+    ("token-of-the-client", zombie, [()]),
+    ("committed-again-is-not-answered", reply_lost, [()]),
+)
+
+
+@pytest.mark.parametrize("name, told, tellings", STORIES, ids=[name for name, *_ in STORIES])
+def test_a_story_comes_out_right_but_for_its_bug(name, told, tellings) -> None:
+    assert not [each for each in tellings if fails(told, *each)]
+    with planted([MUTANTS[name]]):
+        assert any(fails(told, *each) for each in tellings), f"{name} is not seen"
+
+
+class CountingStory(DurableStory):
+    """See DurableStory: how many consumers were answered at once."""
+
+    def __init__(self, **parameters) -> None:
+        self.answers: list[int] = []
+        super().__init__(**parameters)
+
+    def _watch(self, broker, event, effects) -> None:
+        super()._watch(broker, event, effects)
+        answered = [
+            each
+            for each in effects
+            if type(each) is Send and type(each.message) is ConsumedCommitted
+        ]
+        self.answers += [len(answered)] if answered else []
+
+
+@pytest.mark.parametrize("lanes, batch, most", [(1, 0, 11), (4, 0, 2), (1, 1, 1), (1, 3, 3)])
+def test_all_who_wait_share_a_transaction(lanes, batch, most) -> None:
+    """While one is under way; not more than are let, and in as many lanes as there are."""
+    story = CountingStory(token_lanes=lanes, token_batch=batch)
+    many = [consumer(story) for _ in range(12)]
+    for each in many:
+        each.client.works_ns = 0
+    sent = story.publish(5)
+    story.settle()
+    assert all(each.received == sent for each in many)
+    assert max(story.answers) == most
