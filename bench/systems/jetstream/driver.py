@@ -1,0 +1,267 @@
+"""NATS JetStream: one file-backed stream on one server or a group of them, with message ids.
+
+A publisher sends a publication again until it is acknowledged, with the same `Nats-Msg-Id`. A
+subscriber has a durable push consumer per subject and acknowledges each delivery; with
+`acknowledge = "double"` it waits until the server has confirmed that, as is documented for exactly
+once; what comes again because a confirmation was lost is acknowledged again, and not taken twice.
+"""
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.systems.boundary import (
+    Attachment,
+    ConnectionLost,
+    Delivery,
+    NotAcknowledged,
+    Server,
+    Settings,
+    Start,
+    System,
+    WrongSettings,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+STREAM: Final = "LOAD"
+PREFIX: Final = "load."
+AT_ONCE: Final = 256
+_ANSWER_S: Final = 2.0
+_LOOK_S: Final = 0.1
+_SYNC_SETTABLE: Final = (2, 10)
+_DEFAULT_SYNC: Final = "2m"
+
+_Stored = tuple[int, datetime]
+"""A message of the stream: numbers may come again where a server has lost the last ones."""
+
+
+def start(
+    program: str, servers: Sequence[Server], settings: Settings, version: str
+) -> Sequence[Start]:
+    """Servers that know each other where there are several."""
+    known = re.search(r"v(\d+)\.(\d+)", version)
+    number = (int(known[1]), int(known[2])) if known else _SYNC_SETTABLE
+    if settings["sync_interval"] != _DEFAULT_SYNC and number < _SYNC_SETTABLE:
+        raise WrongSettings(
+            f"settings.sync_interval = {settings['sync_interval']!r}: {version} always syncs every "
+            "2 minutes; 2.10 and later can be told"
+        )
+    routes = ", ".join(f'"nats-route://127.0.0.1:{each.further_ports[1]}"' for each in servers)
+    starts = []
+    for server in servers:
+        monitor, cluster = server.further_ports
+        jetstream = [f"store_dir: {json.dumps(str(server.folder / 'store'))}"]
+        if settings["sync_interval"] != _DEFAULT_SYNC:
+            jetstream.append(f"sync_interval: {settings['sync_interval']}")
+        lines = [
+            f'listen: "127.0.0.1:{server.port}"',
+            f'http: "127.0.0.1:{monitor}"',
+            f"server_name: {server.name}",
+            f"jetstream {{ {', '.join(jetstream)} }}",
+        ]
+        if len(servers) > 1:
+            where = f'listen: "127.0.0.1:{cluster}"'
+            lines.append(f"cluster {{ name: load, {where}, routes: [{routes}] }}")
+        path = server.folder / "nats.conf"
+        starts.append(Start((program, "-c", str(path)), {"nats.conf": "\n".join(lines) + "\n"}))
+    return starts
+
+
+def is_up(server: Server, settings: Settings) -> bool:
+    """Whether its own health check is content."""
+    found = _asked(server, "/healthz")
+    return found is not None and found.get("status") == "ok"
+
+
+def leader(servers: Sequence[Server], settings: Settings) -> str:
+    """Which server leads the stream."""
+    for server in servers:
+        found = _asked(server, "/jsz?streams=true") or {}
+        for account in found.get("account_details", ()):
+            for stream in account.get("stream_detail", ()):
+                if stream["name"] == STREAM:
+                    return str(stream.get("cluster", {}).get("leader", ""))
+    return ""
+
+
+def _asked(server: Server, path: str) -> dict[str, Any] | None:
+    url = f"http://127.0.0.1:{server.further_ports[0]}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError, urllib.error.URLError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class JetStreamClient:
+    """A SystemClient."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._about = attachment
+        self._settings = attachment.settings
+        self._connection: Client | None = None
+        self._stream: JetStreamContext
+        self._lost: asyncio.Future[str] = asyncio.Future()
+        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._unconfirmed: set[_Stored] = set()
+
+    async def attach(self) -> None:
+        import nats
+        import nats.errors
+        import nats.js.errors
+        from nats.js.api import StorageType
+
+        await self._close()
+        lost = self._lost = asyncio.get_running_loop().create_future()
+
+        async def closed() -> None:
+            if not lost.done():
+                lost.set_result("the connection was closed")
+
+        async def ignored(error: Exception) -> None:
+            pass  # what comes of it is told to whoever waits for an answer
+
+        try:
+            self._connection = await nats.connect(
+                [f"nats://{address}" for address in self._about.addresses],
+                name=self._about.name, allow_reconnect=False, dont_randomize=True,
+                connect_timeout=2, closed_cb=closed, error_cb=ignored,
+            )  # fmt: skip
+            self._stream = self._connection.jetstream(
+                timeout=float(self._number("ack_within_ms")) / 1e3
+            )
+            await self._stream.add_stream(
+                name=STREAM, subjects=[f"{PREFIX}>"], storage=StorageType.FILE,
+                num_replicas=self._number("replicas"),
+                duplicate_window=self._number("duplicate_window_s"),
+            )  # fmt: skip
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
+
+    async def wait_lost(self) -> str:
+        connection = self._connection
+        while connection is not None and connection.is_connected:
+            # The library does not always call back.
+            done, _ = await asyncio.wait({self._lost}, timeout=_LOOK_S)
+            if done:
+                break
+        return self._lost.result() if self._lost.done() else "not connected any more"
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        import nats.errors
+        import nats.js.errors
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        self._came = asyncio.Queue()
+        everything = set(topics) == set(self._about.topics)
+        subjects = [">"] if everything else topics
+        try:
+            for place, subject in enumerate(subjects):
+                # A consumer's name may have no dots; which client's it is, its name says.
+                durable = f"{self._about.name.replace('.', '-')}-{place}"
+                config = ConsumerConfig(
+                    ack_policy=AckPolicy.EXPLICIT,
+                    ack_wait=self._number("ack_wait_ms") / 1e3,
+                    max_ack_pending=self._number("max_ack_pending"),
+                )
+                await self._stream.subscribe(
+                    f"{PREFIX}{subject}", durable=durable, stream=STREAM, config=config,
+                    manual_ack=True, cb=self._on_message,
+                )  # fmt: skip
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
+
+    async def receive(self) -> Sequence[Delivery]:
+        while True:
+            found = [await self._came.get()]
+            while len(found) < AT_ONCE and not self._came.empty():
+                found.append(self._came.get_nowait())
+            again = [each for each in found if _stored(each.receipt) in self._unconfirmed]
+            await self.acknowledge(again)
+            if fresh := [each for each in found if each not in again]:
+                return fresh
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        import nats.errors
+
+        try:
+            if self._settings["acknowledge"] == "single":
+                for delivery in deliveries:
+                    await delivery.receipt.ack()
+                return
+            self._unconfirmed |= {_stored(delivery.receipt) for delivery in deliveries}
+            within_s = self._number("ack_within_ms") / 1e3
+            await asyncio.gather(*(each.receipt.ack_sync(within_s) for each in deliveries))
+            self._unconfirmed -= {_stored(delivery.receipt) for delivery in deliveries}
+        except nats.errors.Error as error:
+            raise ConnectionLost(f"no confirmation: {type(error).__name__}") from error
+
+    async def publish(self, topic: str, message_id: str, body: bytes) -> None:
+        import nats.errors
+        import nats.js.errors
+
+        headers = {"Nats-Msg-Id": message_id}
+        try:
+            await self._stream.publish(f"{PREFIX}{topic}", body, headers=headers)
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise NotAcknowledged(f"{type(error).__name__}: {error}") from error
+
+    async def leave(self) -> None:
+        await self._close()
+
+    async def _on_message(self, message: "Msg") -> None:
+        self._came.put_nowait(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
+
+    async def _close(self) -> None:
+        import nats.errors
+
+        if self._connection is not None and not self._connection.is_closed:
+            try:
+                await self._connection.close()
+            except (nats.errors.Error, OSError):
+                pass  # it is gone either way
+
+    def _number(self, key: str) -> int:
+        value = self._settings[key]
+        assert isinstance(value, int), (key, value)
+        return value
+
+
+def _stored(message: "Msg") -> _Stored:
+    return message.metadata.sequence.stream, message.metadata.timestamp
+
+
+_SETTINGS: Final[Mapping[str, bool | int | str]] = {
+    "sync_interval": _DEFAULT_SYNC,
+    "replicas": 1,
+    "duplicate_window_s": 120,
+    "acknowledge": "double",
+    "ack_within_ms": 2_000,
+    "ack_wait_ms": 5_000,
+    "max_ack_pending": 1_000,
+}
+
+SYSTEM = System(
+    title="NATS JetStream",
+    program="nats-server",
+    package="nats-server",
+    version_option="--version",
+    settings=_SETTINGS,
+    ports=3,
+    largest=5,
+    start=start,
+    is_up=is_up,
+    leader=leader,
+    client=JetStreamClient,
+    client_library="nats-py",
+)
