@@ -24,6 +24,7 @@ from brokerd.protocols.delta_tree.definition import DELTA_TREE
 from brokerd.protocols.durable.definition import DURABLE
 from brokerd.protocols.gryphon.definition import GRYPHON
 from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
 
 FIRST_MESSAGE_NUMBER: Final = 32
 """Below are what brokers and clients say whatever the protocol."""
@@ -58,7 +59,7 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
     return found
 
 
-DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE))
+DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, MULTI_PROXY))
 """By name."""
 
 

@@ -1,0 +1,1 @@
+"""Topics that servers own, reached over any of several proxies."""

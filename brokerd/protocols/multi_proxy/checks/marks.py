@@ -1,0 +1,124 @@
+"""The marks of multi_proxy, found in what goes into a core and what comes out of it.
+
+`PROTOCOL.md` names each of them at the rule that it stands for.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    DeadlineReached,
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    RecordsRead,
+    Send,
+)
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Follow,
+    Get,
+    Messages,
+    Put,
+    Servers,
+    Stored,
+)
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+MARKS = (
+    Mark("other-proxy", "a home asked a server over another proxy than before", seeds=4),
+    Mark("asked-in-vain", "a server left a home without an answer for too long", seeds=4),
+    Mark("put-again", "a home put again what it did not know to be stored", seeds=4),
+    Mark("stored-before", "a server had on disk what was put", seeds=4),
+    Mark("put-too-early", "a put came before the one it names", seeds=60),
+    Mark("get-waits", "a get was answered with nothing when its time was over", seeds=4),
+    Mark("came-twice", "a home got messages and all of them had come before", seeds=20),
+    Mark(
+        "room-for-none", "a home asked for no more of a topic, as its clients were behind", seeds=20
+    ),
+    Mark("followed-anew", "a home that had died said what it follows", seeds=8),
+    Mark("follow-grew", "a home said that it follows more, and the rest as before", seeds=4),
+    Mark("follow-shrank", "a home said that it follows less", seeds=8),
+    Mark("server-back", "a proxy told homes that it reaches a server again", seeds=4),
+    Mark("log-read", "a restarted server found publications in its log", seeds=12),
+    Mark("log-chopped", "a server let go of publications that all were done with", seeds=2),
+)
+
+
+class MultiProxyMarks:
+    """See MarkObserver."""
+
+    def __init__(self, graph: OverlayGraph) -> None:
+        self.counts = {mark.name: 0 for mark in MARKS}
+        self._over: dict[tuple[BrokerNumber, BrokerNumber], BrokerNumber] = {}
+        self._topics: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, ...]] = {}
+        self._reached: dict[BrokerNumber, int] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """See MarkObserver."""
+        for name in _reached(broker, event, effects):
+            self.counts[name] += 1
+        for effect in effects:
+            if type(effect) is Send and isinstance(effect.peer, int):
+                for name in self._asked(broker, effect.peer, effect.message):
+                    self.counts[name] += 1
+
+    def _asked(self, broker: BrokerView, peer: BrokerNumber, message: Any) -> Iterator[str]:
+        if type(message) is Servers:
+            before = self._reached.get(broker.number, 0)
+            self._reached[broker.number] = len(message.reached)
+            if before and len(message.reached) > before:
+                yield "server-back"
+        if type(message) not in (Put, Get, Follow) or message.home != broker.number:
+            return
+        way = broker.number, message.server
+        if self._over.setdefault(way, peer) != peer:
+            self._over[way] = peer
+            yield "other-proxy"
+        if type(message) is Get and not all(wanted.most for wanted in message.wanted):
+            yield "room-for-none"
+        if type(message) is Follow:
+            topics, self._topics[way] = self._topics.get(way, ()), message.topics
+            if message.number == 1 and message.incarnation > 1 and message.topics:
+                yield "followed-anew"
+            elif topics and len(message.topics) > len(topics):
+                yield "follow-grew"
+            elif len(message.topics) < len(topics):
+                yield "follow-shrank"
+
+
+def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+    said = [effect.message for effect in effects if type(effect) is Send]
+    kinds = {type(message): None for message in said}
+    if type(event) is RecordsRead:
+        yield "log-read"
+    if any(type(effect) is Chop for effect in effects):
+        yield "log-chopped"
+    if type(event) is DeadlineReached:
+        if any(kind in kinds for kind in (Put, Get, Follow)):
+            yield "asked-in-vain"
+        if Put in kinds:
+            yield "put-again"
+        if Answered in kinds:
+            yield "get-waits"
+    if type(event) is not MessageReceived:
+        return
+    message = event.message
+    if type(message) is Put and message.server == broker.number:
+        if Stored in kinds:
+            yield "stored-before"
+        elif message.previous and not any(type(effect) is Append for effect in effects):
+            core: Any = broker.core
+            put = core.server.log.topic(message.topic).put
+            if message.previous > put.get(message.run.source, 0):
+                yield "put-too-early"
+    elif type(message) is Messages and message.home == broker.number:
+        handed = any(type(effect) is Deliver for effect in effects)
+        if not handed and not said and not broker.core.status().detail["undone"]:
+            yield "came-twice"

@@ -1,0 +1,66 @@
+"""The topologies and parameters that simulated seeds draw for multi_proxy."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+
+class MultiProxyPlanning(ProtocolPlanning):
+    """See ProtocolPlanning."""
+
+    kept = (*ProtocolPlanning.kept, "topic_attribute", "topics")
+
+    def topology(self, random: Random) -> Topology:
+        """See ProtocolPlanning: two or three proxies, one to three servers, edges or none."""
+        sides = {
+            "proxies": random.choice((1, 2, 2, 3)),
+            "servers": random.randrange(1, 4),
+            "edges": random.randrange(0, 4),
+        }
+        names = [f"b{number}" for number in range(1, sum(sides.values()) + 1)]
+        random.shuffle(names)
+        left = iter(names)
+        section = {side: [next(left) for _ in range(count)] for side, count in sides.items()}
+        section = {side: members for side, members in section.items() if members}
+        return Topology.from_mapping(
+            {
+                "schema": SCHEMA,
+                "name": "proxies",
+                "kind": "bipartite",
+                "bipartite": section,
+                "brokers": sorted(names),
+            },
+            "proxies",
+        )
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """See ProtocolPlanning: few topics, and answers of a few publications."""
+        random = Random(f"multi_proxy {seed}")
+        chosen: MultiProxyParameters = replace(
+            parameters, topic_attribute="kind", topics=random.choice((1, 3, 8))
+        )
+        if long:
+            return chosen
+        return replace(
+            chosen,
+            timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
+            get_wait_ns=random.choice((20, 200)) * MILLISECOND_NS,
+            get_publications=random.choice((50, 4_096)),
+            home_window=random.choice((64, 16_384)),
+        )
+
+    def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
+        """See ProtocolPlanning."""
+        chosen = super().trial(random, values, delta)
+        return replace(chosen, topic_attribute="kind", topics=3)
+
+    def discovery_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning: a server that answers nothing is asked over another proxy."""
+        chosen: MultiProxyParameters = parameters
+        return 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)

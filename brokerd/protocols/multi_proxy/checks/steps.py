@@ -1,0 +1,82 @@
+"""What multi_proxy must keep to on every step.
+
+Where each invariant of the protocol's design is checked, by the names of the rules:
+
+    1    OK means durable      here: position reused; oracle: `judge_end` over crashes
+    2    never twice           oracle: `delivered` (duplicate)
+    3    what is owed comes    oracle: `judge_end`
+    5    nothing after the end oracle: `delivered` (ended)
+    6    no answer, no loss    oracle: `judge_end`
+    7    put once              here: put twice
+    9    positions stay        here: position reused
+    13   done only grows       here: done less
+    14   order in a topic      here: topic order
+    15   nobody waits for ever swarm: liveness
+
+`tests/protocols/multi_proxy/test_checks.py` shows a mistake that each of these rules sees.
+"""
+
+from collections.abc import Sequence
+
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Effect, Event, Send
+from brokerd.protocols.multi_proxy.messages import Get, Messages
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+_Origin = tuple[SourceId, int]
+
+
+class MultiProxyChecks(ProtocolChecks):
+    """See ProtocolChecks."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._told: dict[StreamId, dict[int, _Origin]] = {}
+        self._places: dict[tuple[StreamId, _Origin], int] = {}
+        self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[ClientId, int]]:
+        """See ProtocolChecks."""
+        for effect in effects:
+            if type(effect) is not Send:
+                continue
+            message = effect.message
+            if type(message) is Messages and message.run.source.broker == broker.number:
+                self._check_told(broker, message.run)
+            elif type(message) is Get and message.home == broker.number:
+                self._check_done(broker, message)
+        return ()
+
+    def _check_told(self, broker: BrokerView, run: PublicationRun) -> None:
+        """A position is one publication for ever, a publication has one, and order is kept."""
+        told = self._told.setdefault(run.source, {})
+        origins = [(each.source, number) for each in run.origins for number in each.sequences]
+        last: dict[SourceId, int] = {}
+        for position, origin in zip(run.sequences, origins, strict=True):
+            what = f"{broker.name}: {origin} at {position} of topic {run.source.publisher}"
+            if told.setdefault(position, origin) != origin:
+                raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
+            if self._places.setdefault((run.source, origin), position) != position:
+                raise InvariantViolated("put twice", what)
+            source, number = origin
+            if number <= last.get(source, 0):
+                raise InvariantViolated("topic order", f"{what}, behind {last[source]}")
+            last[source] = number
+
+    def _check_done(self, broker: BrokerView, message: Get) -> None:
+        """What a home is done with it stays done with, as long as it lives and follows the topic.
+
+        A topic that was given up begins at its head again, which is no less.
+        """
+        for wanted in message.wanted:
+            key = broker.number, message.incarnation, message.server, wanted.topic
+            before = self._done.get(key, 0)
+            if wanted.done < before or wanted.after < wanted.done:
+                what = f"{broker.name} is done with {wanted.done} of topic {wanted.topic}"
+                raise InvariantViolated("done less", f"{what}, after {before}")
+            self._done[key] = wanted.done

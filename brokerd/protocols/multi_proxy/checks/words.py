@@ -1,0 +1,65 @@
+"""How scenarios say what brokers of multi_proxy tell each other."""
+
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Follow,
+    Following,
+    Get,
+    Messages,
+    Put,
+    Servers,
+    Stored,
+)
+from brokerd.simulator.checks.wording import Wording
+
+
+class MultiProxyWording(Wording):
+    """See Wording; a request is named by home and server, a topic by its number."""
+
+    def message(self, message: Any) -> str:
+        """See Wording."""
+        match message:
+            case Servers(reached=reached):
+                return f"reaches {' '.join(map(self.name, reached)) or 'no server'}"
+            case Put(topic=topic, previous=previous, run=run):
+                behind = f" behind {previous}" if previous else ""
+                ways = self._between(message.home, message.server)
+                return f"put {ways} topic {topic} {self.run(run)}{behind}"
+            case Stored(topic=topic, source=source, through=through):
+                ways = self._between(message.server, message.home)
+                return f"stored {ways} topic {topic} {self.source(source)}/{through}"
+            case Follow(number=number, topics=topics):
+                ways = self._between(message.home, message.server)
+                return f"follow {number} {ways} topics {_listed(topics)}"
+            case Following(number=number, topics=topics):
+                ways = self._between(message.server, message.home)
+                told = " ".join(f"{each.topic}:{each.done}-{each.head}" for each in topics)
+                return f"following {number} {ways} {told or 'nothing'}"
+            case Get(wanted=wanted):
+                ways = self._between(message.home, message.server)
+                told = " ".join(f"{each.topic}:{each.done}-{each.after}" for each in wanted)
+                return f"get {ways} {told}"
+            case Messages(home=home, topic=topic, run=run):
+                positions = f"{run.first} to {run.last}"
+                return f"messages for {self.name(home)} topic {topic} {positions}: {self.run(run)}"
+            case Answered():
+                return f"answered {self._between(message.server, message.home)}"
+        return super().message(message)
+
+    def run(self, run: PublicationRun) -> str:
+        """See Wording: as their publishers have numbered them."""
+        if not run.origins:
+            return super().run(run)
+        origins = ((each.source, each.sequences[0], each.sequences[-1]) for each in run.origins)
+        return self.ranges(tuple(origins))
+
+    def _between(self, a: BrokerNumber, b: BrokerNumber) -> str:
+        return f"{self.name(a)}>{self.name(b)}"
+
+
+def _listed(topics: tuple[int, ...]) -> str:
+    return ",".join(map(str, topics)) or "none"

@@ -1,0 +1,135 @@
+"""The clients of one broker: their subscriptions by topic, and what they publish.
+
+Paper: [MP22] §2 (operations), §4. Deviates: clients are pushed to, and a subscription is a
+predicate, which is followed in all topics where it may hold.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from brokerd.model.client_messages import Connect, Publish
+from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.interface import Change
+from brokerd.protocols.multi_proxy.gets import Gets, Handed, Heads
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.puts import Puts
+from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.parts.clients.own_subscriptions import (
+    OwnClient,
+    OwnSubscription,
+    OwnSubscriptions,
+)
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+
+BEGINS: Final = "begins"
+"""Per subscription that has started, the position behind which it begins in each topic."""
+
+
+class Clients(OwnSubscriptions[Handed]):
+    """See ClientService."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: MultiProxyParameters,
+        decode_attributes: DecodeAttributes,
+        counters: dict[str, int],
+        *,
+        topics: Topics,
+        puts: Puts,
+        gets: Gets,
+    ) -> None:
+        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
+        self._topics = topics
+        self._puts = puts
+        self._gets = gets
+        self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
+
+    # ------------------------------------------------------------ subscriptions
+
+    def _take_over(
+        self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """See OwnSubscriptions: one that had started is followed, and goes on where it was."""
+        row = recovered.get(BEGINS, {}).get(f"{local.client}/{local.number}")
+        if row is None:
+            self._on_kept(client, local)
+            return
+        local.begins_after = {StreamId(*stream): position for *stream, position in row}
+        self._follow(local, None)
+        self._start(local)
+
+    def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
+        """See OwnSubscriptions; it starts when the servers of its topics know of it."""
+        if not local.is_over:
+            self._follow(local, partial(self._on_followed, client, local))
+
+    def _follow(self, local: OwnSubscription, then: Callable[[Heads], None] | None) -> None:
+        topics = self._followed[local] = self._topics.of_predicate(local.predicate)
+        self._gets.follow(topics, then)
+
+    def _on_followed(self, client: OwnClient, local: OwnSubscription, heads: Heads) -> None:
+        """Nothing that is published from now on is missed."""
+        if local.is_over:
+            return
+        row = [[*stream, position] for stream, position in heads.items()]
+        change = Change(BEGINS, f"{local.client}/{local.number}", row)
+
+        def begin() -> None:
+            if not local.is_over:
+                for stream, head in heads.items():
+                    local.begins_after[stream] = max(head, local.begins_after.get(stream, 0))
+                self._begin_one(client, local)
+
+        self._disk.commit((change,), begin)
+
+    def _end(
+        self,
+        client: OwnClient,
+        over: Sequence[OwnSubscription],
+        then: Callable[[], None],
+        *,
+        drain: bool = False,
+    ) -> None:
+        """See OwnSubscriptions."""
+        super()._end(client, over, then, drain=drain)
+        for local in over:
+            if local in self._followed:
+                self._gets.unfollow(self._followed.pop(local))
+
+    def _rows_over(self, key: str) -> Sequence[Change]:
+        return (*super()._rows_over(key), Change(BEGINS, key, None))
+
+    def _on_done(self, entry: Handed) -> None:
+        self._gets.done(entry)
+
+    # ------------------------------------------------------------ publications
+
+    def _publish(self, client: OwnClient, message: Publish) -> None:
+        run = message.run
+        self.check_run(run, client.name)
+        parts = list(self._topics.parts(run, client.name))
+        client.submitted = max(client.submitted, run.last)
+        self._puts.put(run.source, parts)
+        self.tell_done(client, self._puts.done(run.source))
+
+    def tell_stored(self, source: SourceId) -> None:
+        """Tell a publisher that is here how far what it has published is stored."""
+        client = self._clients.get(self._numbers.name_of(source.publisher))
+        if client is not None and client.source == source:
+            self.tell_done(client, self._puts.done(source))
+
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        super()._resume(client, message)
+        if client.source is not None:
+            self._puts.come(client.source, message.next_sequence - 1)
+
+    def _on_gone(self, client: OwnClient) -> None:
+        super()._on_gone(client)
+        if client.source is not None:
+            self._puts.gone(client.source)

@@ -1,0 +1,90 @@
+"""multi_proxy, as everybody else sees it."""
+
+from brokerd.overlay.bipartite import Bipartite
+from brokerd.overlay.outage import Outage, Reached
+from brokerd.overlay.routes import Lost, is_open
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.definition import (
+    Acknowledgement,
+    CoreContext,
+    Excess,
+    Order,
+    Promises,
+    ProtocolDefinition,
+    excess_of_routes,
+)
+from brokerd.protocols.multi_proxy.core import MultiProxy
+from brokerd.protocols.multi_proxy.messages import KINDS
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.places import KIND, Places
+from brokerd.protocols.multi_proxy.topic_log import LOG
+from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+
+
+def _make_core(context: CoreContext) -> MultiProxy:
+    parameters: MultiProxyParameters = context.parameters
+    places = Places(context.broker, context.topology, parameters.topics)
+    return MultiProxy(context.broker, places, parameters, context.decode_attributes)
+
+
+def _servers(topology: Topology) -> tuple[int, ...]:
+    overlay = topology.overlay(KIND)
+    assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
+    return overlay.servers
+
+
+def _excess(topology: Topology, parameters: MultiProxyParameters, lost: Lost) -> Excess | None:
+    """A server's topics wait until it is back; and each home needs a proxy for each server."""
+    servers = [broker for broker in lost.brokers if broker in _servers(topology)]
+    if servers:
+        name = topology.brokers[servers[0]]
+        return Excess((servers[0],), f"the topics of {name} wait until it is back")
+    return excess_of_routes(topology, parameters, lost)
+
+
+def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:
+    """Whose publications come to whom in every topic: what needs each of the servers."""
+    overlay = topology.overlay(KIND)
+    live = outage.live(topology)
+    gone = outage.down | outage.absorbing
+    links = outage.cut | {(min(pair), max(pair)) for pair in outage.absorbed}
+    whole = {
+        broker: all(
+            is_open(overlay.route(broker, server), gone, links)
+            for server in _servers(topology)
+            if server != broker
+        )
+        and gone.isdisjoint(_servers(topology))
+        for broker in live
+    }
+    return {
+        home: frozenset(
+            origin for origin in live if origin == home or (whole[origin] and whole[home])
+        )
+        for home in live
+    }
+
+
+MULTI_PROXY = ProtocolDefinition(
+    name="multi_proxy",
+    kind=KIND,
+    parameters=MultiProxyParameters,
+    messages=KINDS,
+    promises=Promises(exactly_once=True, members_may_change=False, order=Order.NONE),
+    acknowledgement=lambda parameters: Acknowledgement.STORED,
+    logs=lambda parameters: (LOG,),
+    bypasses_links=lambda parameters: False,
+    excess=_excess,
+    reaches=_reaches,
+    title="multiple proxies",
+    recovery=(
+        "The server that owns a topic logs every publication in it and keeps it until all who "
+        "follow the topic are done with it. Whoever has no answer in time asks again over another "
+        "proxy, and nothing is stored or delivered twice."
+    ),
+    make_core=_make_core,
+    pack_positions=pack_positions,
+    unpack_positions=unpack_positions,
+    checks="brokerd.protocols.multi_proxy.checks",
+)
+"""Each publisher's order holds within a topic; a subscription to several has none between them."""

@@ -1,0 +1,329 @@
+"""What this broker's clients have subscribed to, as requests to the servers that own the topics.
+
+Per server one Follow at a time says which topics these are, and one Get at a time asks for what is
+new in them; an answer is followed by the next Get, so that messages come as if they were pushed,
+and many together where there are many.
+
+Paper: [MP22] §2 (subscribe, get), §4 (the last message that a client got goes with its next get).
+Deviates: a home is one subscriber for all of its clients; a get asks behind what has come, and
+tells apart from that up to where the clients are done.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Follow,
+    Following,
+    Get,
+    Messages,
+    Request,
+    Wanted,
+)
+
+Heads = Mapping[StreamId, int]
+"""Per topic, the position behind which what is published from now on comes."""
+
+
+@dataclass(slots=True, eq=False)
+class Handed:
+    """Publications that clients were handed; `open` parts of them are not acknowledged yet."""
+
+    topic: "FollowedTopic"
+    first: int
+    open: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class FollowedTopic:
+    """A topic that clients of this broker have subscribed to.
+
+    Attributes:
+        followers: how many of their subscriptions need it.
+        after: what is up to this position has come; None until the server has said where to begin.
+        handed: what clients are not done with, in order.
+    """
+
+    number: int
+    followers: int = 0
+    after: int | None = None
+    handed: deque[Handed] = field(default_factory=deque)
+
+    @property
+    def done(self) -> int:
+        """What is up to this position is not needed again."""
+        return self.handed[0].first - 1 if self.handed else self.after or 0
+
+    def close(self) -> None:
+        """Clients are done with something that they were handed."""
+        while self.handed and not self.handed[0].open:
+            self.handed.popleft()
+
+
+@dataclass(slots=True, eq=False)
+class Beginning:
+    """A subscription that waits until all servers know that its topics are followed."""
+
+    then: Callable[[Heads], None]
+    heads: dict[StreamId, int] = field(default_factory=dict)
+    awaited: int = 0
+
+
+@dataclass(slots=True)
+class FollowedServer:
+    """One server, as this home follows it.
+
+    Attributes:
+        topics: by number, those that have followers.
+        follow: the latest Follow; None before the first.
+        is_answered: the server has answered it.
+        is_stale: there is something that it does not say, or did not ask.
+        next: subscriptions, and their topics here, that the next Follow is for.
+        asked: those that the present one is for.
+        got: number of the latest Get.
+        is_getting: it is not answered.
+        takes_none: topics of which it asked for nothing, because clients are behind.
+    """
+
+    server: BrokerNumber
+    topics: dict[int, FollowedTopic] = field(default_factory=dict)
+    follow: Follow | None = None
+    is_answered: bool = True
+    is_stale: bool = False
+    next: list[tuple[Beginning, tuple[int, ...]]] = field(default_factory=list)
+    asked: list[tuple[Beginning, tuple[int, ...]]] = field(default_factory=list)
+    got: int = 0
+    is_getting: bool = False
+    takes_none: tuple[int, ...] = ()
+
+
+class Gets:
+    """All that one home follows.
+
+    Args:
+        owners: the server of each topic.
+        window: publications of a topic with which clients may not be done before no more is
+            asked for.
+        send: sends a request, if there is a way.
+        hand_out: gives a run to all clients who want it; counts in what it is given.
+        answered: a server has answered something that was waited for.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        owners: Sequence[BrokerNumber],
+        window: int,
+        *,
+        send: Callable[[Request], None],
+        hand_out: Callable[[PublicationRun, Handed], None],
+        check_run: Callable[[PublicationRun, Peer], None],
+        answered: Callable[[BrokerNumber], None],
+    ) -> None:
+        self._broker = broker
+        self._owners = owners
+        self._window = window
+        self._send = send
+        self._hand_out = hand_out
+        self._check_run = check_run
+        self._answered = answered
+        self._servers = {server: FollowedServer(server) for server in sorted({*owners})}
+        self._incarnation = 0
+
+    def begin(self, incarnation: int) -> None:
+        """All subscriptions that were on disk are known; the servers hear of no others."""
+        self._incarnation = incarnation
+        for followed in self._servers.values():
+            followed.is_stale = True
+            self._follow(followed)
+
+    # ------------------------------------------------------------ subscriptions
+
+    def follow(self, topics: Sequence[int], then: Callable[[Heads], None] | None) -> None:
+        """One more subscription needs these topics.
+
+        Args:
+            then: given the head of each topic, as soon as nothing behind it is missed; None where
+                the servers have known before that these are followed.
+        """
+        beginning = Beginning(then) if then is not None else None
+        for followed, numbers in self._by_server(topics):
+            is_new = False
+            for number in numbers:
+                topic = followed.topics.get(number)
+                if topic is None:
+                    topic = followed.topics[number] = FollowedTopic(number)
+                    is_new = True
+                topic.followers += 1
+            if beginning is not None:
+                beginning.awaited += 1
+                followed.next.append((beginning, numbers))
+            followed.is_stale = followed.is_stale or is_new or beginning is not None
+            if self._incarnation:
+                self._follow(followed)
+        if beginning is not None and not beginning.awaited:
+            beginning.then({})
+
+    def unfollow(self, topics: Sequence[int]) -> None:
+        """A subscription that needed these topics has ended."""
+        for followed, numbers in self._by_server(topics):
+            for number in numbers:
+                topic = followed.topics[number]
+                topic.followers -= 1
+                if not topic.followers:
+                    del followed.topics[number]
+                    followed.is_stale = True
+            self._follow(followed)
+
+    def _by_server(self, topics: Sequence[int]) -> Iterator[tuple[FollowedServer, tuple[int, ...]]]:
+        for server, followed in self._servers.items():
+            numbers = tuple(number for number in topics if self._owners[number] == server)
+            if numbers:
+                yield followed, numbers
+
+    def _follow(self, followed: FollowedServer) -> None:
+        """Say which topics these are, where that has changed and the last time is answered."""
+        if not followed.is_stale or not followed.is_answered:
+            return
+        number = followed.follow.number + 1 if followed.follow is not None else 1
+        topics = tuple(sorted(followed.topics))
+        followed.follow = Follow(followed.server, self._broker, self._incarnation, number, topics)
+        followed.is_answered = followed.is_stale = False
+        followed.asked, followed.next = followed.next, []
+        self._send(followed.follow)
+
+    def on_following(self, peer: Peer, message: Following) -> None:
+        """A server knows which topics are followed."""
+        followed = self._servers.get(message.server)
+        follow = followed.follow if followed is not None else None
+        if followed is None or follow is None:
+            raise RemoteProtocolError(peer, f"{message.server} answers what nobody has asked")
+        if followed.is_answered or (message.incarnation, message.number) != (
+            follow.incarnation,
+            follow.number,
+        ):
+            return
+        if tuple(each.topic for each in message.topics) != follow.topics:
+            raise RemoteProtocolError(peer, f"broker {message.server} answers for other topics")
+        followed.is_answered = True
+        self._answered(message.server)
+        heads: dict[int, int] = {}
+        for each in message.topics:
+            heads[each.topic] = each.head
+            topic = followed.topics.get(each.topic)
+            if topic is not None and topic.after is None:
+                topic.after = each.done
+        asked, followed.asked = followed.asked, []
+        for beginning, numbers in asked:
+            for number in numbers:
+                if number in heads:  # else it has ended before that was said
+                    beginning.heads[self._stream(message.server, number)] = heads[number]
+            beginning.awaited -= 1
+            if not beginning.awaited:
+                beginning.then(beginning.heads)
+        self._follow(followed)
+        self._get(followed)
+
+    # ------------------------------------------------------------ publications
+
+    def done(self, handed: Handed) -> None:
+        """Clients are done with what they were handed."""
+        topic = handed.topic
+        topic.close()
+        followed = self._servers[self._owners[topic.number]]
+        if topic.number in followed.takes_none and self._room(topic):
+            self._get(followed, again=True)
+
+    def _room(self, topic: FollowedTopic) -> int:
+        return max(0, self._window - ((topic.after or 0) - topic.done))
+
+    def _get(self, followed: FollowedServer, *, again: bool = False) -> None:
+        """Ask for what is new, where that is not being asked already."""
+        if followed.is_getting and not again:
+            return
+        wanted = tuple(
+            Wanted(topic.number, topic.done, topic.after, self._room(topic))
+            for topic in followed.topics.values()
+            if topic.after is not None
+        )
+        followed.is_getting = bool(wanted)
+        if not wanted:
+            return
+        followed.got += 1
+        followed.takes_none = tuple(each.topic for each in wanted if not each.most)
+        self._send(Get(followed.server, self._broker, self._incarnation, followed.got, wanted))
+
+    def on_messages(self, peer: Peer, message: Messages) -> None:
+        """Publications of a topic; what has come before, or lies behind a hole, is let go."""
+        run, number = message.run, message.topic
+        server = self._owners[number] if number < len(self._owners) else None
+        if server is None or run.source != self._stream(server, number) or not run.origins:
+            raise RemoteProtocolError(peer, f"{run.source} is not topic {number}")
+        self._check_run(run, peer)
+        topic = self._servers[server].topics.get(number)
+        if topic is None or topic.after is None or run.first > topic.after + 1:
+            return
+        rest = run.after(topic.after)
+        if rest is None:
+            return
+        topic.after = rest.last
+        handed = Handed(topic, rest.first)
+        topic.handed.append(handed)
+        self._hand_out(rest, handed)
+        handed.open -= 1
+        topic.close()
+
+    def on_answered(self, peer: Peer, message: Answered) -> None:
+        """A get is answered: ask again."""
+        followed = self._servers.get(message.server)
+        if followed is None:
+            raise RemoteProtocolError(peer, f"{message.server} answers, and owns nothing")
+        if (message.incarnation, message.number) != (self._incarnation, followed.got):
+            return
+        if followed.is_getting:
+            followed.is_getting = False
+            self._answered(message.server)
+            self._get(followed)
+
+    # ------------------------------------------------------------ what is not answered
+
+    def awaits_follow(self, server: BrokerNumber) -> bool:
+        """Whether a server has yet to answer which topics are followed."""
+        followed = self._servers.get(server)
+        return followed is not None and not followed.is_answered
+
+    def awaits_get(self, server: BrokerNumber) -> bool:
+        """Whether a server has yet to answer what is new."""
+        followed = self._servers.get(server)
+        return followed is not None and followed.is_getting
+
+    def resend(self, server: BrokerNumber) -> None:
+        """Ask all again that a server has not answered."""
+        followed = self._servers.get(server)
+        if followed is None:
+            return
+        if followed.follow is not None and not followed.is_answered:
+            self._send(followed.follow)
+        if followed.is_getting:
+            self._get(followed, again=True)
+
+    def waiting(self) -> int:
+        """How many times a server has yet to answer which topics are followed."""
+        return sum(not followed.is_answered for followed in self._servers.values())
+
+    def undone(self) -> int:
+        """How many publications have come with which clients are not done."""
+        return sum(
+            (topic.after or 0) - topic.done
+            for followed in self._servers.values()
+            for topic in followed.topics.values()
+        )
+
+    @staticmethod
+    def _stream(server: BrokerNumber, number: int) -> StreamId:
+        return StreamId(server, number, 0)

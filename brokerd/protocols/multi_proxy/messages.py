@@ -1,0 +1,169 @@
+"""What homes, proxies and servers of multi_proxy say to each other.
+
+A home is a broker in what it does for its own clients: it puts what they publish, and gets what
+they have subscribed to. A proxy passes a request on to `server`, an answer to `home`.
+
+Paper: [MP22] §3.1 (put, get, subscribe, unsubscribe). Deviates: a put is a run, a get is of all
+topics that a home follows at a server, and subscribe and unsubscribe are one request with all of
+these, so that nothing depends on which of two comes first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from brokerd.model.identity import BrokerNumber, SourceId
+from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
+
+
+@record
+class Servers:
+    """Proxy → home: the servers with which it has a session; first message, and on change."""
+
+    reached: tuple[BrokerNumber, ...]
+
+
+@record
+class Put:
+    """Home → server: append these to a topic, unless it has them.
+
+    Attributes:
+        previous: the last publication of this source in the topic that was put before and that
+            the home does not know to be stored; 0 for none. Without it these are not appended.
+        run: as its publisher has numbered it.
+    """
+
+    server: BrokerNumber
+    home: BrokerNumber
+    topic: int
+    previous: int
+    run: PublicationRun
+
+
+@record
+class Stored:
+    """Server → home: what this source has published in a topic is on disk up to here."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    topic: int
+    source: SourceId
+    through: int
+
+
+@record
+class Follow:
+    """Home → server: my clients have subscribed to these topics of yours, and to no others.
+
+    Attributes:
+        incarnation: of the home.
+        number: of the request; a later one has a higher number.
+    """
+
+    server: BrokerNumber
+    home: BrokerNumber
+    incarnation: int
+    number: int
+    topics: tuple[int, ...]
+
+
+class Followed(NamedTuple):
+    """A topic as a home follows it.
+
+    Attributes:
+        done: the home was done with it up to here; it goes on behind this.
+        head: what is put after this was known comes behind this position.
+    """
+
+    topic: int
+    done: int
+    head: int
+
+
+@record
+class Following:
+    """Server → home: the answer to Follow, which is on disk."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    incarnation: int
+    number: int
+    topics: tuple[Followed, ...]
+
+
+class Wanted(NamedTuple):
+    """What a home asks for of one topic.
+
+    Attributes:
+        done: it will never ask for what is up to here.
+        after: it has what is up to here.
+        most: how many publications it takes now.
+    """
+
+    topic: int
+    done: int
+    after: int
+    most: int
+
+
+@record
+class Get:
+    """Home → server: what is new in these topics? Answered when there is something, or in time."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    incarnation: int
+    number: int
+    wanted: tuple[Wanted, ...]
+
+
+@record
+class Messages:
+    """Server → home: publications of a topic, all of them from the first to the last position.
+
+    Attributes:
+        run: its sequences are positions; who published them stands in its origins.
+    """
+
+    home: BrokerNumber
+    topic: int
+    run: PublicationRun
+
+
+@record
+class Answered:
+    """Server → home: a get is answered; what there was came before this."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    incarnation: int
+    number: int
+
+
+Request = Put | Follow | Get
+Answer = Stored | Following | Messages | Answered
+
+
+def _halves(message: Put) -> Sequence[Put]:
+    """The second half is to be appended behind the first one only."""
+    run = message.run
+    half = len(run) // 2
+    if not half:
+        return ()
+    first, second = run.select(range(half)), run.select(range(half, len(run)))
+    return replace(message, run=first), replace(message, run=second, previous=first.last)
+
+
+KINDS = (
+    MessageKind(96, Servers),
+    MessageKind(97, Put, None, _halves),
+    MessageKind(98, Stored),
+    MessageKind(99, Follow),
+    MessageKind(100, Following),
+    MessageKind(101, Get),
+    of_run(102, Messages, lambda message: (message.home, message.topic)),
+    MessageKind(103, Answered),
+)
+"""With the numbers they have on the wire; 96 to 111 are multi_proxy's."""

@@ -1,0 +1,243 @@
+"""What a server has on disk of its topics: every publication once, until all are done with it.
+
+Paper: [MP22] §4 (the state is saved before success is reported; a put comes again with the same
+counter, and is executed once). Deviates: one log for all topics, of runs, in place of a file for
+each message; and the mark of what a publisher has put is in the same record as what it put, so
+that no crash parts them.
+"""
+
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from brokerd.errors import StorageCorrupt
+from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
+from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.run_records import pack_run, unpack_run
+
+LOG: Final = "topics"
+RELEASED: Final = "released"
+"""Per topic, the position up to which its publications may be missing in the log."""
+PUT: Final = "put"
+"""Per topic and source, how far it has come among those."""
+
+_HEAD: Final = struct.Struct(">IQ")
+# topic, first position
+
+
+class _Logged(NamedTuple):
+    """A record of the log."""
+
+    record: int
+    topic: int
+    last: int
+    source: SourceId
+    sequence: int
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic.
+
+    Attributes:
+        assigned: the last position that was given, be it on disk or not.
+        durable: the last one whose publications are on disk; nobody is told of later ones.
+        released: publications up to here are not needed.
+        put: the last publication of each source that has a position.
+        stored: the last one of each that is on disk.
+        runs: what is on disk and not released, in order; sequences are positions.
+    """
+
+    number: int
+    assigned: int = 0
+    durable: int = 0
+    released: int = 0
+    put: dict[SourceId, int] = field(default_factory=dict)
+    stored: dict[SourceId, int] = field(default_factory=dict)
+    runs: deque[PublicationRun] = field(default_factory=deque)
+
+    def after(self, position: int, most: int) -> PublicationRun | None:
+        """What follows a position, no more than `most` and in one run; None: nothing."""
+        place = bisect_right(self.runs, position, key=lambda run: run.last)
+        found: list[PublicationRun] = []
+        count = 0
+        while place < len(self.runs) and count < most:
+            run = self.runs[place].after(position)
+            assert run is not None, f"{self.runs[place].sequences} ends at {position}"
+            found.append(run.select(range(min(len(run), most - count))))
+            count += len(found[-1])
+            place += 1
+        return merge_runs(found) if found else None
+
+    def release(self, through: int) -> None:
+        """Let go of publications up to a position."""
+        self.released = max(self.released, through)
+        while self.runs and self.runs[0].last <= self.released:
+            self.runs.popleft()
+
+
+class TopicLog:
+    """The topics of one server.
+
+    Args:
+        on_durable: a topic has publications that may be told.
+
+    Attributes:
+        is_read: all that an earlier incarnation has left is known.
+    """
+
+    def __init__(
+        self, broker: BrokerNumber, disk: Durability, on_durable: Callable[[Topic], None]
+    ) -> None:
+        self.is_read = True
+        self._broker = broker
+        self._disk = disk
+        self._on_durable = on_durable
+        self._topics: dict[int, Topic] = {}
+        self._logged: deque[_Logged] = deque()
+        self._next = 1
+        self._is_chopping = False
+
+    def __iter__(self) -> Iterator[Topic]:
+        """The topics in which there ever was anything."""
+        return iter(self._topics.values())
+
+    def topic(self, number: int) -> Topic:
+        """The topic with this number."""
+        found = self._topics.get(number)
+        if found is None:
+            found = self._topics[number] = Topic(number)
+        return found
+
+    # ------------------------------------------------------------ start
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
+        """Take over what an earlier incarnation had on disk; the log is read in pages."""
+        for key, position in recovered.get(RELEASED, {}).items():
+            topic = self.topic(int(key))
+            topic.assigned = topic.durable = topic.released = position
+        for key, sequence in recovered.get(PUT, {}).items():
+            number, *source = map(int, key.split("."))
+            topic = self.topic(number)
+            topic.put[SourceId(*source)] = topic.stored[SourceId(*source)] = sequence
+        self._next = ends.next
+        self.is_read = ends.first == ends.next
+        if not self.is_read:
+            self._disk.machine.emit(Read(LOG, ends.first, ends.next))
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of the log, and ask for the next one."""
+        for index, record in enumerate(event.records, event.first):
+            number, first = _HEAD.unpack_from(record)
+            run = unpack_run(record, _HEAD.size)
+            topic = self.topic(number)
+            last = first + len(run) - 1
+            if last > topic.released:
+                if first != topic.assigned + 1:
+                    raise StorageCorrupt(
+                        f"log {LOG}, record {index}: position {first} of topic {number}, "
+                        f"after {topic.assigned}"
+                    )
+                topic.assigned = topic.durable = last
+                topic.runs.append(_placed(self._stream(number), first, run))
+            sequence = max(run.last, topic.put.get(run.source, 0))
+            topic.put[run.source] = topic.stored[run.source] = sequence
+            self._logged.append(_Logged(index, number, last, run.source, run.last))
+        after = event.first + len(event.records)
+        self.is_read = after == self._next
+        if not self.is_read:
+            self._disk.machine.emit(Read(LOG, after, self._next))
+
+    # ------------------------------------------------------------ put
+
+    def put(
+        self, number: int, previous: int, run: PublicationRun, then: Callable[[int], None]
+    ) -> None:
+        """Append what of a run has not come before; do `then` once all of it is on disk.
+
+        It is given how far the source has come. Nothing happens where something that was put
+        before has not come: it comes again, and then this.
+        """
+        topic = self.topic(number)
+        had = topic.put.get(run.source, 0)
+        if previous > had:
+            return
+        rest = run.after(had)
+        if rest is None:
+            if topic.stored.get(run.source, 0) >= run.last:
+                then(topic.stored[run.source])
+            return
+        first = topic.assigned + 1
+        topic.assigned += len(rest)
+        topic.put[rest.source] = rest.last
+        placed = _placed(self._stream(number), first, rest)
+        self._logged.append(_Logged(self._next, number, placed.last, rest.source, rest.last))
+        self._next += 1
+
+        def store() -> None:
+            topic.durable = placed.last
+            topic.stored[rest.source] = rest.last
+            if placed.last > topic.released:
+                topic.runs.append(placed)
+            then(rest.last)
+            self._on_durable(topic)
+
+        head, *payload = pack_run(rest)
+        self._disk.append(LOG, (_HEAD.pack(number, first) + bytes(head), *payload), store)
+
+    def sync(self, then: Callable[[], None]) -> None:
+        """Do `then` once no position given so far can be given again."""
+        self._disk.sync(LOG, then)
+
+    def _stream(self, number: int) -> StreamId:
+        return StreamId(self._broker, number, 0)
+
+    # ------------------------------------------------------------ release
+
+    def release(self, topic: Topic, through: int) -> None:
+        """All who follow a topic are done with it up to a position that is on disk."""
+        assert through <= topic.durable, f"{through} of topic {topic.number}: {topic.durable}"
+        topic.release(through)
+        self._chop()
+
+    def _chop(self) -> None:
+        """Chop the log, as soon as it is on disk what will not be in it any more."""
+        logged = self._logged
+        if self._is_chopping:
+            return
+        changes: dict[tuple[str, str], int] = {}
+        while logged and logged[0].last <= self._topics[logged[0].topic].released:
+            gone = logged.popleft()
+            source = ".".join(map(str, gone.source))
+            changes[PUT, f"{gone.topic}.{source}"] = gone.sequence
+            changes[RELEASED, str(gone.topic)] = gone.last
+        if not changes:
+            return
+        self._is_chopping = True
+        first = logged[0].record if logged else self._next
+
+        def chop() -> None:
+            self._is_chopping = False
+            self._disk.machine.emit(Chop(LOG, first))
+            self._chop()
+
+        rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
+        self._disk.commit(rows, chop)
+
+
+def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:
+    """A publisher's run as one of a topic, with consecutive positions."""
+    return PublicationRun(
+        stream,
+        range(first, first + len(run)),
+        run.attribute_table,
+        run.attribute_index,
+        run.payload_lengths,
+        run.payload,
+        (OriginRun(run.source, run.sequences),),
+    )

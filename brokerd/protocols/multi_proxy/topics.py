@@ -1,0 +1,148 @@
+"""Which topic a publication is in, which topics a predicate needs, and which server owns one.
+
+Topics are numbers: 0 is that of publications without the topic attribute, and each value of the
+attribute has one of the others, which it may share. So any predicate can be followed, one that
+names no value in all topics, and what a topic holds beside what is wanted is filtered at the home.
+
+Paper: [MP22] §3 (topics, servers). Deviates: the owner is the highest of a hash over the servers
+that the topology names, so that all proxies agree without a word; the paper's proxies choose, each
+by itself, whom they think least loaded, which is how two servers come to own one topic (§4).
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, Protocol
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.predicate import Attributes, DecodeAttributes, Predicate, Scalar
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.parts.selection import RunSelection, places_by_result
+
+NO_TOPIC: Final = 0
+"""The topic of publications without the topic attribute."""
+
+_REMEMBERED: Final = 65_536
+
+
+class TopicParameters(Protocol):
+    """What the parameters say of topics."""
+
+    @property
+    def topic_attribute(self) -> str:
+        """Whose value decides."""
+
+    @property
+    def apart_attribute(self) -> str:
+        """Which no publication has beside it."""
+
+    @property
+    def topics(self) -> int:
+        """How many there are."""
+
+
+class Topics:
+    """Topics of publications and predicates."""
+
+    def __init__(self, parameters: TopicParameters, decode: DecodeAttributes) -> None:
+        self._attribute = parameters.topic_attribute
+        self._apart = parameters.apart_attribute
+        self._count = parameters.topics
+        self._decode = decode
+        self._known: dict[bytes, int] = {}
+
+    @property
+    def every(self) -> range:
+        """All topics."""
+        return range(self._count + 1)
+
+    def of_value(self, value: Scalar) -> int:
+        """The topic of publications in which the topic attribute has this value."""
+        return 1 + _hash(_canonical(value)) % self._count
+
+    def of_predicate(self, predicate: Predicate) -> tuple[int, ...]:
+        """The topics in which publications may be that a predicate holds for, ascending."""
+        found: dict[int, None] = {}
+        for conjunction in predicate.any_of:
+            values: tuple[Scalar, ...] | None = None
+            is_apart = False
+            for test in conjunction:
+                if test.attribute == self._apart and test.operator != "not exists":
+                    is_apart = True
+                elif test.attribute == self._attribute and test.operator in ("=", "in"):
+                    assert test.value is not None, f"{test} compares with nothing"
+                    values = test.value if isinstance(test.value, tuple) else (test.value,)
+            if is_apart:
+                found[NO_TOPIC] = None
+            elif values is not None:
+                found.update(dict.fromkeys(map(self.of_value, values)))
+            else:
+                return tuple(self.every)
+        return tuple(sorted(found))
+
+    def parts(self, run: PublicationRun, peer: Peer) -> Iterator[tuple[int, PublicationRun]]:
+        """A run by topics, each in order.
+
+        Raises:
+            RemoteProtocolError: attributes that cannot be read, or that have the one that stands
+                apart beside the topic's; the fault of the peer that sent them.
+        """
+        blobs = run.attribute_table
+        new = [blob for blob in dict.fromkeys(blobs) if blob not in self._known]
+        topics = dict(zip(new, self._topics_of(new, peer), strict=True)) if new else {}
+        by_place = [topics[blob] if blob in topics else self._known[blob] for blob in blobs]
+        if len(self._known) + len(topics) > _REMEMBERED:
+            self._known.clear()
+        self._known.update(topics)
+        selection = RunSelection(run)
+        return iter(
+            [
+                (topic, selection.having(places))
+                for topic, places in places_by_result(by_place).items()
+            ]
+        )
+
+    def _topics_of(self, blobs: Sequence[bytes], peer: Peer) -> list[int]:
+        try:
+            read = self._decode(blobs)
+        except ValueError as error:
+            raise RemoteProtocolError(peer, f"malformed attributes: {error}") from None
+        return [self._topic_of(attributes, peer) for attributes in read]
+
+    def _topic_of(self, attributes: Attributes, peer: Peer) -> int:
+        value = attributes.get(self._attribute)
+        if value is None:
+            return NO_TOPIC
+        if self._apart in attributes:
+            reason = f"a publication has both {self._attribute!r} and {self._apart!r}"
+            raise RemoteProtocolError(peer, reason)
+        return self.of_value(value)
+
+
+def owners(topics: int, servers: Sequence[tuple[BrokerNumber, str]]) -> tuple[BrokerNumber, ...]:
+    """The server that owns each topic, from 0 to `topics`: the same for everybody.
+
+    Args:
+        servers: number and name; the order does not matter.
+
+    Paper: none (rendezvous hashing).
+    """
+    return tuple(
+        max(servers, key=lambda server: (_hash(f"{topic} {server[1]}"), server[1]))[0]
+        for topic in range(topics + 1)
+    )
+
+
+def _canonical(value: Scalar) -> str:
+    """The same text for values that compare as equal, and for no others."""
+    if isinstance(value, bool):
+        return f"bool {value}"
+    if isinstance(value, str):
+        return f"text {value}"
+    if isinstance(value, float) and not value.is_integer():
+        return f"number {value!r}"
+    return f"number {int(value)}"
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")

@@ -1,0 +1,78 @@
+"""Stories of multi_proxy: proxies, servers and edges, and what brokers have told each other."""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from brokerd.model.identity import Peer
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.interface import Effect, Event, Send
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.places import Places
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from tests.helpers.cluster import STEADY
+
+Message = TypeVar("Message")
+
+
+def sides(proxies: int = 2, servers: int = 2, edges: int = 2) -> Topology:
+    """Proxies x1, x2, …, servers v1, …, edges e1, …."""
+    section = {
+        "proxies": [f"x{n}" for n in range(1, proxies + 1)],
+        "servers": [f"v{n}" for n in range(1, servers + 1)],
+        "edges": [f"e{n}" for n in range(1, edges + 1)],
+    }
+    return Topology.from_mapping(
+        {
+            "schema": SCHEMA,
+            "name": "sides",
+            "kind": "bipartite",
+            "bipartite": section,
+            "brokers": [name for names in section.values() for name in names],
+        },
+        "sides",
+    )
+
+
+class Story:
+    """A simulated cluster that keeps what brokers say, with one millisecond per message."""
+
+    def __init__(self, topology: Topology | None = None, **parameters: Any) -> None:
+        self.topology = topology or sides()
+        self.parameters = MultiProxyParameters(
+            **{"topic_attribute": "kind", "topics": 8, **parameters}
+        )
+        self.said: list[tuple[str, Peer, Any]] = []
+        self.cluster = SimulatedCluster(
+            self.topology,
+            "multi_proxy",
+            parameters=self.parameters,
+            network=replace(STEADY, latency_lowest_ns=MILLISECOND_NS),
+            watcher=self._watch,
+        ).start()
+        self.cluster.run_for(0.5)
+
+    def _watch(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Send:
+                self.said.append((broker.name, effect.peer, effect.message))
+
+    def owner(self, topic: int) -> str:
+        """The server of a topic."""
+        places = Places(0, self.topology, self.parameters.topics)
+        return self.topology.brokers[places.owners[topic]]
+
+    def told(self, broker: str, kind: type[Message]) -> list[Message]:
+        """What a broker has said of one type."""
+        return [message for who, _, message in self.said if who == broker and type(message) is kind]
+
+    def publish(
+        self, at: str, count: int, kind: str = "a", pause_s: float = 0.01
+    ) -> list[Published]:
+        """So many publications, one after the other."""
+        sent = []
+        for _ in range(count):
+            sent.append(self.cluster.publish(at, kind=kind))
+            self.cluster.run_for(pause_s)
+        return sent

@@ -1,0 +1,299 @@
+"""What a server says, and when: nothing before it is on disk, and a later request wins."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.named_bugs import planted
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    Commit,
+    DeliveryProtocol,
+    LogEnds,
+    MessageReceived,
+    Persisted,
+    Read,
+    RecordsRead,
+    Send,
+    SessionEstablished,
+    Started,
+)
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Follow,
+    Followed,
+    Following,
+    Get,
+    Messages,
+    Put,
+    Stored,
+    Wanted,
+)
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.topic_log import LOG
+from brokerd.protocols.registry import make_protocol
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
+from tests.helpers.proxy_stories import sides
+
+PROXY, SERVER, HOME = 0, 1, 2
+TOPIC = 3
+
+
+class Disk:
+    """A server's core, whose disk writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Commit | Append] = []
+        self.said: list[Any] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._records: list[bytes] = []
+        self._first = 1
+        self.start(1)
+
+    def start(self, incarnation: int) -> None:
+        """The broker begins, with what is on its disk."""
+        self.waiting.clear()
+        self.core: DeliveryProtocol = make_protocol(
+            "multi_proxy",
+            SERVER,
+            sides(proxies=1, servers=1, edges=2),
+            MultiProxyParameters(topics=8, topic_attribute="kind"),
+            decode_attribute_table,
+        )
+        ends = LogEnds(self._first, self._first + len(self._records))
+        self._do(Started(incarnation, incarnation > 1, self._rows, {LOG: ends}))
+        self._do(SessionEstablished(PROXY, 7, 1))
+
+    def _do(self, event: Any) -> None:
+        for effect in self.core.handle(event, 0):
+            if isinstance(effect, Send):
+                self.said.append(effect.message)
+            elif isinstance(effect, Commit | Append):
+                self.waiting.append(effect)
+            elif isinstance(effect, Read):
+                self._do(RecordsRead(LOG, effect.first, tuple(self._records)))
+            elif isinstance(effect, Chop):
+                self._records = self._records[effect.first - self._first :]
+                self._first = effect.first
+
+    def _write(self, effect: Commit | Append) -> None:
+        if isinstance(effect, Append):
+            self._records += [b"".join(map(bytes, record)) for record in effect.records]
+        else:
+            for change in effect.changes:
+                table = self._rows.setdefault(change.table, {})
+                if change.value is None:
+                    table.pop(change.key, None)
+                else:
+                    table[change.key] = change.value
+        if effect.token is not None:
+            self._do(Persisted(effect.token))
+
+    def ask(self, message: Any, *writes: type) -> list[Any]:
+        """What it says to a request, with such effects on disk."""
+        self.said.clear()
+        self._do(MessageReceived(PROXY, 7, message))
+        while ready := [each for each in self.waiting if isinstance(each, writes)]:
+            self.waiting.remove(ready[0])
+            self._write(ready[0])
+        return list(self.said)
+
+    def tell(self, message: Any) -> list[Any]:
+        """What it says to a request, with all on disk."""
+        return self.ask(message, Commit, Append)
+
+
+def put(first: int, last: int, previous: int = 0, home: int = HOME) -> Put:
+    blob = encode_attributes({"kind": "a"})
+    count = last - first + 1
+    source = SourceId(home, 0, 1)
+    run = PublicationRun(source, range(first, last + 1), (blob,), bytes(count), 0, ())
+    return Put(SERVER, home, TOPIC, previous, run)
+
+
+def follow(number: int, *topics: int, home: int = HOME) -> Follow:
+    return Follow(SERVER, home, 1, number, topics)
+
+
+def get(number: int, done: int, after: int, most: int = 100) -> Get:
+    return Get(SERVER, HOME, 1, number, (Wanted(TOPIC, done, after, most),))
+
+
+def stored(through: int) -> Stored:
+    return Stored(SERVER, HOME, TOPIC, SourceId(HOME, 0, 1), through)
+
+
+def what_is_put_is_stored_when_it_is_on_disk() -> bool:
+    disk = Disk()
+    return disk.ask(put(1, 3)) == [] and disk.tell(put(1, 3)) == [stored(3)]
+
+
+def what_was_stored_is_not_stored_again() -> bool:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 3))
+    again = disk.tell(put(2, 5))
+    messages, answered = disk.tell(get(1, 0, 0))
+    sequences = [list(each.sequences) for each in messages.run.origins]
+    return (again, sequences, answered) == (
+        [stored(5)],
+        [[1, 2, 3, 4, 5]],
+        Answered(SERVER, HOME, 1, 1),
+    )
+
+
+def what_comes_before_the_one_it_names_is_let_go() -> bool:
+    disk = Disk()
+    return (
+        disk.tell(put(6, 9, previous=5)) == []
+        and disk.tell(put(1, 5)) == [stored(5)]
+        and disk.tell(put(6, 9, previous=5)) == [stored(9)]
+    )
+
+
+def head(disk: Disk) -> int:
+    """The last position that the topic has given."""
+    (followed,) = disk.tell(follow(9, TOPIC))[-1].topics
+    return int(followed.head)
+
+
+def what_was_stored_is_known_when_it_has_gone() -> bool:
+    """Nobody follows the topic, so that the log is chopped."""
+    disk = Disk()
+    disk.tell(put(1, 3))
+    disk.start(2)
+    again = disk.tell(put(2, 3))
+    return again == [stored(3)] and head(disk) == 3
+
+
+def positions_go_on_after_a_restart() -> bool:
+    disk = Disk()
+    disk.tell(put(1, 3))
+    disk.start(2)
+    return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(TOPIC, 3, 3),)
+
+
+def a_follow_is_answered_when_it_is_on_disk() -> bool:
+    disk = Disk()
+    return not disk.ask(follow(1, TOPIC), Append)
+
+
+def a_head_is_told_when_it_is_on_disk() -> bool:
+    """A position that a crash could give to another publication is told to nobody."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.ask(put(1, 3))
+    early = disk.ask(follow(2, TOPIC), Commit)
+    told = disk.tell(follow(2, TOPIC))
+    return not early and told[-1].topics == (Followed(TOPIC, 0, 3),)
+
+
+def a_follower_goes_on_behind_what_was_put_before() -> bool:
+    disk = Disk()
+    disk.tell(put(1, 3))
+    return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(TOPIC, 3, 3),)
+
+
+def a_later_follow_wins() -> bool:
+    disk = Disk()
+    disk.tell(follow(2, TOPIC))
+    stale = disk.tell(follow(1))
+    disk.tell(put(1, 3))
+    return not stale and disk.core.status().queued == 3
+
+
+def all_who_follow_must_be_done_before_anything_goes() -> bool:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(follow(1, TOPIC, home=3))
+    disk.tell(put(1, 9))
+    disk.tell(get(1, 9, 9))
+    kept = disk.core.status().queued
+    disk.tell(follow(2, home=3))
+    return (kept, disk.core.status().queued) == (9, 0)
+
+
+def an_answer_begins_behind_what_the_home_has() -> bool:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 9))
+    messages, _ = disk.tell(get(1, 0, 4))
+    return list(messages.run.sequences) == [5, 6, 7, 8, 9]
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "stored-before-it-is-written": what_is_put_is_stored_when_it_is_on_disk,
+    "puts-twice": what_was_stored_is_not_stored_again,
+    "put-before-the-one-before": what_comes_before_the_one_it_names_is_let_go,
+    "chopped-with-its-sources": what_was_stored_is_known_when_it_has_gone,
+    "positions-begin-anew": positions_go_on_after_a_restart,
+    "followed-before-it-is-written": a_follow_is_answered_when_it_is_on_disk,
+    "head-before-it-is-written": a_head_is_told_when_it_is_on_disk,
+    "follows-one-too-late": a_follower_goes_on_behind_what_was_put_before,
+    "older-follow-kept": a_later_follow_wins,
+    "released-when-anybody-is-done": all_who_follow_must_be_done_before_anything_goes,
+    "never-released": all_who_follow_must_be_done_before_anything_goes,
+    "answers-what-is-not-new": an_answer_begins_behind_what_the_home_has,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        assert not RULES[bug]()
+
+
+def test_a_get_waits_until_there_is_something() -> None:
+    disk = Disk()
+    following = disk.tell(follow(1, TOPIC))
+    assert following == [Following(SERVER, HOME, 1, 1, (Followed(TOPIC, 0, 0),))]
+    assert disk.tell(get(1, 0, 0)) == []
+    kinds = [type(message) for message in disk.tell(put(1, 2))]
+    assert sorted(kind.__name__ for kind in kinds) == ["Answered", "Messages", "Stored"]
+
+
+def test_an_answer_has_no_more_than_there_is_room_for() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 9))
+    messages, _ = disk.tell(get(1, 0, 0, most=4))
+    assert isinstance(messages, Messages)
+    assert list(messages.run.sequences) == [1, 2, 3, 4]
+    assert disk.tell(get(2, 0, 4, most=0)) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        put(1, 3, home=9),
+        Put(SERVER, HOME, 99, 0, put(1, 3).run),
+        Put(SERVER, HOME, TOPIC, 0, put(1, 3, home=3).run),
+        Put(HOME, HOME, TOPIC, 0, put(1, 3).run),
+        follow(1, 99),
+        Get(SERVER, HOME, 1, 1, (Wanted(99, 0, 0, 1),)),
+        Stored(SERVER, SERVER, 99, SourceId(SERVER, 0, 1), 3),
+        Stored(SERVER, HOME, TOPIC, SourceId(HOME, 0, 1), 3),
+        Following(HOME, SERVER, 1, 1, ()),
+        Answered(HOME, SERVER, 1, 1),
+        Messages(SERVER, TOPIC, put(1, 3).run),
+    ],
+    ids=str,
+)
+def test_what_no_proxy_may_say_ends_its_session(message: Any) -> None:
+    disk = Disk()
+    with pytest.raises(RemoteProtocolError):
+        disk.tell(message)
+
+
+def test_who_says_that_it_is_done_with_what_never_was_loses_its_session() -> None:
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    with pytest.raises(RemoteProtocolError, match="done with 5"):
+        disk.tell(get(1, 5, 5))

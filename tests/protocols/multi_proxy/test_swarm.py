@@ -1,0 +1,46 @@
+"""multi_proxy in swarms: nothing is broken, every rule is met, and each named bug is seen."""
+
+import pytest
+
+from brokerd.named_bugs import NamedBug, mistaken_functions
+from brokerd.protocols.multi_proxy.mutants import BUGS, MUTANTS
+from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
+from tests.protocols.multi_proxy.test_stories import RULES as STORIES
+
+SEEDS = tuple(seed for seed in range(1, 40) if seed % 16 != 6)
+"""Without the long ones, each of which takes as long as ten others."""
+
+
+def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+    reports = [run_seed(seed, "multi_proxy") for seed in SEEDS]
+    failed = [(report.seed, report.violations) for report in reports if report.violations]
+    assert not failed
+    marks = reached(marks_of("multi_proxy"), reports)
+    assert all(row.is_enough for row in marks), in_words(marks)
+    assert sum(report.counters["at_risk"] for report in reports) > 500
+
+
+def test_an_adversary_without_a_clock_breaks_nothing() -> None:
+    options = AdversaryOptions(protocol="multi_proxy")
+    reports = [run_adversary(seed, options) for seed in range(1, 9)]
+    assert not [(report.seed, report.violations) for report in reports if report.violations]
+
+
+def test_a_swarm_sees_the_canary() -> None:
+    options = SwarmOptions(mutants=frozenset(("puts-twice",)), check_purity=False)
+    assert any(run_seed(seed, "multi_proxy", options).violations for seed in range(1, 6))
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_row_of_a_bug_fits_the_source(bug: NamedBug) -> None:
+    assert mistaken_functions((bug,))
+
+
+def test_each_bug_has_a_story() -> None:
+    """The rest of what a story shows is in the tests of servers and homes."""
+    told = {*STORIES, *AT_A_SERVER, "over-a-hole"}
+    assert told == {*MUTANTS}
