@@ -10,15 +10,17 @@
     instances = 5
 
 With `subscribers = [100, 400]` every protocol is run with each number of subscribers at every
-[[subscribers]] entry of the workload.
+[[subscribers]] entry of the workload. `workload` may name several, each of which is a point, and
+with `also_without_churn = true` each point is run once more with nobody disconnected.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from bench.run.experiment_folder import ExperimentFile
 from bench.spec.spec import (
@@ -34,10 +36,17 @@ SCHEMA: Final = "pubsubctl/deployed-experiment/1"
 EXPERIMENTS: Final = BENCH_FOLDER / "experiments"
 
 
+def _listed(value: object) -> object:
+    """A single name as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
 class DeployedExperiment(ExperimentFile):
     """One such file.
 
     Attributes:
+        workload: one or several.
+        also_without_churn: whether each point is run with churn, and without.
         further_figures: that are drawn from the same runs.
         faults: name of a fault schedule; "" for none.
         measure: how long to measure; "" for as long as the workload says.
@@ -46,7 +55,8 @@ class DeployedExperiment(ExperimentFile):
     """
 
     further_figures: list[str] = Field(default_factory=list)
-    workload: Annotated[str, Field(min_length=1)]
+    workload: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+    also_without_churn: Annotated[bool, Field(strict=True)] = False
     faults: str = ""
     measure: str = ""
     protocols: Annotated[list[str], Field(min_length=1)]
@@ -103,14 +113,21 @@ def points_of(experiment: DeployedExperiment, overrides: Overrides) -> Iterator[
         SpecError: the workload or what was typed cannot be used.
     """
     counts: list[int | None] = [*experiment.subscribers] or [None]
-    for count in counts:
-        for protocol in experiment.protocols:
-            name = protocol if count is None else f"{protocol}-{count}"
-            typed: dict[str, Any] = {"seed": experiment.seed}
-            if experiment.measure:
-                typed["measure"] = experiment.measure
-            if count is not None:
-                typed["subscribers"] = count
-            typed.update(overrides.as_mapping(), protocol=protocol)
-            labels = {"experiment": experiment.name, "point": name}
-            yield Point(name, load_experiment(experiment.workload, Overrides(**typed), labels))
+    with_churn = (True, False) if experiment.also_without_churn else (True,)
+    for count, workload, protocol, churn in product(
+        counts, experiment.workload, experiment.protocols, with_churn
+    ):
+        parts = [workload] if len(experiment.workload) > 1 else []
+        parts += [protocol] if count is None else [protocol, str(count)]
+        parts += [] if churn else ["without-churn"]
+        name = "-".join(parts)
+        typed: dict[str, Any] = {"seed": experiment.seed}
+        if experiment.measure:
+            typed["measure"] = experiment.measure
+        if count is not None:
+            typed["subscribers"] = count
+        if not churn:
+            typed["churn"] = False
+        typed.update(overrides.as_mapping(), protocol=protocol)
+        labels = {"experiment": experiment.name, "point": name}
+        yield Point(name, load_experiment(workload, Overrides(**typed), labels))

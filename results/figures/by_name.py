@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from results.figures import of_runs, series
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
-from results.papers.ds03 import recovery_figures, storage_figures
+from results.papers.ds03 import (
+    churn_figures,
+    peak_figures,
+    recovery_figures,
+    storage_figures,
+)
 from results.papers.gd02 import fault_figures, overhead_figures
 from results.tables.derived import derived_of
 from results.tables.json_files import ResultsError
@@ -27,6 +32,8 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **fault_figures.FIGURES,
     **storage_figures.FIGURES,
     **recovery_figures.FIGURES,
+    **churn_figures.FIGURES,
+    **peak_figures.FIGURES,
 }
 
 

@@ -9,21 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from results.checker.checks import Verdict, check_runs
+from results.papers.ds03.churn import returns_of
 from results.reference.files import Refused
 from results.reference.reading import judge_folder, read_history
 from results.rules.facts import RunFacts
 from results.rules.risks import Exposure, risk_windows
 from results.tables.json_files import IntegrityError
-from results.tables.load import LoadedRun
+from results.tables.load import LoadedRun, load_run
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
 from tests.helpers.forged_runs import DURATION, NEAR, RunFolder
 from tests.helpers.online import Online
-from tests.helpers.runs import ORIGIN_NS, SECOND, Scenario, write_demo_run, write_lines
+from tests.helpers.runs import MILLISECOND, ORIGIN_NS, SECOND, Scenario, write_demo_run, write_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +41,18 @@ def write_run(folder: Path, run_id: str, change: Callable[[Path], None] = lambda
     )
     shutil.rmtree(run / "faults")
     (run / "SHA256SUMS").unlink()
+    with RunFolder(run).records(NEAR, "deliveries") as rows:
+        late = _sent_while_away(run, rows)
+        rows.all["received_ns"][late] = ORIGIN_NS + AWAY[1] + 30 * MILLISECOND
+        rows.all["received_ns"] = np.maximum.accumulate(rows.all["received_ns"])
+    session = {"client": "s1-sub-1", "broker": "s1", "event": "up", "reason": ""}
+    write_lines(
+        run / "raw" / NEAR / "sessions.jsonl",
+        [
+            {**session, "session": 1, "t_ns": ORIGIN_NS - SECOND},
+            {**session, "session": 2, "t_ns": ORIGIN_NS + AWAY[1] + MILLISECOND},
+        ],
+    )
     line = {"subscriber": "s1-sub-1"}
     line |= {"t_left_ns": ORIGIN_NS + AWAY[0], "t_back_ns": ORIGIN_NS + AWAY[1]}
     write_lines(run / "raw" / NEAR / "absences.jsonl", [line])
@@ -47,22 +61,26 @@ def write_run(folder: Path, run_id: str, change: Callable[[Path], None] = lambda
     return run
 
 
-def missed(run: Path) -> None:
-    """Its broker kept nothing for it."""
-    history = read_history(run)
+def _sent_while_away(run: Path, rows: Any) -> Any:
+    """A mask of what is for who was away."""
     sent = {
         (number, row.sequence)
-        for number, log in enumerate(history.publishers)
+        for number, log in enumerate(read_history(run).publishers)
         for row in log.published
         if AWAY[0] <= row.sent_ns < AWAY[1]
     }
+    mask = rows.of(subscription=0)
+    for place in rows.places(subscription=0):
+        row = rows.all[place]
+        mask[place] = (int(row["publisher"]), int(row["sequence"])) in sent
+    assert mask.sum() == len(sent)
+    return mask
+
+
+def missed(run: Path) -> None:
+    """Its broker kept nothing for it."""
     with RunFolder(run).records(NEAR, "deliveries") as rows:
-        mask = rows.of(subscription=0)
-        for place in rows.places(subscription=0):
-            row = rows.all[place]
-            mask[place] = (int(row["publisher"]), int(row["sequence"])) in sent
-        assert mask.sum() == len(sent)
-        rows.drop(mask)
+        rows.drop(_sent_while_away(run, rows))
 
 
 def nobody_was_away(run: Path) -> None:
@@ -98,6 +116,17 @@ def test_who_was_away_gets_what_was_at_risk_for_it(judged: dict[str, Verdict]) -
     assert verdict.lines()[1].startswith(
         "  churn: 1 subscribers away 1 times, 0.50 s on the mean: 20 deliveries at risk, 20 reco"
     )
+    assert verdict.lines()[1].endswith("the last 0.03 s after the return")
+
+
+@pytest.mark.spark
+def test_a_return_is_over_when_all_that_was_missed_has_come(
+    spark: "SparkSession", judged: dict[str, Verdict]
+) -> None:
+    (found,) = returns_of(spark, load_run(spark, judged["honest"].folder))
+    assert (found.subscriber, found.missed) == ("s1-sub-1", 20)
+    assert found.at_s == pytest.approx((AWAY[1] + MILLISECOND) / SECOND)
+    assert (found.away_s, found.took_s) == (pytest.approx(0.501), pytest.approx(0.029, abs=1e-3))
 
 
 @pytest.mark.spark

@@ -96,8 +96,8 @@ def recovery_of(spark: "SparkSession", loaded: LoadedRun) -> Recovery:
         loaded.run.run_id,
         faults["kill"]["t_applied_ns"] / SECOND_NS,
         up_ns / SECOND_NS,
-        _lines(of_broker, DELIVERED),
-        _lines(of_broker, RELEASED),
+        stream_lines(of_broker, DELIVERED),
+        stream_lines(of_broker, RELEASED),
         received,
         {
             name: [
@@ -111,7 +111,7 @@ def recovery_of(spark: "SparkSession", loaded: LoadedRun) -> Recovery:
     )
 
 
-def _lines(rows: Sequence[tuple[float, Mapping[str, int]]], prefix: str) -> dict[str, Line]:
+def stream_lines(rows: Sequence[tuple[float, Mapping[str, int]]], prefix: str) -> dict[str, Line]:
     """Of each stream that has anything, seconds since its first row; there are none while down."""
     names = sorted({name for _, counters in rows for name in counters if name.startswith(prefix)})
     found: dict[str, Line] = {}

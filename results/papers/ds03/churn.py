@@ -1,0 +1,115 @@
+"""What a run comes to whose subscribers are away now and then: how long each takes to catch up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from results.papers.ds03.recovery import DELIVERED, RELEASED, SECOND_NS, Line, stream_lines
+from results.repetitions.timelines import first_deliveries
+from results.rules.churn import absences_of
+from results.tables.frames import small_frame
+from results.tables.json_files import ResultsError
+from results.tables.load import LoadedRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Return:
+    """A subscriber that was away has come back; times are seconds after measuring began.
+
+    Attributes:
+        away_s: for how long it had no session.
+        at_s: when its broker accepted it again.
+        missed: deliveries that it then got of what was published before that.
+        took_s: until it had the last of these.
+    """
+
+    subscriber: str
+    away_s: float
+    at_s: float
+    missed: int
+    took_s: float
+
+
+def returns_of(spark: "SparkSession", loaded: LoadedRun) -> list[Return]:
+    """Each return of each subscriber, in the order of time.
+
+    Raises:
+        ResultsError: nobody was away, or somebody never came back.
+    """
+    from pyspark.sql import functions as F
+
+    absences = [*absences_of(loaded.run, loaded.logs)]
+    if not absences:
+        raise ResultsError(f"{loaded.run.folder}: nobody was away")
+    sessions = loaded.table(spark, "sessions").select("client", "t_connect_ns").collect()
+    sub_ids = {s.subscriber: s.sub_id for s in loaded.logs.subscriptions}
+    rows = []
+    for absence in absences:
+        later = [
+            row.t_connect_ns
+            for row in sessions
+            if row.client == absence.target and row.t_connect_ns >= (absence.healed_ns or 0)
+        ]
+        if not later:
+            raise ResultsError(f"{loaded.run.folder}: {absence.target} never came back")
+        rows.append((sub_ids[absence.target], absence.target, absence.applied_ns, min(later)))
+    table = small_frame(spark, rows, "sub_id STRING, name STRING, left_ns BIGINT, back_ns BIGINT")
+    received_ns = F.col("t_ns") + 1000 * F.col("latency_us")
+    caught_up = (
+        first_deliveries(spark, loaded)
+        .join(F.broadcast(table), "sub_id")
+        .where((F.col("t_ns") < F.col("back_ns")) & (received_ns >= F.col("back_ns")))
+        .groupBy("name", "back_ns")
+        .agg(F.count("*").alias("missed"), F.max(received_ns).alias("last_ns"))
+        .collect()
+    )
+    found = {(row["name"], row.back_ns): row for row in caught_up}
+    returns = []
+    for _, name, left_ns, back_ns in rows:
+        row = found.get((name, back_ns))
+        missed, last_ns = (row.missed, row.last_ns) if row is not None else (0, back_ns)
+        returns.append(
+            Return(
+                name, (back_ns - left_ns) / SECOND_NS, back_ns / SECOND_NS, missed,
+                (last_ns - back_ns) / SECOND_NS,
+            )
+        )  # fmt: skip
+    return sorted(returns, key=lambda each: (each.at_s, each.subscriber))
+
+
+@dataclass(frozen=True)
+class Advance:
+    """By stream, how far its broker has delivered and released it, looked at once a second."""
+
+    delivered: Mapping[str, Line]
+    released: Mapping[str, Line]
+
+
+def advance_of(spark: "SparkSession", loaded: LoadedRun) -> Advance:
+    """Of the broker that all subscribers of a run are at.
+
+    Raises:
+        ResultsError: they are at several.
+    """
+    homes = sorted({s.broker for s in loaded.logs.subscriptions})
+    if len(homes) != 1:
+        raise ResultsError(f"{loaded.run.folder}: subscribers at {', '.join(homes)}; at one")
+    end_ns = loaded.run.phase("measure").to_ns
+    rows = [
+        (row.t_ns / SECOND_NS, row.counters)
+        for row in loaded.table(spark, "broker_stats").orderBy("t_ns").collect()
+        if row.broker == homes[0] and 0 <= row.t_ns <= end_ns
+    ]
+    return Advance(stream_lines(rows, DELIVERED), stream_lines(rows, RELEASED))
+
+
+def rates(line: Line) -> list[tuple[float, float]]:
+    """How much of a stream, in ms a second, was gone through between any two looks at it."""
+    return [
+        (at, 1000 * (come - before) / (at - earlier))
+        for (earlier, before), (at, come) in pairwise(line)
+    ]

@@ -1,0 +1,97 @@
+"""Figures 4 to 6 of [DS03]: from numbers to picture, values, words, and what claims go by."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from pubsubctl.running.claims import load_claims
+from results.papers.ds03.churn import Advance, Return, rates
+from results.papers.ds03.churn_figures import draw_fig5, draw_fig6
+from results.papers.ds03.peak_figures import Load, draw_fig4
+from tests.pubsubctl.test_claims import OURS
+
+CHURN = {"disconnected": "5s", "every": "2min", "pattern": "independent"}
+RETURNS = [
+    Return("s1-sub-1", 5.0, 20.0, 125, 0.2),
+    Return("s1-sub-2", 5.0, 40.0, 125, 0.1),
+    Return("s1-sub-3", 5.0, 60.0, 125, 0.6),
+]
+QUIET = Load("r", 1, 40, False, 4000.0, 3990.0, 20.0, 30.0, 90.0)
+
+
+def series(protocols=("durable",), **workload):
+    def point(protocol, churn):
+        run = SimpleNamespace(
+            run_id="r",
+            manifest={"cpu": "x", "cores": 2},
+            words=SimpleNamespace(title=protocol),
+            subscribers=lambda: dict.fromkeys(range(40)),
+            workload={
+                "publishers": [{"count": 4, "rate": "25/s", "size": "250B"}],
+                **({"churn": CHURN} if churn else {}),
+            },
+        )
+        return SimpleNamespace(modal=SimpleNamespace(run=run), protocol=protocol, runs=(run,))
+
+    points = tuple(point(protocol, churn) for protocol in protocols for churn in (True, False))
+    return SimpleNamespace(points=points, run_ids=("r",))
+
+
+def is_judged_by_claims(figure, drawing):
+    claims = [each for each in load_claims(OURS / "ds03.toml") if each.figure == figure]
+    assert claims
+    for claim in claims:
+        assert claim.metric in drawing.metrics, claim.name
+        assert claim.scale.items() <= drawing.scale.items()
+
+
+def test_how_long_returns_take_is_drawn_and_judged() -> None:
+    drawing = draw_fig5(series(), {"durable": RETURNS})
+    is_judged_by_claims("ds03.fig5", drawing)
+    assert drawing.metrics["catchup_s.median.durable"].value == 0.2
+    assert drawing.metrics["catchup_s.largest.durable"].value == 0.6
+    assert len(drawing.rows) == 3
+    assert "do not promise the same" not in drawing.caption
+
+
+def test_two_protocols_beside_each_other_are_said_to_promise_different_things() -> None:
+    found = {"durable": RETURNS, "delta_tree": [replace(each, took_s=1.0) for each in RETURNS]}
+    drawing = draw_fig5(series(("durable", "delta_tree")), found)
+    assert "do not promise the same" in drawing.caption
+    assert drawing.metrics["catchup_s.median.delta_tree"].value == 1
+
+
+def test_how_fast_streams_go_on_is_drawn_and_judged() -> None:
+    """Delivered is steady but for one second; released stands still and then jumps."""
+    delivered = [(float(at), float(at)) for at in range(30)]
+    delivered[15] = (15.0, 14.8)
+    released = [(float(at), float(at - at % 6)) for at in range(30)]
+    assert rates(delivered)[:2] == [(1.0, 1000.0), (2.0, 1000.0)]
+    drawing = draw_fig6(series(), Advance({"0.0": delivered}, {"0.0": released}), RETURNS)
+    is_judged_by_claims("ds03.fig6", drawing)
+    assert drawing.metrics["delivered_ms_per_s.mean"].value == pytest.approx(1000)
+    assert drawing.metrics["delivered_ms_per_s.least"].value == pytest.approx(800)
+    assert drawing.metrics["released_deviation_per_delivered"].value > 20
+
+
+def test_the_peak_is_of_the_largest_load_that_was_borne() -> None:
+    four = replace(QUIET, brokers=4, subscribers=160, wanted_per_s=16000, delivered_per_s=15900)
+    loads = [
+        QUIET,
+        replace(QUIET, subscribers=20, wanted_per_s=2000, delivered_per_s=2000),
+        four,
+        replace(QUIET, churn=True, delivered_per_s=3980),
+        replace(four, churn=True, delivered_per_s=9000),  # too much
+        replace(four, churn=True, subscribers=80, wanted_per_s=8000, delivered_per_s=7990),
+    ]
+    drawing = draw_fig4(series(), loads)
+    is_judged_by_claims("ds03.fig4", drawing)
+    assert drawing.metrics["growth.without_churn"].value == pytest.approx(15900 / 3990)
+    assert drawing.metrics["peak_per_s.with_churn.4"].value == 7990
+    assert drawing.metrics["with_churn_per_without"].value == pytest.approx(7990 / 15900)
+    assert "Where the larger load was too much" in drawing.caption
+    assert (
+        "No load was too much"
+        in draw_fig4(series(), [*loads[:4], four, replace(four, churn=True)]).caption
+    )
