@@ -2,7 +2,8 @@
 
 Our own faults are assertions. What a peer did wrong is a RemoteProtocolError: its session is
 closed and the broker lives. What the person who configured the broker did wrong is a
-ConfigError. A StorageCorrupt broker refuses to start, and DiskFailed ends one.
+ConfigError. A StorageCorrupt broker refuses to start, and DiskFailed ends one; so does
+MustNotGoOn, where it was decommissioned.
 """
 
 
@@ -37,6 +38,10 @@ class DiskFailed(BrokerError, OSError):
 
     What was not on disk was acknowledged to nobody.
     """
+
+
+class MustNotGoOn(BrokerError):
+    """A broker that whoever runs the brokers has given up; says why, and what to do about it."""
 
 
 class ResumeTokenRefused(BrokerError):

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 import trio
 
 from brokerd.agent.processes import ProcessIdentity, boot_id
-from brokerd.errors import BrokerError, ConfigError, ControlError, StorageCorrupt
+from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StorageCorrupt
 from brokerd.wire.control import (
     PREFIX,
     Answer,
@@ -233,7 +233,7 @@ def _become(
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)  # noqa: T201
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except (ConfigError, StorageCorrupt) as error:
+    except (ConfigError, StorageCorrupt, MustNotGoOn) as error:
         print(f"{options['name']}: {error}", file=sys.stderr)  # noqa: T201
         status = EXIT_CONFIG
     except BrokerError as error:

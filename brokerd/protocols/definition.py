@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
+from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import DecodeAttributes
@@ -191,6 +192,8 @@ class ProtocolDefinition:
         title: what people call it, with an article where it has one; "": its name.
         recovery: how it gets over failures, for readers of a report; whole sentences.
         wiring: what a topology says of it in a figure's caption, such as "δ = 1"; "": nothing.
+        check_decommission: raises ConfigError, naming where, if the others cannot go on for good
+            without a broker; None: they never can. With it, cores are DecommissioningProtocols.
         checks: the module with what simulations know of it beyond this; "" for none.
     """
 
@@ -216,6 +219,7 @@ class ProtocolDefinition:
     title: str = ""
     recovery: str = ""
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
+    check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
     checks: str = ""
 
     def promised(self, parameters: Any) -> Promises:
@@ -228,6 +232,19 @@ class ProtocolDefinition:
             gaps = promises.gaps if age_ns else ()
             promises = replace(promises, gaps=gaps, gap_age_ns=age_ns)
         return promises
+
+    def check_decommissioned(self, topology: Topology, broker: BrokerNumber, where: str) -> None:
+        """Make sure that the others can go on for good without a broker.
+
+        Raises:
+            ConfigError: they cannot; says why, in `where`.
+        """
+        if self.check_decommission is None:
+            raise ConfigError(
+                f"{where}: with {self.name} no broker is given up for good: whatever is down is "
+                "waited for, or holds nobody up"
+            )
+        self.check_decommission(topology, broker, where)
 
     def all_logs(self, topology: Topology, parameters: Any) -> tuple[str, ...]:
         """The names of all of a broker's logs."""

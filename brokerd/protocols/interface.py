@@ -133,6 +133,17 @@ class TopologyShrunk:
 
 
 @record
+class BrokerDecommissioned:
+    """Whoever runs the brokers says that one is gone for good, with what was only there.
+
+    Said to every other broker that is up, once or more often. A core whose definition knows no
+    `check_decommission` is never told so.
+    """
+
+    broker: BrokerNumber
+
+
+@record
 class DeadlineReached:
     """The instant of next_deadline() has come."""
 
@@ -147,6 +158,7 @@ Event = (
     | RecordsRead
     | TopologyGrown
     | TopologyShrunk
+    | BrokerDecommissioned
     | DeadlineReached
 )
 
@@ -279,6 +291,13 @@ class Record:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@record
+class Shutdown:
+    """End this broker, which must not go on; the last effect of all, and `reason` is for people."""
+
+    reason: str
+
+
 def retransmission_requested(
     peer: BrokerNumber, source: BrokerNumber, stream: int, ranges: int, asked_ns: int
 ) -> Record:
@@ -296,7 +315,7 @@ def retransmission_requested(
 
 LogEffect = Append | Read | Chop | Truncate
 
-Effect = Send | Deliver | OpenSession | CloseSession | Commit | LogEffect | Record
+Effect = Send | Deliver | OpenSession | CloseSession | Commit | LogEffect | Record | Shutdown
 
 
 FIRST_INNER_SESSION = 1 << 40
@@ -396,6 +415,29 @@ class DeliveryProtocol(Protocol):
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """How it is doing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What one broker says of doing without another one for good.
+
+    Attributes:
+        is_known: it does, and that is on its disk.
+        refusals: why it cannot, in words; none: it can.
+        losses: what is lost by it that this one knows of, in words.
+    """
+
+    is_known: bool
+    refusals: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+
+
+class DecommissioningProtocol(DeliveryProtocol, Protocol):
+    """A DeliveryProtocol that goes on without a broker that never comes back."""
+
+    def farewell(self, broker: BrokerNumber) -> Farewell:
+        """What this broker has to say before another one is decommissioned, and afterwards."""
         ...
 
 

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from brokerd.config import MILLISECOND_NS, BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.interface import DeliveryProtocol, Farewell
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
@@ -24,6 +25,7 @@ from brokerd.sessions.session import SelfDescription
 
 SAMPLE_S: Final = 1.0
 PROBE_RETRY_S: Final = 0.25
+DISK_POLL_S: Final = 0.02
 HEALED_KEPT: Final = 1_000
 MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
 
@@ -33,6 +35,8 @@ class Commands:
 
     Attributes:
         tell: publishes an event to whoever listens on the control socket.
+        farewell: what there is to be said before a broker, by name, is given up for good.
+        decommission: gives one up; whether that is on disk, `farewell` says.
         reload_topology: reads the topology file again; answers with what is in it.
         reload_certificate: reads its certificate again; answers with its SHA-256.
     """
@@ -47,6 +51,8 @@ class Commands:
         own: SelfDescription,
     ) -> None:
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
+        self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
+        self.decommission: Callable[[str], None] = lambda _name: None
         self.reload_topology: Callable[[], dict[str, Any]] = dict
         self.reload_certificate: Callable[[], str] = str
         self._config = config
@@ -73,6 +79,8 @@ class Commands:
             "fault_heal": self._fault_heal,
             "fault_renew": self._fault_renew,
             "fault_counters": self._fault_counters,
+            "farewell": self._farewell,
+            "decommission": self._decommission,
             "reload_topology": self._reload_topology,
             "reload_certificate": self._reload_certificate,
         }
@@ -133,6 +141,19 @@ class Commands:
             del self._unprobed[number]
         self._more_to_probe.set()
         return answer
+
+    async def _farewell(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        (broker,) = _take(arguments, broker=str)
+        return asdict(self.farewell(broker))
+
+    async def _decommission(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Give a broker up for good; answered when that is on disk here."""
+        (broker,) = _take(arguments, broker=str)
+        self.decommission(broker)
+        while not self.farewell(broker).is_known:
+            await trio.sleep(DISK_POLL_S)
+        self._log.record("decommissioned", {"broker": broker})
+        return {"broker": broker}
 
     async def _reload_certificate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)

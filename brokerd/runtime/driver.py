@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from brokerd.config import SECOND_NS
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import MustNotGoOn, RemoteProtocolError
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import (
     Append,
@@ -32,6 +32,7 @@ from brokerd.protocols.interface import (
     Record,
     Send,
     SessionLost,
+    Shutdown,
     Truncate,
 )
 from brokerd.runtime.connection import Connection, clock_ns
@@ -70,6 +71,7 @@ class Driver:
             Chop: self._perform_log,
             Truncate: self._perform_log,
             Record: self._perform_record,
+            Shutdown: self._perform_shutdown,
         }
 
     def connect_to(self, links: Links, disk: Disk, log: LogWriter | None = None) -> None:
@@ -80,7 +82,11 @@ class Driver:
         self._log = log
 
     def post(self, events: Sequence[Event]) -> None:
-        """Let the core handle these events and all that follow from them at once."""
+        """Let the core handle these events and all that follow from them at once.
+
+        Raises:
+            MustNotGoOn: this broker is to end, now.
+        """
         self._events.extend(events)
         if self._running:
             return
@@ -160,6 +166,10 @@ class Driver:
     def _perform_log(self, effect: LogEffect) -> None:
         assert self._log is not None, f"{effect} of a broker without logs"
         self._log.take(effect)
+
+    def _perform_shutdown(self, effect: Shutdown) -> None:
+        self._record("shut_down", {"reason": effect.reason})
+        raise MustNotGoOn(effect.reason)
 
     def _perform_record(self, effect: Record) -> None:
         self._record(effect.event, dict(effect.details))

@@ -19,9 +19,17 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, ConfigError, ControlError
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.interface import DeliveryProtocol, Started, TopologyShrunk
+from brokerd.protocols.interface import (
+    BrokerDecommissioned,
+    DecommissioningProtocol,
+    DeliveryProtocol,
+    Farewell,
+    Started,
+    TopologyShrunk,
+)
 from brokerd.protocols.registry import definition_of, read_topology
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
@@ -179,6 +187,8 @@ class BrokerProcess:
         commands = Commands(config, core, links, disk, log, own)
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
+        commands.farewell = partial(self._farewell, core)
+        commands.decommission = partial(self._decommission, driver)
         if volume is not None and volume.torn_bytes:
             log.record("log_end_cut_off", {"bytes": volume.torn_bytes})
         log.record(
@@ -222,6 +232,31 @@ class BrokerProcess:
         if self._credentials is None:
             raise ControlError("user", f"{self._config.broker} talks plaintext: no certificate")
         return self._credentials.reload()
+
+    def _farewell(self, core: DeliveryProtocol, name: str) -> Farewell:
+        number = self._leaving(name)
+        found: Any = core  # see ProtocolDefinition.check_decommission
+        protocol: DecommissioningProtocol = found
+        return protocol.farewell(number)
+
+    def _decommission(self, driver: Driver, name: str) -> None:
+        driver.post([BrokerDecommissioned(self._leaving(name))])
+
+    def _leaving(self, name: str) -> BrokerNumber:
+        """The number of a broker without which the others can go on for good.
+
+        Raises:
+            ControlError: of kind user: they cannot, or there is none.
+        """
+        topology, own = self._around.topology, self._config.broker
+        try:
+            number = topology.number_of(name[:100])
+            self._definition.check_decommissioned(topology, number, topology.name)
+        except ConfigError as error:
+            raise ControlError("user", str(error)) from None
+        if name == own:
+            raise ControlError("user", f"{own} is up: the others are to be told, not itself")
+        return number
 
     def _reload_topology(self, driver: Driver, links: Links) -> dict[str, Any]:
         if not self._definition.promises.members_may_change:

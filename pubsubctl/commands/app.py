@@ -34,6 +34,7 @@ from pubsubctl.commands import (
     compare,
     completion,
     config,
+    decommission,
     demo,
     deploy,
     doctor,
@@ -97,6 +98,7 @@ app.add_typer(topology.app, name="topology")
 app.add_typer(lab.app, name="lab")
 app.add_typer(bundle.app, name="bundle")
 app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
+app.command("decommission", epilog=_ANYWHERE)(decommission.decommission)
 app.command("certificate", epilog=_ANYWHERE)(certificate.certificate)
 app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)

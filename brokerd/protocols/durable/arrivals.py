@@ -157,6 +157,18 @@ class Arrivals:
         """Ask again for what was not answered, and have held what still has to be."""
         self._go_on(whose, self._arrivals[whose])
 
+    def drop(self, broker: BrokerNumber) -> None:
+        """A broker is gone for good: it has nothing, and holds nothing."""
+        del self._streams[broker]
+        for whose, arrival in list(self._arrivals.items()):
+            arrival.holders.pop(broker, None)
+            arrival.untold.pop(broker, None)
+            self._go_on(whose, arrival)
+
+    def unheld(self, without: BrokerNumber) -> int:
+        """Of how many that have come something may be lost, whatever one of the brokers holds."""
+        return sum(not self._is_held(arrival, without) for arrival in self._arrivals.values())
+
     # ------------------------------------------------------------ what others say
 
     def on_held(self, message: Held) -> None:
@@ -287,9 +299,10 @@ class Arrivals:
         """Whether what is held is to be held for longer."""
         return asked.until_ns - self._machine.now_ns < self._parameters.hold_lease_ns * 4 // 5
 
-    def _is_held(self, arrival: Arrival) -> bool:
-        """Whether all that the subscription lacks is held, for now."""
+    def _is_held(self, arrival: Arrival, without: BrokerNumber | None = None) -> bool:
+        """Whether all that the subscription lacks is held, for now; but for one broker's."""
         return all(
             asked.until_ns > self._machine.now_ns or self._is_over(arrival, asked)
-            for asked in arrival.holders.values()
+            for broker, asked in arrival.holders.items()
+            if broker != without
         )

@@ -4,16 +4,18 @@ Paper: [DS03]; [GD02] is the core.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.arrivals import ARRIVALS
 from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.consuming import ConsumingClients
+from brokerd.protocols.durable.decommissioning import Decommissioning
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import LEASE, Holds
@@ -25,13 +27,21 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
 from brokerd.protocols.durable.silence import SILENCE
-from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.core import RETRY, Gryphon
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
 from brokerd.protocols.gryphon.pubends import LOG
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.interface import RecordsRead, SessionEstablished, Started
+from brokerd.protocols.interface import (
+    BrokerDecommissioned,
+    CoreStatus,
+    Farewell,
+    MessageReceived,
+    RecordsRead,
+    SessionEstablished,
+    Started,
+)
 
 
 class Durable(Gryphon):
@@ -75,6 +85,7 @@ class Durable(Gryphon):
             clients.on_found,
             clients.on_beyond,
             lambda stream: self._retention.lost_origins(stream),
+            lambda broker: broker in self._decommissioning,
         )
         self._retention = Retention(
             self,
@@ -94,10 +105,19 @@ class Durable(Gryphon):
             self._own_released,
             self._retention.released,
         )
+        self._decommissioning = Decommissioning(
+            broker, routes, self._disk, self._sessions.__contains__, self._go_on_without
+        )
         for identity in routes.pubend_streams():
             self._relay.stream(identity)
-        for each in (self._fetching, self._release, self._forwarding):
+        for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
             self._from_brokers |= each.handlers()
+        self.dispatch_events(
+            {
+                **self._event_handlers,
+                BrokerDecommissioned: self._decommissioning.on_event,
+            }
+        )
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
@@ -166,6 +186,67 @@ class Durable(Gryphon):
             found.append(f"{len(self._holds)} holds")
         return found
 
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol: nobody waits for who is gone."""
+        found = super().status()
+        wanted = tuple(each for each in found.wanted if each not in self._decommissioning)
+        return replace(found, wanted=wanted)
+
+    # ------------------------------------------------------------ who is gone for good
+
+    def farewell(self, broker: BrokerNumber) -> Farewell:
+        """See DecommissioningProtocol."""
+        if broker in self._decommissioning:
+            return Farewell(is_known=True)
+        arrivals = self._durable.arrivals.unheld(broker)
+        unfinished = sum(
+            bool(self._stream(hosted.identity).knowledge.events.events)
+            or bool(hosted.stream.subend.gaps)
+            or bool(len(hosted.log))
+            for hosted in self.hosted()
+            if hosted.identity.broker == broker
+        )
+        reasons = (
+            (broker in self._sessions, "it is up, there is a session with it"),
+            (self.is_reading, "this one is starting, and reads its log"),
+            (
+                arrivals,
+                f"{arrivals} subscriptions that have come from another broker are not safe yet",
+            ),
+            (
+                unfinished,
+                f"what was published there is not acknowledged here, in {unfinished} streams",
+            ),
+        )
+        kept = sum(each.knowledge.events.events for each in self.pubend_streams())
+        losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
+        return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
+
+    def _go_on_without(self, broker: BrokerNumber) -> None:
+        """Nothing is sent to a broker any more, taken from it, or kept for it."""
+        cell = self._routes.cell_of(broker)
+        self._release.drop(cell)
+        for stream in self._relay:
+            stream.drop(cell)
+            stream.forget(broker)
+        self._deadlines.cancel((RETRY, broker))
+        self._holds.drop(broker)
+        self._durable.arrivals.drop(broker)
+        self._fetching.drop(broker)
+        self._relay.settle_all()
+        for stream in self._relay:
+            self._release.settle(stream)
+
+    def _retry_later(self, peer: Peer) -> None:
+        if peer not in self._decommissioning:
+            super()._retry_later(peer)
+
+    def _on_message(self, event: MessageReceived) -> None:
+        if event.peer in self._decommissioning:
+            self._counters["messages_ignored"] += 1
+        else:
+            super()._on_message(event)
+
     # ------------------------------------------------------------ start
 
     def _on_started(self, event: Started) -> None:
@@ -189,6 +270,7 @@ class Durable(Gryphon):
         for stream in self.pubend_streams():
             self._release.restore(stream, stream.held or 0)
         super()._begin(event)
+        self._decommissioning.recover(event.recovered)
 
     # ------------------------------------------------------------ what neighbours say
 
@@ -197,6 +279,9 @@ class Durable(Gryphon):
         is_new = isinstance(peer, int) and self._incarnations.get(peer) != event.incarnation
         super()._on_session_established(event)
         if isinstance(peer, int):
+            self._decommissioning.met(peer)
+            if peer in self._decommissioning:
+                return
             self._release.met(peer)
             self._fetching.met(peer, is_new=is_new)
             self._expect_of(peer)

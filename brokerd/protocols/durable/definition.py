@@ -1,6 +1,7 @@
 """durable, as everybody else sees it."""
 
 from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import (
@@ -45,6 +46,16 @@ def _stream_logs(topology: Topology, parameters: DurableParameters) -> tuple[str
     return tuple(log_of(each) for each in streams)
 
 
+def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) -> None:
+    near = topology.overlay(KIND).surroundings(broker)
+    if len(near) != 1:
+        names = ", ".join(topology.brokers[each] for each in near) or "nobody"
+        raise ConfigError(
+            f"{where}: {topology.brokers[broker]} is linked to {names}; the others can go on for "
+            "good without a leaf only"
+        )
+
+
 DURABLE = ProtocolDefinition(
     name="durable",
     kind=KIND,
@@ -70,6 +81,7 @@ DURABLE = ProtocolDefinition(
         "whom, and fetches what somebody has missed."
     ),
     make_core=_make_core,
+    check_decommission=_check_decommission,
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
     checks="brokerd.protocols.durable.checks",

@@ -52,6 +52,7 @@ class Fetching:
         on_found: takes what this broker has asked for.
         on_beyond: told of what of that is behind the end of its stream.
         lost_origins: of a stream of a pubend of this broker, what of which sources is lost.
+        is_gone: whether a broker is gone for good.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Fetching:
         on_found: Found,
         on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
         lost_origins: Callable[[Stream], Origins],
+        is_gone: Callable[[BrokerNumber], bool],
     ) -> None:
         self._machine = machine
         self._broker = broker
@@ -81,6 +83,7 @@ class Fetching:
         self._on_found = on_found
         self._on_beyond = on_beyond
         self._lost_origins = lost_origins
+        self._is_gone = is_gone
         self._wanted: dict[StreamId, Stream] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
@@ -97,6 +100,16 @@ class Fetching:
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
         """Have these ranges found; all have been known here, or to who says that it has them."""
         self._want(self._broker, identity, ranges)
+
+    def drop(self, broker: BrokerNumber) -> None:
+        """A broker is gone for good: it waits for nothing, and who waits for it is answered."""
+        for identity, stream in list(self._wanted.items()):
+            stream.forget(broker)
+            if identity.broker == broker:
+                del self._wanted[identity]
+                for asker, ranges in list(stream.curious.items()):
+                    self._want(asker, identity, list(ranges))
+        self.due()
 
     def forget(self, identity: StreamId, through: int) -> None:
         """Nobody here or below lacks anything of a stream up to a tick."""
@@ -147,6 +160,10 @@ class Fetching:
         for part in self._lately.take(identity, left):
             self._answer(peer, identity, NOTHING_LOST, ranges_of(part.sequences), part)
         if not left:
+            return
+        if self._is_gone(identity.broker) and upstream == self._routes.cell_of(identity.broker):
+            # It was not given up before all had what was published there.
+            self._answer(peer, identity, NOTHING_LOST, list(left), None)
             return
         if identity not in self._wanted:
             self._wanted[identity] = Stream(

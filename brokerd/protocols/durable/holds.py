@@ -110,6 +110,11 @@ class Holds:
 
         self._disk.commit((_row(key, named),), held)
 
+    def drop(self, at: BrokerNumber) -> None:
+        """A broker is gone for good, with the subscriptions that have moved to it."""
+        for key in [key for key in self._holds if key[2] == at]:
+            self._drop(key, lambda: None)
+
     def due(self, key: _Key) -> None:
         """Nobody has asked for a hold for long: it is over."""
         client, number, at = key

@@ -122,6 +122,16 @@ class LetGo:
     generation: int
 
 
+@record
+class Decommissioned:
+    """These brokers are gone for good, says whoever runs them: to all, from neighbour to neighbour.
+
+    Who is among them must not go on.
+    """
+
+    brokers: tuple[BrokerNumber, ...]
+
+
 Letter = Hold | Held | Moved | LetGo
 """What is passed on from neighbour to neighbour until it is where it is to."""
 
@@ -164,6 +174,7 @@ KINDS: Final = (
     MessageKind(82, Fetched, None, _halves),
     MessageKind(83, NothingFetched),
     MessageKind(84, Beyond),
+    MessageKind(85, Decommissioned),
     MessageKind(88, Hold),
     MessageKind(89, Held),
     MessageKind(90, Moved),

@@ -202,8 +202,8 @@ BUGS: Final = (
         "arrivals.py",
         (
             "asked.until_ns > self._machine.now_ns or self._is_over(arrival, asked)\n"
-            "            for asked",
-            "True\n            for asked",
+            "            for broker, asked",
+            "True\n            for broker, asked",
         ),
     ),
     _bug(
@@ -277,6 +277,39 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "decommission-forgotten",
+        "decommissioning.py",
+        ("            self._take(int(key))\n", "            pass\n"),
+    ),
+    _bug(
+        "decommissioned-is-let-in",
+        "decommissioning.py",
+        (
+            "Decommissioned((*self._gone,))",
+            "Decommissioned(tuple(each for each in self._gone if each != peer))",
+        ),
+    ),
+    _bug(
+        "decommissioned-before-all-is-held",
+        "core.py",
+        ("arrivals = self._durable.arrivals.unheld(broker)", "arrivals = 0"),
+    ),
+    _bug(
+        "decommissioned-is-asked-to-let-go",
+        "arrivals.py",
+        ("            arrival.untold.pop(broker, None)\n", "            pass\n"),
+    ),
+    _bug(
+        "decommissioned-holds-back",
+        "core.py",
+        ("            stream.drop(cell)\n", "            pass\n"),
+    ),
+    _bug(
+        "decommissioned-with-what-is-only-there",
+        "core.py",
+        ("                unfinished,\n", "                False,\n"),
+    ),
+    _bug(
         "old-session-counts",
         "lanes.py",
         (
@@ -316,7 +349,10 @@ told; its publications are those that are lost; nobody waits for a pubend but fo
 nobody has what its pubend has not published; what is held is not released; it is held after a
 restart, too; nobody lets go before it is; nobody knows what was for whom before it came; only a
 pubend knows what is silent; what a client says of a subscription counts until it asks for it. Who
-has taken less than a window is sent no more of what it fetches, and goes on when it has.
+has taken less than a window is sent no more of what it fetches, and goes on when it has. Who is
+given up is so after a restart, too, and is told so when it is back; nobody is given up before what
+came from there is held, nor with publications that others lack; nobody waits for its answer, or
+for what it has not acknowledged.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

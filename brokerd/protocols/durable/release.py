@@ -70,6 +70,10 @@ class Release:
         """How far all in a cell and below it have released a stream; 0 where they did not say."""
         return self._below.get((cell, stream.identity), 0)
 
+    def drop(self, cell: Cell) -> None:
+        """A cell below is gone for good: what it has not released nobody keeps for it."""
+        self._below = {key: tick for key, tick in self._below.items() if key[0] != cell}
+
     def settle(self, stream: Stream) -> None:
         """This broker's subscriptions may have released more."""
         identity = stream.identity

@@ -53,7 +53,7 @@ class Routes:
         self._pubends = pubends
         self._members = graph.members
         self._cells = {each: cell for cell, row in enumerate(graph.members) for each in row}
-        near: dict[Cell, list[Cell]] = {}
+        self._near = near = dict[Cell, list[Cell]]()
         for a, b in graph.bundles:
             near.setdefault(a, []).append(b)
             near.setdefault(b, []).append(a)
@@ -84,6 +84,10 @@ class Routes:
         return tuple(
             broker for broker in sorted(self._cells) if len(self._members[self._cells[broker]]) == 1
         )
+
+    def is_leaf(self, broker: BrokerNumber) -> bool:
+        """Whether there is such a broker, and none lies behind it."""
+        return broker in self._cells and len(self._near.get(self._cells[broker], ())) == 1
 
     def towards(self, broker: BrokerNumber) -> Cell:
         """The neighbouring cell behind which a broker is; this one where it is in it."""

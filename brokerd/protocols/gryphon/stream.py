@@ -89,6 +89,11 @@ class Stream:
         self._done[child] = through
         return True
 
+    def drop(self, child: Cell) -> None:
+        """A cell below is gone for good: nobody waits for it."""
+        self.children = tuple(each for each in self.children if each != child)
+        self._done.pop(child, None)
+
     def settle(self, *, skips_silence: bool = False) -> bool:
         """Everything is final with which all are done, here and below; whether that has grown.
 

@@ -38,6 +38,7 @@ class CheckedWorld:
     Attributes:
         brokers: all, by number.
         has_publishers: whether clients of a broker publish.
+        is_gone: whether a broker was decommissioned.
         strict: whether a broken rule is an error; otherwise the oracle is only told.
     """
 
@@ -47,6 +48,7 @@ class CheckedWorld:
     parameters: Any
     brokers: Callable[[], Sequence[BrokerView]]
     has_publishers: Callable[[BrokerNumber], bool]
+    is_gone: Callable[[BrokerNumber], bool]
     strict: bool
 
 

@@ -404,15 +404,16 @@ class PlanRun:
 
     def _left_over(self) -> list[str]:
         """What brokers still hold although nobody is owed anything."""
-        brokers = self._cluster.brokers
+        brokers = self._cluster.staying
         checker = self._cluster.checker
-        lines = checker.left_over([brokers[number] for number in self._cluster.graph.present])
-        for number in self._cluster.graph.present:
-            had = brokers[number].core.status().own_subscriptions
-            asked = self._cluster.oracle.living_at(number)
+        lines = checker.left_over(brokers)
+        for broker in brokers:
+            had = broker.core.status().own_subscriptions
+            asked = self._cluster.oracle.living_at(broker.number)
             if had > asked:
-                name = brokers[number].name
-                lines.append(f"{name} has {had} subscriptions of its clients, who want {asked}")
+                lines.append(
+                    f"{broker.name} has {had} subscriptions of its clients, who want {asked}"
+                )
         return lines + checker.own.left_over(brokers)
 
     def _look_at_gates(self) -> None:
@@ -457,8 +458,8 @@ class PlanRun:
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle = cluster.oracle
         alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients)
-        for number in cluster.graph.present:
-            check_growth(cluster.brokers[number], alive, simulated(cluster.protocol).kept)
+        for broker in cluster.staying:
+            check_growth(broker, alive, simulated(cluster.protocol).kept)
 
     # ------------------------------------------------------------ moves
 
@@ -575,6 +576,7 @@ class PlanRun:
             "clients_reattached": self._mobility.reattached,
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
+            "brokers_decommissioned": len(cluster.gone),
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
     Append,
+    BrokerDecommissioned,
     Chop,
     CloseSession,
     Commit,
@@ -29,6 +30,7 @@ from brokerd.protocols.interface import (
     Send,
     SessionEstablished,
     SessionLost,
+    Shutdown,
     Started,
     TopologyGrown,
     TopologyShrunk,
@@ -126,6 +128,7 @@ class SimulatedBroker(Endpoint):
             Chop: self.disk.log,
             Truncate: self.disk.log,
             Record: self._perform_record,
+            Shutdown: lambda effect: self.kill(),
         }
 
     # ------------------------------------------------------------ life
@@ -196,9 +199,14 @@ class SimulatedBroker(Endpoint):
             if end.up:
                 self._handle(MessageReceived(end.peer, end.number, message))
 
-    def change_topology(self, event: TopologyGrown | TopologyShrunk) -> None:
-        """Somebody near has joined or left; a broker that is down sees it when it starts."""
+    def tell(self, event: TopologyGrown | TopologyShrunk | BrokerDecommissioned) -> None:
+        """Whoever runs the brokers says something of another one; not while it is down."""
         self._handle(event)
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether it does what it is asked to."""
+        return self.alive and not self.frozen and not self.absorbing
 
     def session_with(self, peer: Peer) -> int:
         """The number of its session with a peer, relayed or direct; 0 when there is none."""

@@ -55,7 +55,15 @@ class ClientMobility:
         if client in self._waiting:
             self._waiting[client].append((action, arguments))
             return True
-        return home_of(self.now(client)) not in self._cluster.topology.present()
+        return self._is_without_home(self.now(client))
+
+    def _is_without_home(self, name: ClientId) -> bool:
+        """Whether the broker that a client is at, or would begin at, is not there any more."""
+        cluster = self._cluster
+        client, home = cluster.clients.get(name), home_of(name)
+        if home not in cluster.topology.present():
+            return True
+        return (client.broker if client else cluster.topology.number_of(home)) in cluster.gone
 
     def under_way(self) -> list[str]:
         """Clients that are on their way, in words."""
@@ -92,6 +100,8 @@ class ClientMobility:
         client = self._cluster.clients.get(name)
         again = move.client in self._reattaching
         if client is None or client.publishes or (move.client in self._waiting and not again):
+            return
+        if {client.broker, self._cluster.topology.number_of(move.to)} & {*self._cluster.gone}:
             return
         core, to = client.core, self._cluster.topology.number_of(move.to)
         waits = core.is_detaching or core.ending or client.asking_again

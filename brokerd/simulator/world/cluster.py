@@ -24,8 +24,11 @@ from brokerd.overlay.topology import Joined, Topology
 from brokerd.overlay.tree import PrimaryTree, graph_of, tree_of
 from brokerd.protocols.definition import Acknowledgement
 from brokerd.protocols.interface import (
+    BrokerDecommissioned,
     CoreStatus,
+    DecommissioningProtocol,
     DeliveryProtocol,
+    Farewell,
     Instant,
     TopologyGrown,
     TopologyShrunk,
@@ -88,6 +91,7 @@ class SimulatedCluster:
         brokers: by number.
         clients: by name.
         held: clients on their way that keep to themselves what they receive.
+        gone: brokers that were decommissioned, and their clients with them.
         checker: judges single steps.
     """
 
@@ -135,6 +139,7 @@ class SimulatedCluster:
         if observer is not None:
             self._observer = Observers(self.oracle, observer)
         self.trace = Trace() if trace else None
+        self.gone: dict[BrokerNumber, None] = {}
         watched = strict or trace or watcher is not None
         seen = CheckedWorld(
             schedule=self.schedule,
@@ -143,6 +148,7 @@ class SimulatedCluster:
             parameters=self.parameters,
             brokers=lambda: self.brokers,
             has_publishers=self._has_publishers,
+            is_gone=self.gone.__contains__,
             strict=strict,
         )
         self.checker = StepChecker(
@@ -190,7 +196,7 @@ class SimulatedCluster:
         self.note(f"join {name} at {at}")
         self.checker.joined(number)
         for near in self._near(number):
-            near.change_topology(TopologyGrown(number, self.topology.number_of(at)))
+            near.tell(TopologyGrown(number, self.topology.number_of(at)))
         return self.broker(name)
 
     def leave(self, name: str) -> None:
@@ -201,7 +207,50 @@ class SimulatedCluster:
         self._change(self.topology.without(name, "leave"))
         self.note(f"{name} has left")
         for other in near:
-            other.change_topology(TopologyShrunk(number))
+            other.tell(TopologyShrunk(number))
+
+    def decommission(self, name: str) -> list[str]:
+        """Have all others go on for good without a broker that is down, as an operator does.
+
+        Its clients end with it: what they are owed nobody has any more.
+
+        Returns:
+            Why that cannot be now, in words; nothing has changed then.
+        """
+        number = self.topology.number_of(name)
+        others = [each for each in self.brokers if each.number not in (number, *self.gone)]
+        down = [each for each in others if not each.is_responsive]
+        refusals = [f"{each.name} does not answer" for each in down]
+        if self.brokers[number].alive:
+            refusals.append(f"{name} is up")
+        refusals += [
+            f"{each.name}: {why}"
+            for each in others
+            if each not in down
+            for why in _farewell(each, number).refusals
+        ]
+        if not refusals:
+            self.note(f"decommission {name}")
+            self.gone[number] = None
+            for client in self.clients.values():
+                if client.broker == number and not client.detached:
+                    self._lose(client)
+            for each in others:
+                each.tell(BrokerDecommissioned(number))
+        return refusals
+
+    @property
+    def staying(self) -> list[SimulatedBroker]:
+        """The brokers that have neither left nor were decommissioned."""
+        present = [self.brokers[number] for number in self.graph.present]
+        return [each for each in present if each.number not in self.gone]
+
+    def _lose(self, client: SimulatedClient) -> None:
+        """A client ends with its broker, and is owed nothing any more."""
+        for number in client.core.subscriptions:
+            self.oracle.unsubscribed(client.name, number)
+        client.leave()
+        client.detached = True
 
     # ------------------------------------------------------------ names
 
@@ -473,6 +522,11 @@ class SimulatedCluster:
         for broker in self.brokers:
             if not broker.alive or broker.frozen:
                 continue
+            if broker.number in self.gone:
+                near = self.graph.near(broker.number)
+                if any(self.network.is_open(broker.number, peer) for peer in near):
+                    lines.append(f"{broker.name} runs, and was decommissioned")
+                continue
             attempts = [
                 peer
                 for peer, attempt in broker.attempts.items()
@@ -603,6 +657,12 @@ class SimulatedCluster:
         if predicate is None:
             predicate = self._predicates[text] = parse_predicate(text)
         return predicate
+
+
+def _farewell(broker: SimulatedBroker, leaving: BrokerNumber) -> Farewell:
+    core: Any = broker.protocol
+    protocol: DecommissioningProtocol = core
+    return protocol.farewell(leaving)
 
 
 class BrokerHandle:

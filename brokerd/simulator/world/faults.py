@@ -33,6 +33,9 @@ FREE_KINDS = ("suspect", "delay", "client_drop", "slow_client")
 CLIENT_KINDS = ("client_drop", "slow_client", "client_away")
 """These concern one client: its session ends, it takes slowly, it cannot reach its broker."""
 
+KILL_FOR_GOOD = "kill_for_good"
+"""A leaf dies, and the others go on without it, where they can; it comes back all the same."""
+
 PARTITION = "partition"
 """No session passes from one side of a link to the other, past its ends either."""
 
@@ -56,6 +59,7 @@ STAGES = {
     "client_drop": 1,
     "slow_client": 2,
     "client_away": 2,
+    KILL_FOR_GOOD: 3,
     PARTITION: 2,
     OLD_MESSAGE: 1,
 }
@@ -162,6 +166,8 @@ class Faults:
             return self._partition(*on)
         if kind in BROKER_KINDS:
             return self._broker_fault(kind, *on)
+        if kind == KILL_FOR_GOOD:
+            return self._loss(*on)
         assert kind in LINK_KINDS, f"no fault is called {kind}"
         return self._link_fault(kind, *on)
 
@@ -169,6 +175,8 @@ class Faults:
         failed = self._failed()
         number = self._cluster.topology.number_of(name)
         if len(failed) >= self._failures_at_once or number in failed:
+            return None
+        if number in self._cluster.gone:
             return None
         do = self._cluster.broker(name)
 
@@ -185,6 +193,38 @@ class Faults:
             "freeze_then_kill": [do.freeze, kill, do.start],
         }
         return Fault(kind, number, stages[kind])
+
+    def _loss(self, name: str) -> Fault | None:
+        """Who runs the brokers gives one up, unless that is refused: then it is started again."""
+        cluster, fault = self._cluster, self._broker_fault("kill", name)
+        if fault is None:
+            return None
+        do = cluster.broker(name)
+
+        def give_up() -> None:
+            if not self._may_be_given_up(do.broker.number) or cluster.decommission(name):
+                do.start()
+
+        def come_back() -> None:
+            if do.broker.number in cluster.gone:
+                do.start()
+
+        return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
+
+    def _may_be_given_up(self, number: BrokerNumber) -> bool:
+        """Whether no publisher is there, and no client, or what it has asked for, on its way."""
+        cluster = self._cluster
+        clients = [each for each in cluster.clients.values() if not each.detached]
+        return not any(
+            (each.publishes and each.broker == number)
+            or each.core.is_detaching
+            or any(asked not in each.started_numbers for asked in each.core.subscriptions)
+            for each in clients
+        ) and not any(
+            each.core.status().own_subscriptions > cluster.oracle.living_at(each.number)
+            for each in cluster.brokers
+            if each.number != number and each.number not in cluster.gone
+        )
 
     def _link_fault(self, kind: str, a: str, b: str) -> Fault | None:
         failed = self._failed()

@@ -1,6 +1,6 @@
 """Where tricky scenarios of durable subscriptions are told.
 
-Not yet: 19 (decommission), 27 (a pubend that is new).
+Not yet: 27 (a pubend that is new).
 """
 
 from pathlib import Path
@@ -111,6 +111,14 @@ TOLD = {
         (
             "test_returns.py::test_forty_who_come_back_together_have_each_event_fetched_once",
             "test_filter_log.py::test_many_who_come_back_at_once_read_the_disk_once",
+        ),
+    ),
+    19: (
+        "a dead broker holds everything back, is given up, and comes back all the same",
+        (
+            "test_decommissioning.py::STORIES[decommissioned-holds-back]",
+            "test_decommissioning.py::STORIES[decommission-forgotten]",
+            "test_decommissioning.py::STORIES[decommissioned-is-let-in]",
         ),
     ),
     20: (

@@ -14,6 +14,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.arrivals import ARRIVING
+from brokerd.protocols.durable.decommissioning import DECOMMISSIONED
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.messages import Fetch, Fetched, LetGo
@@ -28,6 +29,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     Persisted,
     Send,
+    Shutdown,
     Truncate,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
@@ -55,6 +57,8 @@ MARKS = (
     Mark("held", "a pubend kept by name what a subscription that moved lacked", seeds=8),
     Mark("let-go", "a broker let go of a subscription that is elsewhere", seeds=8),
     Mark("hold-over", "nothing needed to be held for a subscription any more", seeds=8),
+    Mark("given-up", "a broker went on without another one for good", seeds=40),
+    Mark("refused", "a broker that was given up came back, and ended", seeds=40),
 )
 
 
@@ -90,6 +94,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
                     yield "fetched-on-the-way"
             case Chop(log=log):
                 yield "released" if log == LOG else "matches-chopped"
+            case Shutdown():
+                yield "refused"
             case Truncate():
                 yield "matches-truncated"
             case Deliver(item=Silence()):
@@ -110,6 +116,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
                 for row in changes:
                     if row.table == ARRIVING and row.value is not None:
                         yield "token-kept-elsewhere" if is_token else "subscription-came"
+                    elif row.table == DECOMMISSIONED:
+                        yield "given-up"
                     elif row.table == HOLDS:
                         yield "hold-over" if row.value is None else "held"
             case Send(message=Consuming(given=given)) if given:

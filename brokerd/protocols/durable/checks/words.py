@@ -4,6 +4,7 @@ from typing import Any
 
 from brokerd.protocols.durable.messages import (
     Beyond,
+    Decommissioned,
     Fetch,
     Fetched,
     Held,
@@ -44,6 +45,8 @@ class DurableWording(GryphonWording):
                 return f"held {_whose(message)} {' '.join(there) or 'nothing'}"
             case Moved():
                 return f"moved {_whose(message)}"
+            case Decommissioned(brokers=brokers):
+                return f"decommissioned {' '.join(map(str, brokers))}"
             case LetGo():
                 return f"let go {_whose(message)}"
         return super().message(message)

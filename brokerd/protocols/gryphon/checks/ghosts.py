@@ -141,7 +141,7 @@ class GhostChecks(ProtocolChecks):
                     raise InvariantViolated("final early", f"{what}, and {number} lacks {tick}")
 
     def _hosts_below(self, broker: BrokerNumber, origin: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """The brokers with clients that a stream comes to over the cell of this one."""
+        """The brokers with clients, that stay, to which a stream comes over this one's cell."""
         found = self._below.get((broker, origin))
         if found is None:
             graph = self.world.graph
@@ -155,7 +155,7 @@ class GhostChecks(ProtocolChecks):
                 and here in cells.cells_between(cells.cell_of(origin), cells.cell_of(number))
             )
             self._below[broker, origin] = found
-        return found
+        return tuple(each for each in found if not self.world.is_gone(each))
 
     # ------------------------------------------------------------ the ghosts
 

@@ -23,7 +23,13 @@ from brokerd.simulator.search.planning.clients import (
     enlarge,
 )
 from brokerd.simulator.search.planning.draft import Draft
-from brokerd.simulator.search.planning.faults import draw_broken, draw_kinds, draw_partitions, fail
+from brokerd.simulator.search.planning.faults import (
+    draw_broken,
+    draw_kinds,
+    draw_loss,
+    draw_partitions,
+    fail,
+)
 from brokerd.simulator.search.planning.settings import (
     draw_parameters,
     draw_wire,
@@ -155,6 +161,7 @@ def draw_plan(
             *draw_ends(Random(f"ends {seed}"), draft, end),
             *(_draw_mobility(seed, protocol, draft, heal) if moves else ()),
             *_draw_reattaching(seed, protocol, draft, heal),
+            *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
         ]
     )
 
@@ -168,6 +175,12 @@ def _draw_reattaching(seed: int, protocol: str, draft: Draft, heal: int) -> list
     if not definition_of(protocol).promises.resumes_elsewhere:
         return []
     return draw_reattaching(Random(f"reattaching {seed}"), draft, heal)
+
+
+def _draw_loss(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
+    if definition_of(protocol).check_decommission is None:
+        return []
+    return draw_loss(Random(f"loss {seed}"), draft, heal)
 
 
 def is_long(seed: int) -> bool:

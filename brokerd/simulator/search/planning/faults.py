@@ -13,6 +13,7 @@ from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.faults import (
     BROKER_KINDS,
     FREE_KINDS,
+    KILL_FOR_GOOD,
     LINK_KINDS,
     OLD_MESSAGE,
     PARTITION,
@@ -55,6 +56,21 @@ def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
         stages = (until,) if until < heal else ()
         partitions.append(Failing(begin, PARTITION, (a, b), stages))
     return partitions
+
+
+def draw_loss(random: Random, draft: Draft, heal: int) -> list[Move]:
+    """In a third of the plans a leaf without publishers dies, and is given up after a while."""
+    with_publishers = [home_of(name) for name in draft.publishers]
+    leaves = [
+        name
+        for number, name in enumerate(draft.topology.brokers)
+        if len(draft.graph.near(number)) == 1 and name not in with_publishers
+    ]
+    if not leaves or random.random() < 2 / 3:
+        return []
+    begin = random.randrange(heal)
+    stages = sorted(random.randrange(begin, heal) for _ in range(2))
+    return [Failing(begin, KILL_FOR_GOOD, (random.choice(leaves),), tuple(stages))]
 
 
 def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:

@@ -1,0 +1,124 @@
+"""Brokers that never come back: what is lost by going on without one, and going on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.errors import ConfigError, ControlError
+from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.interface import Farewell
+from brokerd.protocols.registry import definition_of
+from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
+from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.state import recorded_deployment
+
+ON_DISK_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A broker that is to be given up, and what the others say of that.
+
+    Attributes:
+        hosts: where the others are, by their names.
+        said: what each of them says.
+    """
+
+    broker: str
+    hosts: Mapping[str, str]
+    said: Mapping[str, Farewell]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have given it up already."""
+        return all(each.is_known for each in self.said.values())
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why it cannot be given up, per broker that says so."""
+        return tuple(f"{name}: {why}" for name, each in self.said.items() for why in each.refusals)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What goes with it."""
+        own = f"the subscriptions of clients of {self.broker} that have not gone to another broker"
+        kept = (f"{name}: {what}" for name, each in self.said.items() for what in each.losses)
+        return (own, *kept)
+
+
+async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
+    """Ask all other brokers what there is to be said before one is given up.
+
+    Raises:
+        UserError: there is no such broker, or its protocol does not go on without it.
+        PreflightFailed: nothing is deployed, it is up, or another one does not answer.
+    """
+    record = await recorded_deployment(lab)
+    if record is None:
+        raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+    _check(record, broker)
+    hosts = {row["broker"]: row["host"] for row in record["placement"]["brokers"]}
+    said: dict[str, Farewell] = {}
+    silent: list[str] = []
+
+    async def ask(connector: Connector) -> None:
+        names = [name for name, host in hosts.items() if host == connector.host.name]
+        try:
+            async with connector.open_agent() as agent:
+                processes = (await agent.status())["processes"]
+                if processes.get(broker, {}).get("state") == "running":
+                    silent.append(f"{broker} runs on host {connector.host.name}: end it first")
+                for name in [name for name in names if name != broker]:
+                    try:
+                        answer = await agent.broker(name, "farewell", {"broker": broker})
+                    except ControlError as error:
+                        silent.append(f"{name} does not answer: {error}")
+                        continue
+                    said[name] = Farewell(
+                        answer["is_known"], tuple(answer["refusals"]), tuple(answer["losses"])
+                    )
+        except Unreachable as error:
+            silent.extend(f"{name} cannot be asked: {error}" for name in names if name != broker)
+
+    await lab.on_all(ask)
+    if silent:
+        raise PreflightFailed(
+            *silent, f"{broker} can be given up when it is down and all others are up"
+        )
+    del hosts[broker]
+    return Leaving(broker, hosts, {name: said[name] for name in hosts})
+
+
+async def decommission(lab: Lab, leaving: Leaving) -> None:
+    """Have all others go on without a broker; it is on the disks of all when this returns.
+
+    Raises:
+        HostError: some could not be told; those that were tell them.
+    """
+    failed: list[str] = []
+
+    async def tell(connector: Connector) -> None:
+        names = [name for name, host in leaving.hosts.items() if host == connector.host.name]
+        for name in names:
+            try:
+                async with connector.open_agent() as agent:
+                    arguments = {"broker": leaving.broker}
+                    await agent.broker(name, "decommission", arguments, ON_DISK_TIMEOUT_MS)
+            except (ControlError, Unreachable) as error:
+                failed.append(f"{name} was not told: {error}; its neighbours tell it")
+
+    await lab.on_all(tell)
+    if failed:
+        raise HostError(*failed)
+
+
+def _check(record: Mapping[str, Any], broker: str) -> None:
+    topology = Topology.from_mapping(record["topology"], "deployment.json")
+    if broker not in topology.present():
+        raise UserError(f"no broker called {broker[:64]!r}{nearest(broker, topology.present())}")
+    definition = definition_of(record["protocol"])
+    try:
+        definition.check_decommissioned(topology, topology.number_of(broker), topology.name)
+    except ConfigError as error:
+        raise UserError(str(error)) from None

@@ -1,0 +1,164 @@
+"""Brokers of subscribers that never come back, and those that do all the same."""
+
+import pytest
+
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.messages import Decommissioned
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.interface import BrokerDecommissioned, MessageReceived
+from brokerd.protocols.registry import definition_of
+from tests.helpers.durable_cores import core_of, relay
+from tests.helpers.durable_stories import DurableStory, fails
+from tests.helpers.gryphon_stories import cells
+from tests.protocols.durable.test_moves import MovingStory
+
+
+def a_dead_one_holds_nobody_up() -> bool:
+    """Whatever its age, what it has not acknowledged is kept; and goes when it is given up."""
+    story = MovingStory()
+    story.miss()
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    before = story.kept("p1")
+    assert not story.cluster.decommission("s1")
+    story.sent += story.publish(3)
+    story.settle()
+    return (before, story.kept("p1")) == (10, 0) and story.other.received == story.sent
+
+
+def known_after_restarts_of_all_others() -> bool:
+    story = MovingStory()
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.decommission("s1")
+    assert not story.cluster.decommission("s1"), "once more does no harm"
+    story.cluster.run_for(1)
+    for broker in ("p1", "b1", "s2"):
+        story.cluster.broker(broker).restart()
+    story.sent += story.publish(3)
+    story.settle()
+    return story.other.received == story.sent and story.kept("p1") == 0
+
+
+def comes_back_all_the_same() -> bool:
+    """It is told so, and ends; also where all who were told have started anew meanwhile."""
+    story = MovingStory()
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    assert not story.cluster.decommission("s1")
+    story.cluster.run_for(1)
+    story.cluster.broker("b1").restart()
+    for _ in range(2):
+        story.cluster.broker("s1").start()
+        story.cluster.run_for(3)
+        if story.cluster.broker("s1").broker.alive:
+            return False
+    reasons = [event for event, _ in story.cluster.broker("s1").broker.recorded]
+    return reasons.count("decommissioned") == 2
+
+
+def moved_just_before() -> bool:
+    """Nobody is given up before what has come from there is held; then nothing is lost."""
+    story = MovingStory()
+    story.miss()
+    upstream = story.cluster.link("p1", "b1").cut()
+    story.cluster.broker("s1").kill()
+    story.move("s2")
+    story.take_slowly()
+    story.cluster.run_for(3)
+    refusals = story.cluster.decommission("s1")
+    upstream.heal()
+    story.cluster.run_for(3)
+    assert refusals == [
+        "s2: 1 subscriptions that have come from another broker are not safe yet"
+    ], refusals
+    assert not story.cluster.decommission("s1")
+    story.sent += story.publish(3)
+    story.settle(60)
+    return story.is_whole and story.nothing_is_left()
+
+
+def with_what_only_it_has() -> bool:
+    """Its pubends have taken what somebody who is away lacks: it cannot be given up."""
+    story = DurableStory()
+    away = story.subscriber("s2")
+    link = story.away(away, "s2")
+    story.cluster.publish_run("s1", [(story.blob("a"), b"")] * 3)
+    story.cluster.run_for(3)
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    refusals = story.cluster.decommission("s1")
+    if refusals != ["s2: what was published there is not acknowledged here, in 1 streams"]:
+        return False
+    story.cluster.broker("s1").start()
+    link.heal()
+    story.settle(40)
+    assert len(away.received) == 3
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    return not any("s2" in each for each in story.cluster.decommission("s1"))
+
+
+STORIES = {
+    "decommissioned-holds-back": a_dead_one_holds_nobody_up,
+    "decommission-forgotten": known_after_restarts_of_all_others,
+    "decommissioned-is-let-in": comes_back_all_the_same,
+    "decommissioned-before-all-is-held": moved_just_before,
+    "decommissioned-is-asked-to-let-go": moved_just_before,
+    "decommissioned-with-what-is-only-there": with_what_only_it_has,
+}
+
+
+@pytest.mark.parametrize("name, told", [*STORIES.items()], ids=[*STORIES])
+def test_a_story_comes_out_right_but_for_its_bug(name, told) -> None:
+    assert told()
+    with planted([MUTANTS[name]]):
+        assert fails(told)
+
+
+def test_who_was_down_when_a_broker_was_given_up_learns_of_it_later() -> None:
+    story = MovingStory()
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(3)
+    story.cluster.broker("s2").kill()
+    story.cluster.run_for(1)
+    (refusal,) = story.cluster.decommission("s1")
+    assert refusal == "s2 does not answer"
+    story.cluster.broker("s2").start()
+    story.cluster.run_for(1)
+    story.cluster.link("b1", "s2").cut()
+    story.cluster.run_for(1)
+    b1 = story.cluster.broker("b1").broker
+    assert not story.core("b1").farewell(2).is_known
+    b1.tell(BrokerDecommissioned(2))
+    story.cluster.run_for(1)
+    assert story.core("b1").farewell(2).is_known
+    assert story.core("p1").farewell(2).is_known
+    assert not story.core("s2").farewell(2).is_known
+    story.cluster.link("b1", "s2").heal()
+    story.cluster.run_for(3)
+    assert story.core("s2").farewell(2).is_known
+
+
+def test_one_that_is_up_is_not_given_up() -> None:
+    story = MovingStory()
+    refusals = story.cluster.decommission("s1")
+    assert refusals == ["s1 is up", "b1: it is up, there is a session with it"]
+
+
+@pytest.mark.parametrize("gone", [0, 1, 9], ids=["itself", "between others", "nobody"])
+def test_who_is_no_leaf_is_not_given_up_on_a_neighbours_word(gone: int) -> None:
+    message = MessageReceived(0, 10, Decommissioned((gone,)))
+    with pytest.raises(RemoteProtocolError, match=f"broker {gone} cannot be decommissioned"):
+        relay().handle(message, 0)
+
+
+def test_only_leaves_can_be_given_up_and_only_where_the_protocol_goes_on() -> None:
+    topology = cells("p1-b1", "b1-s1")
+    definition_of("durable").check_decommissioned(topology, 2, "here")
+    with pytest.raises(ConfigError, match="here: b1 is linked to p1, s1"):
+        definition_of("durable").check_decommissioned(topology, 1, "here")
+    with pytest.raises(ConfigError, match="with gryphon no broker is given up for good"):
+        definition_of("gryphon").check_decommissioned(topology, 2, "here")
+    assert core_of(0, topology).farewell(2).refusals == ()
