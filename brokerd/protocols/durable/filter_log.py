@@ -10,11 +10,11 @@ Paper: [DS03] §4.2 (the PFS; here one of its log streams).
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from brokerd.errors import StorageCorrupt
-from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
+from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord, pack_match
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -59,7 +59,7 @@ class FilterLog:
         self._keep_through = 0
         self._ticks = array("Q")
         self._newest: dict[int, int] = {}
-        self._pages: OrderedDict[int, dict[int, MatchRecord]] = OrderedDict()
+        self._pages: OrderedDict[int, dict[int, MatchRecord | bytes]] = OrderedDict()
         self._cached_pages = cached_pages
         self._asked: dict[int, int] = {}
 
@@ -105,7 +105,7 @@ class FilterLog:
         Raises:
             StorageCorrupt: what is in the log was not written by this.
         """
-        records = [self._unpack(event.first + n, each) for n, each in enumerate(event.records)]
+        records = [_unpacked(self.name, *each) for each in enumerate(event.records, event.first)]
         if self.is_read:
             return self._on_page(event.first, records)
         for record in records:
@@ -118,21 +118,15 @@ class FilterLog:
         self.is_read = True
         return []
 
-    def _unpack(self, index: int, content: bytes) -> MatchRecord:
-        try:
-            return MatchRecord.unpack(content)
-        except ValueError as error:
-            raise StorageCorrupt(f"log {self.name}, record {index}: {error}") from error
-
     # ------------------------------------------------------------ writing
 
-    def write(self, ticks: Sequence[int], subscriptions: Sequence[int]) -> list[LogEffect]:
+    def write(self, ticks: Iterable[int], subscriptions: Sequence[int]) -> list[LogEffect]:
         """See `records`, which are appended."""
-        packed = self.records(ticks, subscriptions)
+        packed = self.records((tick, subscriptions) for tick in ticks)
         return [Append(self.name, tuple(packed), None)] if packed else []
 
-    def records(self, ticks: Sequence[int], subscriptions: Sequence[int]) -> list[LogRecord]:
-        """These ticks are for these subscriptions, and no others behind the last one are.
+    def records(self, matches: Iterable[tuple[int, Sequence[int]]]) -> list[LogRecord]:
+        """Each of these ticks is for these subscriptions, and no others behind the last one are.
 
         A tick that is there already is not written again: a stream that begins again after a
         restart gives the same.
@@ -140,14 +134,21 @@ class FilterLog:
         Returns:
             What is to be appended to the log, in this order, before anything else is.
         """
-        assert subscriptions, f"ticks {ticks} are for nobody"
         packed: list[LogRecord] = []
-        for tick in ticks:
-            if tick > self.last_tick:
-                previous = [self._newest.get(each, NO_RECORD) for each in subscriptions]
-                record = MatchRecord(tick, subscriptions, previous)
-                self._take(record)
-                packed.append((record.pack(),))
+        index, last, newest, ticks = self._next, self.last_tick, self._newest, self._ticks
+        page: dict[int, MatchRecord | bytes] = {}
+        for tick, subscriptions in matches:
+            if tick > last:
+                assert subscriptions, f"tick {tick} is for nobody"
+                content = pack_match(tick, subscriptions, index, newest)
+                packed.append((content,))
+                ticks.append(tick)
+                if not index % PAGE_RECORDS or index == self._next:
+                    page = self._page(index // PAGE_RECORDS)
+                page[index] = content
+                last = tick
+                index += 1
+        self._next, self.last_tick = index, last
         return packed
 
     def _take(self, record: MatchRecord) -> None:
@@ -194,8 +195,11 @@ class FilterLog:
         """A record that there is; None where it has to be read first."""
         page = index // PAGE_RECORDS
         found = self._pages.get(page, {}).get(index)
-        if found is not None:
-            self._pages.move_to_end(page)
+        if found is None:
+            return None
+        self._pages.move_to_end(page)
+        if isinstance(found, bytes):  # few of those that are written are ever asked for
+            found = self._pages[page][index] = MatchRecord.unpack(found)
         return found
 
     def read(self, index: int) -> list[LogEffect]:
@@ -219,9 +223,19 @@ class FilterLog:
         return []
 
     def _cache(self, index: int, record: MatchRecord) -> None:
-        page = index // PAGE_RECORDS
+        self._page(index // PAGE_RECORDS)[index] = record
+
+    def _page(self, page: int) -> dict[int, MatchRecord | bytes]:
+        """What is in memory of some records, the oldest of which go."""
         if page not in self._pages:
             if len(self._pages) >= self._cached_pages:
                 self._pages.popitem(last=False)
             self._pages[page] = {}
-        self._pages[page][index] = record
+        return self._pages[page]
+
+
+def _unpacked(log: str, index: int, content: bytes) -> MatchRecord:
+    try:
+        return MatchRecord.unpack(content)
+    except ValueError as error:
+        raise StorageCorrupt(f"log {log}, record {index}: {error}") from error

@@ -7,13 +7,14 @@ Paper: [DS03] §4.2, footnote 2.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Final
 
 NO_RECORD: Final = (1 << 64) - 1
 """In place of an index: no record before has the subscription."""
 
 _WORD: Final = 8
+_PACK_ONE: Final = struct.Struct(">3Q").pack
 
 
 class MatchRecord:
@@ -39,13 +40,6 @@ class MatchRecord:
         """
         return self._previous[self._subscriptions.index(subscription)]
 
-    def pack(self) -> bytes:
-        """As it stands in the log."""
-        words = [self.tick]
-        for pair in zip(self._subscriptions, self._previous, strict=True):
-            words += pair
-        return struct.pack(f">{len(words)}Q", *words)
-
     @staticmethod
     def unpack(content: bytes) -> "MatchRecord":
         """Back from the log.
@@ -58,3 +52,24 @@ class MatchRecord:
             raise ValueError(f"{len(content)} bytes are no record of a tick and who it is for")
         tick, *pairs = struct.unpack(f">{count}Q", content)
         return MatchRecord(tick, pairs[::2], pairs[1::2])
+
+
+def pack_match(
+    tick: int, subscriptions: Sequence[int], index: int, newest: MutableMapping[int, int]
+) -> bytes:
+    """A record as it stands in the log.
+
+    Args:
+        index: of the record.
+        newest: the index of the newest record of each subscription, which this one is then.
+    """
+    if len(subscriptions) == 1:
+        one = subscriptions[0]
+        content = _PACK_ONE(tick, one, newest.get(one, NO_RECORD))
+        newest[one] = index
+        return content
+    words = [tick]
+    for each in subscriptions:
+        words += each, newest.get(each, NO_RECORD)
+        newest[each] = index
+    return struct.pack(f">{len(words)}Q", *words)

@@ -43,7 +43,6 @@ from brokerd.protocols.interface import (
     Append,
     Change,
     Commit,
-    LogRecord,
     RecordsRead,
     Started,
 )
@@ -224,13 +223,18 @@ class DurableClients(Clients):
         Args:
             wanted: for each place in the run's attribute table.
         """
-        records: list[LogRecord] = []
-        for tick, place in zip(run.sequences, run.attribute_index, strict=True):
-            theirs = [
-                lane.subscription.identity for lane in wanted[place] if lane.acknowledged < tick
+        ahead = [any(lane.acknowledged >= run.first for lane in lanes) for lanes in wanted]
+        everybody = [tuple(lane.subscription.identity for lane in lanes) for lanes in wanted]
+
+        def whose(tick: int, place: int) -> Sequence[int]:
+            if not ahead[place]:
+                return everybody[place]
+            return [
+                each.subscription.identity for each in wanted[place] if each.acknowledged < tick
             ]
-            if theirs:
-                records += hosted.log.records((tick,), theirs)
+
+        matches = zip(run.sequences, map(whose, run.sequences, run.attribute_index), strict=True)
+        records = hosted.log.records(match for match in matches if match[1])
         if records:
             self._machine.emit(Append(hosted.log.name, tuple(records), None))
 

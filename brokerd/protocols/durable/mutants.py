@@ -17,10 +17,14 @@ def _bug(name: str, file: str, *texts: tuple[str, str]) -> NamedBug:
 BUGS: Final = (
     _bug(
         "previous-of-another",
-        "filter_log.py",
+        "filter_records.py",
         (
-            "previous = [self._newest.get(each, NO_RECORD) for each in subscriptions]",
-            "previous = [self._next - 1 or NO_RECORD for each in subscriptions]",
+            "content = _PACK_ONE(tick, one, newest.get(one, NO_RECORD))",
+            "content = _PACK_ONE(tick, one, index - 1 or NO_RECORD)",
+        ),
+        (
+            "words += each, newest.get(each, NO_RECORD)",
+            "words += each, index - 1 or NO_RECORD",
         ),
     ),
     _bug(
@@ -36,7 +40,7 @@ BUGS: Final = (
     _bug(
         "written-twice",
         "filter_log.py",
-        ("if tick > self.last_tick:", "if tick > self.last_tick - 8:"),
+        ("if tick > last:", "if tick > last - 8:"),
     ),
     _bug(
         "rows-before-matches",
