@@ -101,7 +101,7 @@ class Gryphon(LogFirstMachine):
             self._deadlines,
             on_answers=self._answer_more,
             on_missed=lambda peer, missed: self._relay.expect_missed(peer, missed),
-            on_room=lambda: None,
+            on_room=lambda: self._pubends.go_on(),
         )
         self._pubends = Pubends(
             broker,
@@ -111,6 +111,7 @@ class Gryphon(LogFirstMachine):
             self._on_silent,
             parameters,
             on_first=(lambda stream: self._joins.join(stream)) if parameters.is_total else None,
+            may_log=lambda: not self.flow.holds_up(),
         )
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
         self._exchange = Exchange(
@@ -212,6 +213,7 @@ class Gryphon(LogFirstMachine):
         return {
             **self._counters,
             "queue_publications": self._retained(),
+            "publications_held": self._pubends.held(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
             "subscriptions": self._clients.subscriptions(),
             "matching_hits": self._clients.memo.hits + self.filters.memo.hits,
@@ -229,6 +231,8 @@ class Gryphon(LogFirstMachine):
             idle_reasons.append(f"{queued} publications with which somebody is not done")
         if waiting := self._pubends.waiting():
             idle_reasons.append(f"{waiting} publications whose pubend is not known to all brokers")
+        if held := self._pubends.held():
+            idle_reasons.append(f"{held} publications that wait until those below have room")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
             queued=queued,

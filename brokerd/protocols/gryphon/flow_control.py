@@ -170,7 +170,7 @@ class FlowControl:
 
     def holds_up(self, *, again: bool = False, but: Cell | None = None) -> bool:
         """Whether somebody has to be waited for, outside of one cell."""
-        return any(
+        return bool(self._full) and any(
             each == again and not window.is_stalled and self._routes.cell_of(peer) != but
             for (peer, each), window in self._full.items()
         )

@@ -513,6 +513,29 @@ BUGS: Final = (
             "pass\n        self._settle()",
         ),
     ),
+    _bug("never-waits", "core.py", ("may_log=lambda: not self.flow.holds_up(),", "")),
+    _bug("waits-for-ever", "core.py", ("on_room=lambda: self._pubends.go_on(),", "on_room=int,")),
+    _bug(
+        "takes-what-it-cannot-pass-on",
+        "flow_control.py",
+        ("if not self.holds_up(again=again, but=self._routes.cell_of(peer)):", "if True:"),
+    ),
+    _bug("stall-holds-for-ever", "flow_control.py", ("window.is_stalled = True", "pass")),
+    _bug(
+        "told-however-much-is-not-taken",
+        "ostreams.py",
+        ("if not self._flow.may_tell(peer):", "if False:"),
+    ),
+    _bug(
+        "missed-and-not-told-so",
+        "flow_control.py",
+        ("self._on_missed(peer, missed)", "pass"),
+    ),
+    _bug(
+        "waits-for-who-is-gone",
+        "flow_control.py",
+        ("self._full.pop(key, None)\n            self._owed", "self._owed"),
+    ),
 )
 """What each leaves out: nothing is handed to clients behind an unknown tick; silence is said of
 known ticks only; clients are done with what they have acknowledged; all are done, not one of
@@ -538,7 +561,9 @@ begins when all have answered twice, which they do when they have written it dow
 behind the highest answer, whatever its clock shows; it asks until they do. Who has asked for
 silence that is final is told. What waits to be asked for is one piece. Who
 has taken less than a window is answered no further, and goes on where it has taken it, which it
-says; it is asked again whether it has.
+says; it is asked again whether it has. What is published waits for who is slow, until there is
+room, and a broker on the way says that it has none; not for who takes nothing, nor for who is gone;
+who was not told of all is told that.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -6,13 +6,14 @@ Paper: [GD02] §2.2 (pubends), §4.1 (group commit).
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.gryphon.beforehand import ExpectedSilence, SilenceParameters
+from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
@@ -44,6 +45,14 @@ _LOGGED_TOGETHER: Final = 64
 """Of more records than that, so many are chopped together: else each costs as much as an event."""
 
 
+class PubendParameters(SilenceParameters, Protocol):
+    """How much is said of what has not come, and how much is logged at once."""
+
+    @property
+    def send_window_bytes(self) -> int:
+        """See WindowParameters: no more than this is on its way to the log."""
+
+
 class _Logged(NamedTuple):
     """A record of the log, or some: where the first is, and how far they go."""
 
@@ -67,6 +76,7 @@ class Pubends:
         on_silent: up to this tick a stream has no events but those that were seen.
         on_first: somebody publishes at a pubend that has not begun, and waits until it does; None:
             all of them have.
+        may_log: whether those below have room for more; `go_on` says when to ask again.
 
     Attributes:
         is_read: all that an earlier incarnation has left is known.
@@ -80,8 +90,10 @@ class Pubends:
         disk: Durability,
         on_durable: OnDurable,
         on_silent: Callable[[StreamId, int], None],
-        parameters: SilenceParameters,
+        parameters: PubendParameters,
         on_first: Callable[[StreamId], None] | None = None,
+        *,
+        may_log: Callable[[], bool] = lambda: True,
     ) -> None:
         self.is_read = True
         self._broker = broker
@@ -89,6 +101,10 @@ class Pubends:
         self._on_durable = on_durable
         self._on_silent = on_silent
         self._on_first = on_first
+        self._may_log = may_log
+        self._window_bytes = parameters.send_window_bytes
+        self._logging_bytes = 0
+        self._held: deque[tuple[int, PublicationRun, Callable[[], None]]] = deque()
         self._has_begun = [on_first is None] * pubends
         self._waiting: dict[int, list[tuple[PublicationRun, Callable[[], None]]]] = {}
         self._pending: list[deque[int]] = [deque() for _ in range(pubends)]
@@ -208,7 +224,8 @@ class Pubends:
         self._assigned[rest.source] = rest.last
         pubend = rest.source.publisher % len(self._last)
         if self._has_begun[pubend]:
-            self._give(pubend, rest, then)
+            self._held.append((pubend, rest, then))
+            self.go_on()
             return
         is_first = pubend not in self._waiting
         self._waiting.setdefault(pubend, []).append((rest, then))
@@ -220,8 +237,20 @@ class Pubends:
         pubend = stream.publisher
         self._has_begun[pubend] = True
         self.assign_silence(stream, tick)
-        for run, then in self._waiting.pop(pubend, ()):
-            self._give(pubend, run, then)
+        self._held.extend((pubend, run, then) for run, then in self._waiting.pop(pubend, ()))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Log what waits, as far as those below and the log have room: a window at a time.
+
+        Publishers get no acknowledgement meanwhile, and have windows of their own.
+        """
+        while self._held and self._logging_bytes < self._window_bytes and self._may_log():
+            self._give(*self._held.popleft())
+
+    def held(self) -> int:
+        """How many publications wait until there is room for them."""
+        return sum(len(run) for _, run, _ in self._held)
 
     def waiting(self) -> int:
         """How many publications wait until their pubend begins."""
@@ -237,6 +266,7 @@ class Pubends:
 
         def see() -> None:
             self._durable[rest.source] = rest.last
+            self._logging_bytes -= weight_bytes(rest)
             self._pending[pubend].popleft()
             # Else a restart could give an event one of these ticks.
             through = silent if silent <= self.reserved else last
@@ -245,7 +275,9 @@ class Pubends:
             )
             then()
             self._say_silent(pubend)
+            self.go_on()
 
+        self._logging_bytes += weight_bytes(rest)
         head, *payload = pack_run(rest)
         self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
         if silent > last:

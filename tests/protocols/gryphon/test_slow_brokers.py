@@ -125,3 +125,102 @@ def test_who_comes_back_is_told_the_rest_on_its_new_session() -> None:
     story.cluster.run_for(3)
     story.wait_for(story.has_all, limit_s=10)
     story.settle()
+
+
+class TakesNothing(Story):
+    """Two subscribers' brokers, of which s1 keeps its session and takes nothing for a while."""
+
+    def __init__(self, **parameters) -> None:
+        super().__init__(
+            "p1-b1", "b1-s1", "b1-s2", **{"send_window_bytes": WINDOW_BYTES, **parameters}
+        )
+        self.slow = self.cluster.subscribe("s1")
+        self.other = self.cluster.subscribe("s2")
+        self.cluster.run_until_quiet()
+        self.link = self.cluster.link("b1", "s1").absorb()
+        self.sent = []
+
+    def flood(self, count: int) -> None:
+        """So many, ten at a time; each counts as EVENT_BYTES."""
+        blob = encode_attributes({"kind": "a"})
+        for _ in range(count // 10):
+            self.sent += self.cluster.publish_run("p1", [(blob, PAYLOAD)] * 10)
+            self.cluster.run_for(0.01)
+
+    def told(self, receiver: str) -> int:
+        """How many events b1 has told a broker for the first time."""
+        return sum(len(m.run) for m in self.from_to("b1", receiver, Events) if not m.again)
+
+    def have_all(self) -> bool:
+        """Whether both subscribers have everything, in order."""
+        return self.slow.received == self.other.received == self.sent
+
+
+WINDOW = WINDOW_BYTES // EVENT_BYTES
+
+
+def publishers_wait_and_go_on() -> bool:
+    """s1 takes nothing for less than a stall: a window at most is on each link, and in the log."""
+    story = TakesNothing()
+    story.flood(200)
+    assert WINDOW <= story.told("s1") <= 3 * WINDOW, "others wait for it"
+    assert len(story.other.received) <= 3 * WINDOW, "all go at its pace"
+    story.link.heal()
+    story.wait_for(story.have_all, limit_s=1)
+    story.settle()
+    return not any(message.again for _, _, _, message in story.said if type(message) is Events)
+
+
+def test_publishers_wait_for_a_broker_that_is_slow_and_go_on_with_it() -> None:
+    assert publishers_wait_and_go_on()
+    for bug in ("never-waits", "waits-for-ever", "takes-what-it-cannot-pass-on"):
+        with planted([MUTANTS[bug]]):
+            assert fails(publishers_wait_and_go_on), bug
+
+
+def others_go_on_without_one_that_stands_still() -> bool:
+    """After the stall s2 gets all, s1 is told of four windows; when it takes them, of the rest."""
+    story = TakesNothing(send_stall_ns=SECOND_NS)
+    story.flood(200)
+    story.wait_for(lambda: story.other.received == story.sent, limit_s=5)
+    assert story.told("s1") <= 4 * WINDOW + 10
+    story.link.heal()
+    story.wait_for(story.have_all, limit_s=3)
+    story.settle()
+    return story.slow.received == story.sent
+
+
+def test_nobody_waits_for_ever_for_a_broker_that_takes_nothing() -> None:
+    assert others_go_on_without_one_that_stands_still()
+    for bug in ("stall-holds-for-ever", "told-however-much-is-not-taken", "missed-and-not-told-so"):
+        with planted([MUTANTS[bug]]):
+            assert fails(others_go_on_without_one_that_stands_still), bug
+
+
+def who_is_away_holds_up_nobody() -> bool:
+    """The session of a broker that takes nothing ends: publishers go on in the same moment."""
+    story = TakesNothing(send_stall_ns=60 * SECOND_NS)
+    story.flood(200)
+    story.link.cut().suspect()
+    story.cluster.link("s1", "b1").suspect()
+    story.wait_for(lambda: story.other.received == story.sent, limit_s=1)
+    story.link.heal()
+    story.settle(40)
+    return story.have_all()
+
+
+def test_a_broker_that_is_away_holds_up_nobody() -> None:
+    assert who_is_away_holds_up_nobody()
+    with planted([MUTANTS["waits-for-who-is-gone"]]):
+        assert fails(who_is_away_holds_up_nobody)
+
+
+def test_a_short_stall_of_a_stream_that_fits_into_the_window_holds_up_nobody() -> None:
+    """As in the paper's experiments: 100 a second, and a broker stands still for 2 s."""
+    story = TakesNothing(send_window_bytes=8 << 20)
+    story.flood(200)
+    assert story.told("s1") == 200
+    assert story.other.received == story.sent
+    story.link.heal()
+    story.settle()
+    assert story.have_all()

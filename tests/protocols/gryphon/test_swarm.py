@@ -55,6 +55,13 @@ BY_STORIES = (
     "window-never-given-back",
     "answered-on-by-nobody",
     "asked-once-whether-it-was-taken",
+    "never-waits",
+    "waits-for-ever",
+    "takes-what-it-cannot-pass-on",
+    "stall-holds-for-ever",
+    "told-however-much-is-not-taken",
+    "missed-and-not-told-so",
+    "waits-for-who-is-gone",
 )
 """Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
 questions, losses, restarts, filters and slow brokers, and the scenarios; and those of whole

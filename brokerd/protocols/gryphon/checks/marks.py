@@ -21,7 +21,7 @@ from brokerd.protocols.gryphon.messages import (
     Silent,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.pubends import RESERVED
+from brokerd.protocols.gryphon.pubends import LOG, RESERVED
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -33,6 +33,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     RecordsRead,
     Send,
+    SessionLost,
 )
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
@@ -64,6 +65,10 @@ MARKS = (
     ),
     Mark("join-asked-again", "a pubend that was to begin asked again", seeds=20),
     Mark("answered-on", "an answer went on when its window had room again", seeds=20),
+    Mark("publisher-held", "what was published waited for those below to have room", seeds=20),
+    Mark("publisher-goes-on", "what had waited so was logged", seeds=20),
+    Mark("stall-passed-over", "it was, although somebody took nothing", seeds=20),
+    Mark("told-too-much", "a broker was not told of all, and asked when it had room", seeds=20),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
     *FILTER_MARKS,
 )
@@ -116,6 +121,9 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
         yield "log-read"
     if any(type(effect) is Chop for effect in effects):
         yield "log-chopped"
+    logs = any(type(effect) is Append and effect.log == LOG for effect in effects)
+    if logs and type(event) in (DeadlineReached, SessionLost):
+        yield "stall-passed-over" if type(event) is DeadlineReached else "publisher-goes-on"
     if type(event) is DeadlineReached:
         if Nack in kinds:
             yield "gap-asked"
@@ -153,11 +161,15 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             yield "held-below-a-gap"
         if message.again and not kinds and not handed and Done not in kinds:
             yield "came-twice"
-    elif type(message) is WindowUpdate and any(
-        type(each) is Events and each.again for each in said
-    ):
-        yield "answered-on"
+    elif type(message) is WindowUpdate:
+        if any(type(each) is Events and each.again for each in said):
+            yield "answered-on"
+        if AckExpected in kinds:
+            yield "told-too-much"
+        if logs:
+            yield "publisher-goes-on"
     elif type(message) is AckExpected and AckExpected in kinds:
         yield "expected-below"
-    elif type(message) is Publish and not any(type(effect) is Append for effect in effects):
-        yield "published-twice"
+    elif type(message) is Publish and not logs:
+        is_held = broker.core.statistics()["publications_held"]
+        yield "publisher-held" if is_held else "published-twice"

@@ -119,9 +119,9 @@ class GryphonPlanning(ProtocolPlanning):
             ack_interval_ns=random.choice((1, 10, 50)) * MILLISECOND_NS,
             doubt_curiosity_ns=ordering.choice((0, 5, 20)) * MILLISECOND_NS,
             silence_percent=ordering.choice((0, 50, 90)) if chosen.is_total else 0,
-            send_window_bytes=windows.choice((2_000, 8_000, chosen.send_window_bytes)),
+            send_window_bytes=windows.choice((200, 1_500, chosen.send_window_bytes)),
             answer_window_bytes=windows.choice((4_000, 12_000, chosen.answer_window_bytes)),
-            send_stall_ns=windows.choice((100, 400)) * MILLISECOND_NS,
+            send_stall_ns=windows.choice((50, 200)) * MILLISECOND_NS,
         )
 
     def discovery_ns(self, parameters: Any) -> int:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.model.publication import PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.gryphon.flow_control import EVENT_BYTES
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FIRST_LIMIT
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.messages import (
     AckExpected,
@@ -57,7 +56,7 @@ class _Told:
 
 @dataclass(slots=True)
 class _Untaken:
-    """What a neighbour was told again on its session, and says that it has taken."""
+    """What a neighbour was told on its session, of one kind, and says that it has taken."""
 
     sent_bytes: int = 0
     taken_bytes: int = 0
@@ -67,7 +66,8 @@ class TrafficChecks(ProtocolChecks):
     """See ProtocolChecks; rules are those of the protocol's document.
 
     - unasked: who has not asked is told again of nothing;
-    - window: who has taken less than its window is told no more of what it has asked for;
+    - window: who has a full window is told no more of what it has asked for, and of news when it
+      has several;
     - asked twice: nobody is asked for the same again within a while (I10);
     - asked for nobody: what is asked for, a neighbour has asked for or clients here lack (I10);
     - way back: what comes from a cell never goes back to it, so nothing goes sideways twice (I11);
@@ -82,8 +82,9 @@ class TrafficChecks(ProtocolChecks):
         assert isinstance(cells, CellGraph), f"{cells} is none of cells"
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
         self._told: dict[tuple[BrokerNumber, int, StreamId], _Told] = {}
-        self._window_bytes = parameters.answer_window_bytes
-        self._untaken: dict[tuple[BrokerNumber, BrokerNumber], _Untaken] = {}
+        news_bytes = FIRST_LIMIT * parameters.send_window_bytes
+        self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
+        self._untaken: dict[tuple[BrokerNumber, BrokerNumber, bool], _Untaken] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -108,8 +109,7 @@ class TrafficChecks(ProtocolChecks):
                 wanted = self._of(broker, message.run.source).wanted_by(effect.peer)
                 answered.append((wanted, ((message.start, message.end),)))
                 self._check_answer(broker, effect.peer, message.again, *answered[-1])
-                if message.again:
-                    self._check_window(broker, effect.peer, message.run)
+                self._check_window(broker, effect.peer, message)
             elif type(message) is Silent:
                 wanted = self._of(broker, message.stream).wanted_by(effect.peer)
                 answered.append((wanted, message.ranges))
@@ -146,18 +146,20 @@ class TrafficChecks(ProtocolChecks):
 
     def _hear_window(self, broker: BrokerView, event: Event) -> None:
         if type(event) is SessionEstablished and isinstance(event.peer, int):
-            self._untaken[broker.number, event.peer] = _Untaken()
+            for again in (False, True):
+                self._untaken[broker.number, event.peer, again] = _Untaken()
         elif type(event) is MessageReceived and isinstance(event.peer, int):
             message = event.message
-            if type(message) is WindowUpdate and message.again:
-                untaken = self._untaken[broker.number, event.peer]
+            if type(message) is WindowUpdate:
+                untaken = self._untaken[broker.number, event.peer, message.again]
                 untaken.taken_bytes = max(untaken.taken_bytes, message.taken_bytes)
 
-    def _check_window(self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun) -> None:
+    def _check_window(self, broker: BrokerView, peer: BrokerNumber, message: Events) -> None:
         """One message may be larger than what is left of the window."""
-        untaken = self._untaken[broker.number, peer]
-        if untaken.sent_bytes - untaken.taken_bytes >= self._window_bytes:
-            what = f"{broker.name} to {peer}: {untaken}, of {self._window_bytes}"
+        run, limit_bytes = message.run, self._window_bytes[message.again]
+        untaken = self._untaken[broker.number, peer, message.again]
+        if untaken.sent_bytes - untaken.taken_bytes >= limit_bytes:
+            what = f"{broker.name} to {peer}: {untaken}, of {limit_bytes}"
             raise InvariantViolated("window", what)
         untaken.sent_bytes += run.payload_bytes() + EVENT_BYTES * len(run)
 
