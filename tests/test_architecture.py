@@ -466,6 +466,12 @@ LAYERS = (
         third_party=frozenset({"nats"}),
     ),
     Layer(
+        "bench.systems.mosquitto",
+        "a driver is one of many, as anybody could write it",
+        ours=("bench.systems.boundary",),
+        third_party=frozenset({"paho"}),
+    ),
+    Layer(
         "bench.systems.program",
         "it is what an agent starts in place of a process of ours",
     ),
@@ -619,6 +625,7 @@ CACHES = {"__pycache__"}
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
     "bench.systems.jetstream.driver": "configurations beside it name it",
+    "bench.systems.mosquitto.driver": "configurations beside it name it",
     "brokerd.storage.memory_files": "tests crash and fail the logs on it",
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
 }

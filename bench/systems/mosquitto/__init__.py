@@ -1,0 +1,1 @@
+"""Mosquitto as a system under test."""

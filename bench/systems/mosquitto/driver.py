@@ -1,0 +1,221 @@
+"""Mosquitto: MQTT 3.1.1 with quality of service 0, 1 or 2 both ways, and persistent sessions.
+
+The client library keeps what was not acknowledged over a lost connection and sends it again, as the
+standard asks of a session; its own network thread connects again. That thread waits while the
+application takes a publication in, so that the library acknowledges none before.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from getpass import getuser
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.systems.boundary import (
+    Attachment,
+    ConnectionLost,
+    Delivery,
+    NotAcknowledged,
+    Server,
+    Settings,
+    Start,
+    System,
+)
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+AT_ONCE: Final = 256
+_ANSWER_S: Final = 2.0
+
+
+def start(
+    program: str, servers: Sequence[Server], settings: Settings, version: str
+) -> Sequence[Start]:
+    """One broker, which keeps its state in its folder."""
+    (server,) = servers
+    lines = [
+        f"listener {server.port} 127.0.0.1",
+        "allow_anonymous true",
+        f"user {getuser()}",
+        "persistence true",
+        f"persistence_location {server.folder}/",
+        f"autosave_interval {settings['autosave_interval']}",
+        f"autosave_on_changes {str(settings['autosave_on_changes']).lower()}",
+        f"max_queued_messages {settings['max_queued_messages']}",
+        f"max_inflight_messages {settings['max_inflight_messages']}",
+        "set_tcp_nodelay true",
+        "log_type error",
+        "log_type warning",
+    ]
+    path = server.folder / "mosquitto.conf"
+    return [Start((program, "-c", str(path)), {"mosquitto.conf": "\n".join(lines) + "\n"})]
+
+
+def is_up(server: Server, settings: Settings) -> bool:
+    """Whether it answers somebody who connects."""
+    hello = bytes([0x10, 0x0C, 0, 4]) + b"MQTT" + bytes([4, 2, 0, 10, 0, 0])
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), _ANSWER_S) as connection:
+            connection.sendall(hello)
+            connection.settimeout(_ANSWER_S)
+            return connection.recv(4) == bytes([0x20, 2, 0, 0])
+    except OSError:
+        return False
+
+
+class MqttClient:
+    """A SystemClient; paho's thread tells the loop what happens."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        from paho.mqtt.client import Client, MQTTv311
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        self._about = attachment
+        self._qos = int(attachment.settings["qos"])
+        self._loop = asyncio.get_event_loop()
+        self._attached: asyncio.Future[str] = self._loop.create_future()
+        self._lost: asyncio.Future[str] = self._loop.create_future()
+        self._subscribed: dict[int, asyncio.Future[None]] = {}
+        self._open: dict[int, asyncio.Future[None]] = {}
+        self._room = asyncio.Semaphore(int(attachment.settings["client_inflight"]))
+        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._is_started = self._is_leaving = self._has_session = False
+        self._waiting: set[threading.Event] = set()
+        client = self._client = Client(
+            CallbackAPIVersion.VERSION2, attachment.name, clean_session=False, protocol=MQTTv311
+        )
+        client.max_inflight_messages_set(int(attachment.settings["client_inflight"]))
+        client.max_queued_messages_set(0)
+        client.reconnect_delay_set(1, 1)
+        client.on_connect = self._in_loop(self._on_connect)
+        client.on_disconnect = self._in_loop(self._on_disconnect)
+        client.on_subscribe = self._in_loop(self._on_subscribe)
+        client.on_publish = self._in_loop(self._on_publish)
+        client.on_message = self._on_message
+
+    async def attach(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            host, _, port = self._about.addresses[0].rpartition(":")
+            self._client.connect_async(host, int(port), keepalive=10)
+            self._client.loop_start()
+        if reason := await asyncio.shield(self._attached):
+            raise ConnectionLost(reason)
+
+    async def wait_lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        if self._has_session:
+            return  # it has the subscriptions; what it sends at once would be before the answer
+        _, number = self._client.subscribe([(topic, self._qos) for topic in topics])
+        assert number is not None
+        done = self._subscribed.setdefault(number, self._loop.create_future())
+        either: set[asyncio.Future[Any]] = {done, self._lost}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            raise ConnectionLost(self._lost.result())
+
+    async def receive(self) -> Sequence[Delivery]:
+        found = [await self._came.get()]
+        while len(found) < AT_ONCE and not self._came.empty():
+            found.append(self._came.get_nowait())
+        return found
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.receipt.set()
+
+    async def publish(self, topic: str, message_id: str, body: bytes) -> None:
+        if self._qos == 0:
+            if failure := self._client.publish(topic, body, 0).rc:
+                raise NotAcknowledged(f"paho says {failure}")
+            return
+        # On a new connection paho sends again all that it was given, however much may be in
+        # flight, and the broker puts out who sends more than it takes.
+        async with self._room:
+            number = self._client.publish(topic, body, self._qos).mid
+            try:
+                await self._open.setdefault(number, self._loop.create_future())
+            finally:
+                self._open.pop(number, None)
+
+    async def leave(self) -> None:
+        self._is_leaving = True
+        for waiting in self._waiting:
+            waiting.set()
+        self._client.disconnect()
+        await asyncio.to_thread(self._client.loop_stop)
+
+    def _in_loop(self, handle: Callable[..., None]) -> Callable[..., None]:
+        """The callback for paho's thread that has this done in the loop's."""
+
+        def told(*arguments: Any) -> None:
+            self._loop.call_soon_threadsafe(handle, *arguments)
+
+        return told
+
+    def _on_connect(self, client: Any, data: Any, flags: Any, reason: Any, *more: Any) -> None:
+        refused = str(reason) if reason.is_failure else ""
+        if not refused:
+            self._has_session = flags.session_present
+            self._lost = self._loop.create_future()
+        if not self._attached.done():
+            self._attached.set_result(refused)
+        if refused:
+            self._attached = self._loop.create_future()
+
+    def _on_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, *more: Any) -> None:
+        if self._attached.done():
+            self._attached = self._loop.create_future()
+        if not self._lost.done():
+            self._lost.set_result(f"disconnected: {reason}")
+
+    def _on_subscribe(self, client: Any, data: Any, number: int, *more: Any) -> None:
+        done = self._subscribed.setdefault(number, self._loop.create_future())
+        if not done.done():
+            done.set_result(None)
+
+    def _on_publish(self, client: Any, data: Any, number: int, *more: Any) -> None:
+        done = self._open.setdefault(number, self._loop.create_future())
+        if not done.done():
+            done.set_result(None)
+
+    def _on_message(self, client: Any, data: Any, message: "MQTTMessage") -> None:
+        """In paho's thread: return when the application has it."""
+        taken = threading.Event()
+        delivery = Delivery(message.topic, bytes(message.payload), taken)
+        self._loop.call_soon_threadsafe(self._give, delivery)
+        taken.wait()
+
+    def _give(self, delivery: Delivery) -> None:
+        if self._is_leaving:
+            delivery.receipt.set()
+            return
+        self._waiting = {each for each in self._waiting if not each.is_set()} | {delivery.receipt}
+        self._came.put_nowait(delivery)
+
+
+_SETTINGS: Final[Mapping[str, bool | int | str]] = {
+    "qos": 1,
+    "autosave_interval": 1_800,
+    "autosave_on_changes": False,
+    "max_queued_messages": 0,
+    "max_inflight_messages": 20,
+    "client_inflight": 20,
+}
+
+SYSTEM = System(
+    title="mosquitto",
+    program="mosquitto",
+    package="mosquitto",
+    version_option="-h",
+    settings=_SETTINGS,
+    start=start,
+    is_up=is_up,
+    client=MqttClient,
+    client_library="paho-mqtt",
+    resends=True,
+)
