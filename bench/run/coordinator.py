@@ -296,7 +296,7 @@ class _Experiment:
         # Agents remember the ids of faults, so each run needs its own.
         prefix = f"{self._run_id.rpartition('-')[2]}-"
         injector = Injector(
-            schedule,
+            await self._under_test.settled(schedule),
             self._fault_backend(),
             log,
             prefix=prefix,

@@ -9,6 +9,7 @@ from bench.spec.spec import ExperimentSpec
 from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import FaultBackend
+from fault_injection.schedule.schedule import FaultSchedule
 
 BEGIN_TIMEOUT_MS: Final = 60_000
 
@@ -39,6 +40,9 @@ class UnderTest(Protocol):
 
     async def end_run(self, testbed: Testbed, broker: str) -> None:
         """Tell it that the run is over."""
+
+    async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
+        """The schedule, with targets that only they can name now."""
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
         """What breaks them, and looks at them."""
@@ -72,6 +76,9 @@ class OurBrokers:
 
     async def end_run(self, testbed: Testbed, broker: str) -> None:
         await testbed.broker_command(broker, "end_run")
+
+    async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
+        return schedule
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
         return DeployedBackend(testbed, ahead_ns=ahead_ns)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bench.load.progress import Progress
+import trio
+
+from bench.load.progress import Progress, RunFailed
 from bench.run.coordinator import run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.testbed import Testbed
@@ -13,7 +15,7 @@ from bench.spec.topics import topic_names, topics_of
 from bench.spec.workload_model import Guarantee, Publishers, Subscribers, Workload
 from bench.systems.boundary import Settings
 from bench.systems.configuration import Configuration, Promise
-from bench.systems.faults import SystemBackend
+from bench.systems.faults import SystemBackend, aimed, names_leader
 from bench.systems.load import ONE_TOPIC
 from bench.systems.servers import SystemServers, topology_of
 from brokerd.text import shown
@@ -181,6 +183,15 @@ class SystemUnderTest:
 
     async def end_run(self, testbed: Testbed, broker: str) -> None:
         """Nor of its end."""
+
+    async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
+        """See UnderTest; the leader is whoever leads now."""
+        if not names_leader(schedule):
+            return schedule
+        leader = await trio.to_thread.run_sync(self._servers.leader)
+        if leader not in self._configuration.servers:
+            raise RunFailed(f"{self._configuration.name}: no server says that it leads")
+        return aimed(schedule, leader)
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
         """See UnderTest."""

@@ -1,5 +1,6 @@
 """Faults on servers of systems under test: what an agent can do to any process."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -14,6 +15,8 @@ from fault_injection.schedule.ends import End
 from fault_injection.schedule.schedule import FaultSchedule
 
 VERBS: Final = ("kill", "term", "freeze", "restart", "host-loss")
+LEADER: Final = "leader"
+"""As a step's target: the server that leads when the measurement begins."""
 
 
 def check_verbs(schedule: FaultSchedule) -> None:
@@ -28,6 +31,20 @@ def check_verbs(schedule: FaultSchedule) -> None:
                 f"{schedule.source}: step {step.id}: do = {step.do!r} is nothing that can be done "
                 f"to a system under test{nearest(step.do, VERBS)}"
             )
+
+
+def aimed(schedule: FaultSchedule, leader: str) -> FaultSchedule:
+    """The schedule with this server in the place of the leader."""
+    steps = [
+        step.model_copy(update={"on": leader}) if step.on == LEADER else step
+        for step in schedule.steps
+    ]
+    return replace(schedule, steps=tuple(steps))
+
+
+def names_leader(schedule: FaultSchedule) -> bool:
+    """Whether any step's target is the leader."""
+    return any(step.on == LEADER for step in schedule.steps)
 
 
 class SystemBackend(DeployedBackend):

@@ -8,7 +8,7 @@ from bench.run.run_directory import new_run_directory
 from bench.spec.spec import ExperimentSpec, Overrides
 from bench.systems.configuration import Configuration, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
-from bench.systems.faults import check_verbs
+from bench.systems.faults import aimed, check_verbs, names_leader
 from bench.systems.servers import servers_running
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
@@ -46,6 +46,9 @@ def bench_system(
     workload = call.project.find("workload", configuration.workload)
     spec = experiment_on(configuration, workload, overrides, labels, calm=faults is None)
     schedule = _schedule(call, spec, faults)
+    has_leader = configuration.system.leader is not None or len(configuration.servers) == 1
+    if schedule is not None and names_leader(schedule) and not has_leader:
+        raise UserError(f"{schedule.source}: nobody leads in {configuration.system.title}")
     if call.dry_run:
         return _planned(configuration, spec)
     folder = call.project.results_folder(results)
@@ -73,11 +76,14 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
         return None
     schedule = schedule_of(call.project, faults)
     check_verbs(schedule)
+    asked = schedule
+    # Which server leads is known under load only; for what is looked at before, any will do.
+    schedule = aimed(schedule, spec.topology.brokers[0])
     schedule = settled(schedule, spec.topology, spec.overrides.get("seed"))
     measure_ns = spec.workload.phases.measure
     for warning in checked(schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients()):
         call.console.warn(warning)
-    return schedule
+    return asked if names_leader(asked) else schedule
 
 
 def _planned(configuration: Configuration, spec: ExperimentSpec) -> Result:

@@ -12,7 +12,7 @@ from bench.systems.configuration import (
     load_configuration,
 )
 from bench.systems.experiment import experiment_on
-from bench.systems.faults import check_verbs
+from bench.systems.faults import aimed, check_verbs, names_leader
 from brokerd.errors import BrokerError
 from fault_injection.schedule.schedule import read_schedule
 
@@ -112,3 +112,15 @@ def test_what_only_our_brokers_can_have_done_to_them_is_refused() -> None:
     document = {"schema": "pubsubctl/faults/1", "name": "t", "step": [step]}
     with pytest.raises(SpecError, match="step a: do = 'absorb' is nothing that can be done"):
         check_verbs(read_schedule(document, "here"))
+
+
+def test_the_leader_is_whoever_leads_when_the_schedule_begins() -> None:
+    steps = [
+        {"at": "1s", "do": "kill", "on": on, "id": f"kill-{number}"}
+        for number, on in enumerate(("leader", "n2"))
+    ]
+    asked = read_schedule({"schema": "pubsubctl/faults/1", "name": "t", "step": steps}, "here")
+    assert names_leader(asked)
+    found = aimed(asked, "n3")
+    assert [step.on for step in found.steps] == ["n3", "n2"]
+    assert not names_leader(found)

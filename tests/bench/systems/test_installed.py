@@ -19,7 +19,7 @@ from tests.helpers.patience import PATIENCE_S
 
 pytestmark = pytest.mark.end_to_end
 
-TRIED = ("jetstream1", "jetstream1-hardened", "mosquitto-qos0", "mosquitto-qos1", "mosquitto-qos2")
+TRIED = ("jetstream3", "jetstream1-hardened", "mosquitto-qos0", "mosquitto-qos1", "mosquitto-qos2")
 
 
 @pytest.mark.parametrize("name", TRIED)
