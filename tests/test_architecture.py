@@ -476,9 +476,13 @@ LAYERS = (
         "it is what an agent starts in place of a process of ours",
     ),
     Layer(
+        "bench.systems.programs",
+        "whoever starts programs of others can use it",
+    ),
+    Layer(
         "bench.peers",
         "it measures other systems, and ours by the command that anybody types",
-        ours=("brokerd.overlay.topology",),
+        ours=("brokerd.overlay.topology", "bench.systems.programs"),
         third_party=frozenset({"psutil"}),
     ),
     Layer(

@@ -1,8 +1,6 @@
 """Servers of a system: in a folder and on ports of their own, and gone afterwards in any case."""
 
 import ctypes
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar, Final
 
 from bench.peers.system import ServerStart, System
+from bench.systems import programs
 
 START_WITHIN_S: Final = 15.0
 STOP_WITHIN_S: Final = 5.0
-_MORE_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 
@@ -42,8 +40,7 @@ class PackagesMissing(Exception):
 
 def program_of(system: System) -> str | None:
     """Where its program is; None if it is not installed."""
-    folders = [*os.environ.get("PATH", "").split(os.pathsep), *_MORE_FOLDERS]
-    return shutil.which(system.program, path=os.pathsep.join(folders))
+    return programs.program_of(system.program)
 
 
 def check_installed(systems: Sequence[System]) -> None:
@@ -60,10 +57,7 @@ def version_of(system: System) -> str:
     """What its program says of its version, in its first line."""
     program = program_of(system)
     assert program is not None, system.name
-    said = subprocess.run(
-        (program, system.version_option), capture_output=True, text=True, check=False
-    )
-    return (said.stdout or said.stderr).strip().split("\n")[0]
+    return programs.version_of(program, system.version_option)
 
 
 class Servers:
@@ -106,7 +100,7 @@ def running(system: System, brokers: int) -> Iterator[Servers]:
         folders = [Path(root) / f"broker{number}" for number in range(1, brokers + 1)]
         for folder in folders:
             folder.mkdir()
-        starts = system.start(program, folders, _free_ports(2 * brokers))
+        starts = system.start(program, folders, programs.free_ports(2 * brokers))
         processes: list[subprocess.Popen[bytes]] = []
         try:
             # The last one first: each then finds the one that it connects to.
@@ -162,13 +156,3 @@ def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody has now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

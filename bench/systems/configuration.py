@@ -1,8 +1,5 @@
 """Configurations of systems under test: TOML files with a driver, its settings, and a promise."""
 
-import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -11,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bench.spec.spec import SpecError, read_toml, validated
 from bench.spec.workload_model import EXPERIMENT_NAME, Duration
-from bench.systems.boundary import Setting, Settings, System
+from bench.systems.boundary import Server, Setting, Settings, System, WrongSettings
 from bench.systems.drivers import load_driver
+from bench.systems.programs import program_of, version_of
 from brokerd.errors import BrokerError
 from brokerd.overlay.topology import nearest
 
@@ -20,14 +18,22 @@ SCHEMA: Final = "pubsubctl/system/1"
 EXTERNAL: Final = "external/"
 """Before the bare name of a configuration, where a workload could stand."""
 _HERE: Final = Path(__file__).parent
-_MORE_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/sbin")
-_VERSION_WITHIN_S: Final = 10
 
 
 class NotInstalled(BrokerError):
-    """A server or client library that is not there, and what to install."""
+    """A server or client library that is not there.
+
+    Attributes:
+        missing: what is.
+        remedy: what to do about it.
+    """
 
     exit_status: ClassVar[int] = 4
+
+    def __init__(self, where: str, missing: str, remedy: str) -> None:
+        super().__init__(f"{where}: {missing} ({remedy})")
+        self.missing = missing
+        self.remedy = remedy
 
 
 class Promise(BaseModel):
@@ -111,6 +117,7 @@ def load_configuration(text: str) -> Configuration:
 
     Raises:
         SpecError, WrongDriver: it cannot be; says file, key, value and what is valid.
+        WrongSettings: the version that is installed cannot have it.
         NotInstalled: its server or its client library is not there.
     """
     path = _found(text)
@@ -132,14 +139,25 @@ def load_configuration(text: str) -> Configuration:
             raise SpecError(f"{where}: settings.{key} = {value!r}: expected a {wanted.__name__}")
     program = _program(system, where)
     if system.client_library and not _has(system.client_library):
-        raise NotInstalled(
-            f"{where}: the client library {system.client_library} is not installed; "
-            "`make setup` installs the extra `systems`"
-        )
-    return Configuration(
+        missing = f"the client library {system.client_library} is not installed"
+        raise NotInstalled(where, missing, "`make setup` installs the extra `systems`")
+    found = Configuration(
         file.name, path, file.driver, system, tuple(file.servers), file.workload, file.promise,
-        {**system.settings, **file.settings}, file.settings, program, _version(program, system),
+        {**system.settings, **file.settings}, file.settings, program,
+        version_of(program, system.version_option),
     )  # fmt: skip
+    _check_settings(found, where)
+    return found
+
+
+def _check_settings(of: Configuration, where: str) -> None:
+    """Let the driver say what it can of the settings before anything is started."""
+    ports = tuple(range(1, of.system.ports + 1))
+    servers = [Server(name, _HERE / name, ports[0], ports[1:]) for name in of.servers]
+    try:
+        of.system.start(of.program, servers, of.settings, of.version)
+    except WrongSettings as error:
+        raise WrongSettings(f"{where}: {error}") from None
 
 
 def configurations() -> dict[str, Path]:
@@ -156,27 +174,12 @@ def _found(text: str) -> Path:
     return known[name]
 
 
-def program_of(program: str) -> str | None:
-    """Where a server's program is; None if it is not installed."""
-    folders = [*os.environ.get("PATH", "").split(os.pathsep), *_MORE_FOLDERS]
-    return shutil.which(program, path=os.pathsep.join(folders))
-
-
 def _program(system: System, where: str) -> str:
     program = program_of(system.program)
     if program is None:
-        raise NotInstalled(
-            f"{where}: {system.program} is not installed (Debian: apt-get install {system.package})"
-        )
+        remedy = f"Debian: apt-get install {system.package}"
+        raise NotInstalled(where, f"{system.program} is not installed", remedy)
     return program
-
-
-def _version(program: str, system: System) -> str:
-    said = subprocess.run(
-        (program, system.version_option), capture_output=True, text=True, check=False,
-        timeout=_VERSION_WITHIN_S,
-    )  # fmt: skip
-    return (said.stdout or said.stderr).strip().split("\n")[0]
 
 
 def _has(distribution: str) -> bool:

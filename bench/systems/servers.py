@@ -6,10 +6,9 @@ lease should the controller die; so nothing of a run is in the way of the next o
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from bench.run.coordinator import only_cause
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.systems.boundary import Server, Start
 from bench.systems.configuration import Configuration
+from bench.systems.programs import free_ports
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
 from brokerd.overlay.topology import SCHEMA, Topology
@@ -65,7 +65,7 @@ class SystemServers:
         self.configuration = configuration
         self.servers: dict[str, Server] = {}
         count = configuration.system.ports
-        ports = _free_ports(count * len(configuration.servers))
+        ports = free_ports(count * len(configuration.servers))
         for place, name in enumerate(configuration.servers):
             own = ports[place * count : (place + 1) * count]
             self.servers[name] = Server(name, root / "servers" / name, own[0], tuple(own[1:]))
@@ -200,13 +200,3 @@ def _write_files(server: Server, start: Start) -> None:
     server.folder.mkdir(mode=0o700, parents=True)
     for name, content in start.files.items():
         (server.folder / name).write_text(content, encoding="utf-8")
-
-
-def _free_ports(count: int) -> Sequence[int]:
-    """Ports on loopback that nobody has now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

@@ -1,14 +1,18 @@
 """`doctor`: what stands in the way of a deployment or a measurement, here and on the hosts."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import invocation
+from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result
 from pubsubctl.errors import PreflightFailed, PubsubctlError, Unreachable, UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.doctor.health_check import Finding
 
 
 def doctor(
@@ -21,7 +25,8 @@ def doctor(
         typer.Option(
             "--for",
             metavar="WORKLOAD",
-            help="Also say what time, disk and connections it takes.",
+            help="Also say what time, disk and connections it takes; of a broker of others "
+            "(external/NAME), whether it can be started.",
             autocompletion=names.workloads,
         ),
     ] = None,
@@ -32,10 +37,14 @@ def doctor(
     that are alike share a line; -v prints one for each, -q only what is wrong.
     """
     from bench.spec.spec import load_experiment
+    from bench.systems.configuration import is_configuration
     from pubsubctl.doctor.health_check import Subject, examine
-    from pubsubctl.doctor.health_check_text import tally, worth_telling
 
     call = invocation(context)
+    if workload is not None and is_configuration(workload):
+        from pubsubctl.doctor.system_check import check_system
+
+        return _told(call, check_system(workload))
     experiment = None
     if workload is not None:
         experiment = load_experiment(call.project.find("workload", workload))
@@ -49,6 +58,13 @@ def doctor(
     with call.console.progress() as progress:
         progress.phase("looking at this machine and the hosts")
         findings = examine(subject, chosen)
+    return _told(call, findings)
+
+
+def _told(call: Invocation, findings: "Sequence[Finding]") -> Result:
+    """What was found, in lines, and why it stands in the way."""
+    from pubsubctl.doctor.health_check_text import tally, worth_telling
+
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
     lines = []
     shown = worth_telling(findings, verbose=call.console.verbose > 0, quiet=call.console.quiet)

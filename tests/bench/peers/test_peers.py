@@ -20,6 +20,7 @@ from bench.peers.measure import measure
 from bench.peers.system import ServerStart, System
 from bench.peers.systems import SYSTEMS
 from bench.peers.table import Promises, table
+from bench.systems import programs
 from tests.helpers.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
@@ -92,7 +93,7 @@ def test_what_is_not_installed_is_named_with_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(servers, "_MORE_FOLDERS", ())
+    monkeypatch.setattr(programs, "_MORE_FOLDERS", ())
     assert peers.main(["--rounds", "1"]) == 4
     assert "apt-get install mosquitto nats-server" in capsys.readouterr().err
     assert peers.main(["--systems", "natz"]) == 2

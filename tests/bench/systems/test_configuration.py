@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.spec.spec import Overrides, SpecError
+from bench.systems.boundary import WrongSettings
 from bench.systems.configuration import (
     NotInstalled,
     configurations,
@@ -15,6 +16,7 @@ from bench.systems.experiment import experiment_on
 from bench.systems.faults import aimed, check_verbs, names_leader
 from brokerd.errors import BrokerError
 from fault_injection.schedule.schedule import read_schedule
+from pubsubctl.doctor.system_check import check_system
 
 TOY = Path(__file__).parents[2] / "foreign" / "toy_system"
 
@@ -78,7 +80,7 @@ def test_a_name_of_ours_that_is_none_gets_the_nearest() -> None:
 def test_every_configuration_of_ours_can_be_read_or_says_what_is_missing(name: str) -> None:
     try:
         found = load_configuration(f"external/{name}")
-    except NotInstalled as error:
+    except (NotInstalled, WrongSettings) as error:
         pytest.skip(str(error))
     assert found.name == name
     experiment_on(found, found.workload, Overrides(), {}, calm=True)
@@ -124,3 +126,30 @@ def test_the_leader_is_whoever_leads_when_the_schedule_begins() -> None:
     found = aimed(asked, "n3")
     assert [step.on for step in found.steps] == ["n3", "n2"]
     assert not names_leader(found)
+
+
+@pytest.mark.parametrize(
+    "driver, severity, said, remedy",
+    [
+        (("", ""), "ok", "the toy broker: Python", ""),
+        (
+            ("program=sys.executable", 'program="no-such-broker"'),
+            "fail", "no-such-broker is not installed", "Debian: apt-get install python3",
+        ),
+        (
+            ("    return [\n        Start", '    raise WrongSettings("not durable")\n'
+             "    return [\n        Start"),
+            "fail", "not durable", "",
+        ),
+    ],
+)  # fmt: skip
+def test_doctor_says_what_is_missing_and_how_to_get_it(
+    driver: tuple[str, str], severity: str, said: str, remedy: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, driver=driver)
+    code = (tmp_path / "toy_driver.py").read_text()
+    code = code.replace("    System,\n", "    System,\n    WrongSettings,\n")
+    (tmp_path / "toy_driver.py").write_text(code)
+    (finding,) = check_system(path)
+    assert (finding.severity, finding.remedy) == (severity, remedy)
+    assert said in finding.text
