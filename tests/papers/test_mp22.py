@@ -1,0 +1,142 @@
+"""What [MP22] promises, sentence by sentence, and where it fails and this must not: §2 to §4.
+
+Where a rule has a story among those of the protocol, `ELSEWHERE` says which.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.protocols.multi_proxy.messages import Put, Stored
+from brokerd.protocols.multi_proxy.topics import Topics, owners
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
+from tests.helpers.proxy_stories import Story, sides
+from tests.helpers.told import is_told
+
+STORIES = Path(__file__).parents[1] / "protocols/multi_proxy"
+ELSEWHERE = {
+    "§2.1 only what is put after the subscription is received": "test_stories.py::"
+    "test_who_subscribes_again_gets_nothing_from_before",
+    "§2.1 on return it is subscribed": "test_stories.py::"
+    "a_subscription_starts_when_its_server_knows_of_it",
+    "§2.3 no message is received again": "test_homes.py::test_what_has_come_is_not_taken_again",
+    "§3 an answer that does not come is asked for over the next proxy": "test_stories.py::"
+    "a_put_is_tried_again_over_another_proxy_and_stored_once",
+    "§4 the state is saved before success is reported": "test_server.py::"
+    "what_is_put_is_stored_when_it_is_on_disk",
+    "§4 a put that comes again is recognised": "test_server.py::"
+    "what_was_stored_is_not_stored_again",
+    "§4 also after a crash": "test_server.py::what_was_stored_is_known_when_it_has_gone",
+    "§4 the server deletes nothing that a client has not received": "test_stories.py::"
+    "what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
+    "§4 a server that is away makes its own topics wait only": "test_stories.py::"
+    "test_a_dead_server_does_not_delay_other_topics",
+}
+
+
+@pytest.mark.parametrize("promise", ELSEWHERE)
+def test_what_shows_it_is_there(promise: str) -> None:
+    assert is_told(ELSEWHERE[promise], STORIES)
+
+
+def owners_that_stored(story: Story) -> dict[int, set[str]]:
+    """Which servers have stored something of each topic."""
+    found: dict[int, set[str]] = {}
+    for name in story.topology.brokers:
+        for message in story.told(name, Stored):
+            if story.topology.brokers[message.server] == name:
+                found.setdefault(message.topic, set()).add(name)
+    return found
+
+
+# ---------------------------------------------------------------- §2 operations
+
+
+def test_unsubscribed_nothing_comes_although_it_was_put_before() -> None:
+    """§2.2: it waits at the client's broker when the client unsubscribes, and goes nowhere."""
+    story = Story(client_window=1)
+    subscription = story.cluster.subscribe("e1", "kind = 'a'", client="s")
+    story.cluster.run_for(1)
+    subscription.client.take_after_ns = 3_000_000_000
+    story.publish("e2", 5)
+    story.cluster.run_for(0.5)
+    story.cluster.unsubscribe("s")
+    had = len(subscription.received)
+    story.cluster.run_for(5)
+    assert 0 < had == len(subscription.received) < 5
+
+
+def test_contents_come_as_they_were_put() -> None:
+    """What frames the paper's text messages, nothing, and more than a read: §3.1."""
+    story = Story()
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    contents = [b"\r\n\r\n*1\r\n/s//", b"\0", b"", bytes(range(256)) * 4_000]
+    blob = encode_attributes({"kind": "a"})
+    got: list[bytes] = []
+    delivered = story.cluster.oracle.delivered
+
+    def keep(*arguments: object, **options: bool) -> None:
+        got.append(bytes(arguments[-1]))  # type: ignore[arg-type]
+        delivered(*arguments, **options)  # type: ignore[arg-type]
+
+    story.cluster.oracle.delivered = keep  # type: ignore[method-assign]
+    sent = story.cluster.publish_run("e2", [(blob, content) for content in contents])
+    story.cluster.run_for(2)
+    assert subscription.received == sent
+    assert got == contents
+
+
+# ---------------------------------------------------------------- §3, §4: who owns a topic
+
+
+def test_two_who_make_a_topic_at_once_over_two_proxies_make_one() -> None:
+    """§4: the paper's proxies may assign it to two servers, whose merging then loses messages."""
+    story = Story()
+    subscription = story.cluster.subscribe("v1", "kind = 'a'")
+    story.cluster.run_for(1)
+    sent = [story.cluster.publish(at, kind="a") for at in ("x1", "x2", "e1", "e2")]
+    story.cluster.run_for(1)
+    assert {each.client for each in sent} == {each.client for each in subscription.received}
+    assert all(len(names) == 1 for names in owners_that_stored(story).values())
+
+
+def test_a_proxy_that_has_forgotten_everything_finds_the_right_server() -> None:
+    """§4: the paper's proxy assigns anew until the servers have told it what they have."""
+    story = Story(sides(proxies=1))
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    sent = []
+    for _ in range(3):
+        story.cluster.run_for(3)
+        sent += story.publish("e2", 2)
+        story.cluster.broker("x1").kill().start()
+        sent += story.publish("e2", 2)
+    story.cluster.run_for(5)
+    assert all(len(names) == 1 for names in owners_that_stored(story).values())
+    assert subscription.received == sent
+
+
+def test_proxies_that_reach_one_server_each_do_not_part_the_service() -> None:
+    """A home asks each server over a proxy that reaches it, so that nobody waits."""
+    story = Story()
+    subscription = story.cluster.subscribe("e1")
+    story.cluster.run_for(1)
+    cuts = [story.cluster.link(*ends).cut() for ends in (("x1", "v2"), ("x2", "v1"))]
+    story.cluster.run_for(1)
+    sent = [each for kind in "abcdefgh" for each in story.publish("e2", 1, kind=kind)]
+    story.cluster.run_for(2)
+    assert sorted(map(str, subscription.received)) == sorted(map(str, sent))
+    used = {peer for who, peer, message in story.said if who == "e2" and type(message) is Put}
+    assert used == {story.topology.number_of("x1"), story.topology.number_of("x2")}
+    for cut in cuts:
+        cut.heal()
+
+
+def test_a_thousand_topics_are_shared_out_evenly_over_eight_servers() -> None:
+    """The price of owners that need no message: some 10 to 20 % beside the mean; §3 has none."""
+    shares = owners(1_000, [(number, f"v{number}") for number in range(8)])
+    counts = [shares.count(number) for number in range(8)]
+    mean = len(shares) / 8
+    assert 0.75 * mean < min(counts) <= max(counts) < 1.25 * mean
+    topics = Topics(Story().parameters, decode_attribute_table)
+    assert {topics.of_value(f"topic {number}") for number in range(1_000)} == {*range(1, 9)}
