@@ -10,6 +10,7 @@ from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
 from results.papers.ds03 import (
     churn_figures,
+    latency_figures,
     peak_figures,
     recovery_figures,
     storage_figures,
@@ -34,6 +35,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **recovery_figures.FIGURES,
     **churn_figures.FIGURES,
     **peak_figures.FIGURES,
+    **latency_figures.FIGURES,
 }
 
 

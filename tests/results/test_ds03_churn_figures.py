@@ -8,6 +8,7 @@ import pytest
 from pubsubctl.running.claims import load_claims
 from results.papers.ds03.churn import Advance, Return, rates
 from results.papers.ds03.churn_figures import draw_fig5, draw_fig6
+from results.papers.ds03.latency_figures import draw_latency
 from results.papers.ds03.peak_figures import Load, draw_fig4
 from tests.pubsubctl.test_claims import OURS
 
@@ -25,6 +26,7 @@ def series(protocols=("durable",), **workload):
         run = SimpleNamespace(
             run_id="r",
             manifest={"cpu": "x", "cores": 2},
+            topology={"brokers": ["c1", "c2", "c3", "c4", "c5"]},
             words=SimpleNamespace(title=protocol),
             subscribers=lambda: dict.fromkeys(range(40)),
             workload={
@@ -95,3 +97,13 @@ def test_the_peak_is_of_the_largest_load_that_was_borne() -> None:
         "No load was too much"
         in draw_fig4(series(), [*loads[:4], four, replace(four, churn=True)]).caption
     )
+
+
+def test_the_share_of_logging_is_drawn_and_judged() -> None:
+    logged = [0.5 + percent / 100 for percent in range(1, 100)]
+    drawing = draw_latency(series(), logged, [2 * each for each in logged])
+    assert drawing.metrics["logging_share"].value == 0.5
+    assert drawing.metrics["end_to_end_ms.median"].value == pytest.approx(2.0)
+    claims = [each for each in load_claims(OURS / "ds03.toml") if each.figure == "ds03.latency"]
+    assert {claim.metric for claim in claims} <= drawing.metrics.keys()
+    assert all(claim.scale.items() <= drawing.scale.items() for claim in claims)

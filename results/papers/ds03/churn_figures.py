@@ -78,19 +78,18 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
     axes.set_ylabel("until all that was missed had come (ms)")
     axes.set_ylim(bottom=0)
     if len(returns) > 1:
-        axes.legend(loc="upper right")
-    other = ""
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(returns))
     if len(returns) > 1:
-        other = (
-            "; the two do not promise the same: durable subscriptions outlast any absence and a "
-            "crash of every broker, and under the other protocol a broker keeps in its memory, for "
-            "a minute by default, what is for a client that is away"
+        told.append(
+            "They do not promise the same: durable subscriptions outlast a month of absence by "
+            "default, with what is missed on disk; others of these protocols keep it in memory, "
+            "and as long as their `client_linger_ns` says, a minute by default"
         )
     caption = (
         "How long a subscriber that was away takes, from when its broker accepts it again until it "
         "has the last publication from before that. The paper's usually take 5 to 6 s, which it "
         "counts until a subscriber is no longer served apart from all others. "
-        f"{'; '.join(told)}{other}. "
+        f"{'. '.join(told)}. "
     )
     rows = [
         (protocol, each.subscriber, round(each.at_s, 3), round(each.away_s, 3), each.missed,

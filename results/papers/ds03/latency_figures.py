@@ -1,0 +1,90 @@
+"""ds03.latency: how long a publication takes, and how much of that is logging it.
+
+Paper: [DS03] §5, result 1.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.papers.ds03.churn_figures import COLOURS, scale_of
+from results.repetitions.series_runs import SeriesRuns, load_series
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PERCENT = tuple(range(1, 100))
+
+
+def latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """The distribution of both. Paper: [DS03] §5, result 1."""
+    from pyspark.sql import functions as F
+
+    series = load_series(spark, Path(run_dir), ("VALID",))
+    (point,) = series.points
+    until_ns = point.modal.run.phase("measure").to_ns
+    within = (F.col("t_sent_ns") >= 0) & (F.col("t_sent_ns") < until_ns)
+    shares = [percent / 100 for percent in PERCENT]
+    logged = (
+        point.modal.table(spark, "publications")
+        .where(within & ~F.col("is_fence") & F.col("t_acked_ns").isNotNull())
+        .agg(F.percentile(F.col("t_acked_ns") - F.col("t_sent_ns"), shares).alias("ns"))
+        .collect()[0]
+    )
+    delivered = (
+        point.modal.table(spark, "deliveries")
+        .where(within & (F.col("layer") == "application") & (F.col("kind") == "data"))
+        .agg(F.percentile(F.col("t_recv_ns") - F.col("t_sent_ns"), shares).alias("ns"))
+        .collect()[0]
+    )
+    return draw_latency(series, [ns / 1e6 for ns in logged.ns], [ns / 1e6 for ns in delivered.ns])
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.latency": latency}
+
+
+@house_style()
+def draw_latency(
+    series: SeriesRuns, logged_ms: Sequence[float], delivered_ms: Sequence[float]
+) -> Drawing:
+    """The figure from the percentiles of both, 1 to 99, in ms."""
+    from matplotlib.figure import Figure
+
+    run = series.points[0].modal.run
+    picture = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes = picture.subplots()
+    shown = {"logged": logged_ms, "delivered": delivered_ms}
+    for (name, values), colour in zip(shown.items(), COLOURS, strict=False):
+        axes.plot(values, PERCENT, color=colour, label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("after it was sent (ms)")
+    axes.set_ylabel("publications (%)")
+    axes.set_ylim(0, 100)
+    axes.legend(loc="lower right")
+    logging, total = median(logged_ms), median(delivered_ms)
+    scale = {**scale_of(run), "brokers": len(run.topology["brokers"])}
+    return Drawing(
+        figure=picture,
+        columns=("percent", "logged_ms", "delivered_ms"),
+        rows=[
+            (percent, round(at, 4), round(later, 4))
+            for percent, at, later in zip(PERCENT, logged_ms, delivered_ms, strict=True)
+        ],
+        caption=(
+            f"How long a publication takes through {scale['brokers']} brokers in a row to a "
+            "subscriber at the last, and how long until its publisher is told that the first one "
+            "has it on disk. The paper reports 50 ms, 44 of them for logging. Here the medians are "
+            f"{total:.1f} ms and {logging:.1f} ms. {scale['input_per_s']} publications of "
+            f"{run.workload['publishers'][0]['size']} a second; brokers and clients on one machine "
+            f"({run.manifest['cpu']}, {run.manifest['cores']} cores)."
+        ),
+        scale=scale,
+        metrics={
+            "end_to_end_ms.median": Metric(total),
+            "logging_ms.median": Metric(logging),
+            "logging_share": Metric(logging / total),
+        },
+        run_ids=series.run_ids,
+    )
