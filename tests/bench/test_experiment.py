@@ -155,6 +155,21 @@ def test_clients_in_several_load_generators_have_one_history(folder: Path) -> No
     assert (judged.verdict, judged.counts.owed) == ("VALID", outcome.online["owed"])
 
 
+@pytest.mark.parametrize("protocol, verdict", [("delta_tree", "VALID"), ("best_effort", "INVALID")])
+def test_who_comes_and_goes_gets_what_the_brokers_kept(
+    folder: Path, protocol: str, verdict: str
+) -> None:
+    """Where the broker keeps nothing for who is away, the run is INVALID."""
+    churn = '[churn]\ndisconnected = "500ms"\nevery = "1500ms"'
+    spec = experiment(folder, protocol=protocol, calm=False, measure="3s", load=churn)
+    outcome, _ = carry_out(folder, spec)
+    judged = judge_folder(outcome.run_directory)
+    assert (outcome.state, judged.verdict) == ("complete", verdict), judged.doubts
+    assert judged.counts.at_risk > 50
+    assert judged.counts.missing == outcome.online["missing"]
+    assert (judged.counts.recovered == judged.counts.at_risk) == (verdict == "VALID")
+
+
 def test_a_load_generator_that_is_the_limit_answers_and_is_named(folder: Path) -> None:
     """One that is slow on purpose: the run ends, and says that it shows nothing of brokers."""
     spec = experiment(folder, measure="500ms", rate="500/s", window=50)
