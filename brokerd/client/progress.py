@@ -426,7 +426,10 @@ class Progress:
         self._release()
 
     def _place_of(self, number: int, source: SourceId, last: int) -> tuple[StreamId, int] | None:
-        """Where the last publication of a source up to `last` stands; None where that is done."""
+        """Where this publication of a source stands; None where that is done.
+
+        If it was not given, as where it is a number that was left out, the last one before it.
+        """
         found: tuple[StreamId, int] | None = None
         for entry in self._untaken:
             if entry.serial > self._given_serial:
@@ -438,6 +441,8 @@ class Progress:
                 if origin == source and sequences[0] <= last:
                     within = sum(sequence <= last for sequence in sequences)
                     found = entry.stream, entry.placed.sequences[before + within - 1]
+                    if last in sequences:
+                        return found  # the source may have others in another stream behind it
                 before += len(sequences)
         return found
 

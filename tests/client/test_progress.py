@@ -179,6 +179,20 @@ def test_a_gap_or_silence_of_no_sense_ends_the_session(message):
         client().on_message(message)
 
 
+def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
+    """A source may be in several streams, which nobody orders: what was given last stays."""
+    core = client(commits_by_itself=False)
+    other = StreamId(6, 1, 0)
+    later = PublicationRun(other, (7,), (b"a",), b"\0", 0, (), origin_runs([(ANN, 5)]))
+    core.on_message(Deliveries(later, (1,)))
+    core.on_message(Deliveries(ticks(0), (1,)))
+    core.give(2)
+    assert core.commit(1, ANN, 5)
+    assert core.committed(1) == ((other, 7),)
+    assert core.commit(1, ANN, 1)
+    assert core.committed(1) == ((PUBEND, 10), (other, 7))
+
+
 def test_what_is_committed_by_origin_is_acknowledged_by_place_with_all_before_it():
     core = client(commits_by_itself=False)
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
