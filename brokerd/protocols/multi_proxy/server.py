@@ -54,13 +54,13 @@ class Follower:
         version: of its Follow.
         done: per topic, up to where it is done.
         got: version of its latest get.
-        waits: what that get asked for, while it is not answered.
+        waits: what that get asked for, by topic, while it is not answered.
     """
 
     version: Version
     done: dict[int, int] = field(default_factory=dict)
     got: Version = _NEVER
-    waits: tuple[Wanted, ...] = ()
+    waits: dict[int, Wanted] = field(default_factory=dict)
 
 
 class Server:
@@ -116,11 +116,11 @@ class Server:
 
     def retained(self) -> int:
         """How many publications somebody is not done with."""
-        return sum(len(run) for topic in self.log for run in topic.runs)
+        return sum(topic.durable - topic.released for topic in self.log)
 
     def retained_bytes(self) -> int:
         """The size of their payloads."""
-        return sum(run.payload_bytes() for topic in self.log for run in topic.runs)
+        return sum(topic.retained_bytes for topic in self.log)
 
     def due(self, home: BrokerNumber) -> None:
         """A home's get has waited long enough."""
@@ -188,18 +188,18 @@ class Server:
         version = Version(message.incarnation, message.number)
         if follower is None or version <= follower.got:
             return
-        waits = tuple(each for each in message.wanted if each.topic in follower.done)
-        for wanted in waits:
+        waits = {each.topic: each for each in message.wanted if each.topic in follower.done}
+        for wanted in waits.values():
             topic = self.log.topic(wanted.topic)
             if wanted.done > max(topic.durable, follower.done[wanted.topic]):
                 reason = f"broker {home} is done with {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
-        for wanted in waits:
+        for wanted in waits.values():
             if wanted.done > follower.done[wanted.topic]:
                 follower.done[wanted.topic] = wanted.done
                 self._settle(self.log.topic(wanted.topic))
-        if any(self._has(wanted) for wanted in waits):
+        if any(map(self._has, waits.values())):
             self._end_get(home, follower)
         else:
             due_ns = self._machine.now_ns + self._parameters.get_wait_ns
@@ -212,17 +212,16 @@ class Server:
 
     def _on_durable(self, topic: Topic) -> None:
         for home, follower in self._followers.items():
-            if topic.number in follower.done and any(
-                wanted.topic == topic.number and self._has(wanted) for wanted in follower.waits
-            ):
+            wanted = follower.waits.get(topic.number)
+            if wanted is not None and self._has(wanted):
                 self._end_get(home, follower)
         self._settle(topic)
 
     def _end_get(self, home: BrokerNumber, follower: Follower) -> None:
         """Answer a get with what there is."""
-        waits, follower.waits = follower.waits, ()
+        waits, follower.waits = follower.waits, {}
         self._deadlines.cancel((WAITING, home))
-        for wanted in waits:
+        for wanted in waits.values():
             most = min(wanted.most, self._parameters.get_publications)
             run = self.log.topic(wanted.topic).after(wanted.after, most) if most else None
             if run is not None:

@@ -51,6 +51,7 @@ class Topic:
         put: the last publication of each source that has a position.
         stored: the last one of each that is on disk.
         runs: what is on disk and not released, in order; sequences are positions.
+        retained_bytes: of their payloads.
     """
 
     number: int
@@ -60,6 +61,14 @@ class Topic:
     put: dict[SourceId, int] = field(default_factory=dict)
     stored: dict[SourceId, int] = field(default_factory=dict)
     runs: deque[PublicationRun] = field(default_factory=deque)
+    retained_bytes: int = 0
+
+    def retain(self, run: PublicationRun) -> None:
+        """Keep publications that are on disk, until they are released."""
+        self.durable = run.last
+        if run.last > self.released:
+            self.runs.append(run)
+            self.retained_bytes += run.payload_bytes()
 
     def after(self, position: int, most: int) -> PublicationRun | None:
         """What follows a position, no more than `most` and in one run; None: nothing."""
@@ -78,7 +87,7 @@ class Topic:
         """Let go of publications up to a position."""
         self.released = max(self.released, through)
         while self.runs and self.runs[0].last <= self.released:
-            self.runs.popleft()
+            self.retained_bytes -= self.runs.popleft().payload_bytes()
 
 
 class TopicLog:
@@ -143,8 +152,8 @@ class TopicLog:
                         f"log {LOG}, record {index}: position {first} of topic {number}, "
                         f"after {topic.assigned}"
                     )
-                topic.assigned = topic.durable = last
-                topic.runs.append(_placed(self._stream(number), first, run))
+                topic.assigned = last
+                topic.retain(_placed(self._stream(number), first, run))
             sequence = max(run.last, topic.put.get(run.source, 0))
             topic.put[run.source] = topic.stored[run.source] = sequence
             self._logged.append(_Logged(index, number, last, run.source, run.last))
@@ -180,10 +189,8 @@ class TopicLog:
         self._next += 1
 
         def store() -> None:
-            topic.durable = placed.last
+            topic.retain(placed)
             topic.stored[rest.source] = rest.last
-            if placed.last > topic.released:
-                topic.runs.append(placed)
             then(rest.last)
             self._on_durable(topic)
 
