@@ -12,6 +12,7 @@ Paper: [DS03] §4.1 (flow control, which it leaves to another paper). Deviates: 
 hop, because how far all below are done also waits for clients and disks.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -113,7 +114,8 @@ class FlowControl:
         self._on_room = on_room
         self._windows: dict[tuple[BrokerNumber, bool], SendWindow] = {}
         self._full: dict[tuple[BrokerNumber, bool], SendWindow] = {}
-        self._owed: dict[tuple[BrokerNumber, bool], int] = {}
+        self._owed: dict[tuple[BrokerNumber, bool], deque[int]] = {}
+        self._granted: dict[tuple[BrokerNumber, bool], int] = {}
         self._missed: dict[BrokerNumber, dict[tuple[StreamId, Cell], None]] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -135,6 +137,7 @@ class FlowControl:
             self._windows.pop(key, None)
             self._full.pop(key, None)
             self._owed.pop(key, None)
+            self._granted.pop(key, None)
         self._settle()
 
     # ------------------------------------------------------------ sending
@@ -180,16 +183,39 @@ class FlowControl:
     def _on_probe(self, peer: BrokerNumber, message: WindowProbe) -> None:
         if message.sent_bytes < 0:
             raise RemoteProtocolError(peer, f"impossible number in {message}")
-        self._owed[peer, message.again] = message.sent_bytes
+        key = peer, message.again
+        owed = self._owed.setdefault(key, deque())
+        is_repeated = message.sent_bytes in owed
+        if not is_repeated:
+            owed.append(message.sent_bytes)
         self._say_taken(peer, message.again)
+        if is_repeated and message.sent_bytes in owed:  # it is to know that somebody is here
+            self._machine.send(peer, WindowUpdate(message.again, self._granted.get(key, 0)))
 
     def _say_taken(self, peer: BrokerNumber, again: bool) -> None:
-        """Say so, unless as much as that could not be passed on.
+        """Say so, unless as much as that could not be passed on; step by step while room is short.
 
         What comes from a cell never goes back to it, so no two wait for each other.
         """
-        if not self.holds_up(again=again, but=self._routes.cell_of(peer)):
-            self._machine.send(peer, WindowUpdate(again, self._owed.pop((peer, again))))
+        key = peer, again
+        owed, cell = self._owed[key], self._routes.cell_of(peer)
+        if owed and not self.holds_up(again=again, but=cell):
+            taken = owed.popleft()
+            if not self._is_short(again=again, but=cell):
+                taken = max(taken, *owed) if owed else taken
+                owed.clear()
+            self._granted[key] = taken
+            self._machine.send(peer, WindowUpdate(again, taken))
+
+    def _is_short(self, *, again: bool, but: Cell) -> bool:
+        """Whether less than half of a window is free, outside of one cell."""
+        return any(
+            each == again
+            and not window.is_stalled
+            and 2 * window.room_bytes < window.limit_bytes
+            and self._routes.cell_of(peer) != but
+            for (peer, each), window in self._windows.items()
+        )
 
     def _on_update(self, peer: BrokerNumber, message: WindowUpdate) -> None:
         key = peer, message.again
@@ -202,13 +228,12 @@ class FlowControl:
         window.moved_ns = self._machine.now_ns
         window.is_stalled = False
         if window.room_bytes > 0:
-            was_full = self._full.pop(key, None) is not None
+            self._full.pop(key, None)
             if message.again:
                 self._on_answers(peer)
             elif missed := self._missed.pop(peer, None):
                 self._on_missed(peer, missed)
-            if was_full:
-                self._settle()
+            self._settle()
 
     # ------------------------------------------------------------ time
 

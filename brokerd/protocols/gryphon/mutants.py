@@ -498,8 +498,8 @@ BUGS: Final = (
         "window-never-given-back",
         "flow_control.py",
         (
-            "self._machine.send(peer, WindowUpdate(again, self._owed.pop((peer, again))))",
-            "self._owed.pop((peer, again))",
+            "self._machine.send(peer, WindowUpdate(again, taken))",
+            "pass",
         ),
     ),
     _bug("answered-on-by-nobody", "flow_control.py", ("self._on_answers(peer)", "pass")),
@@ -518,7 +518,7 @@ BUGS: Final = (
     _bug(
         "takes-what-it-cannot-pass-on",
         "flow_control.py",
-        ("if not self.holds_up(again=again, but=self._routes.cell_of(peer)):", "if True:"),
+        ("if owed and not self.holds_up(again=again, but=cell):", "if owed:"),
     ),
     _bug("stall-holds-for-ever", "flow_control.py", ("window.is_stalled = True", "pass")),
     _bug(

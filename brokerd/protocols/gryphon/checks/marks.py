@@ -68,7 +68,7 @@ MARKS = (
     Mark("publisher-held", "what was published waited for those below to have room", seeds=20),
     Mark("publisher-goes-on", "what had waited so was logged", seeds=20),
     Mark("stall-passed-over", "it was, although somebody took nothing", seeds=20),
-    Mark("told-too-much", "a broker was not told of all, and asked when it had room", seeds=20),
+    Mark("told-too-much", "a broker was not told of all, and asked when it had room", seeds=60),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
     *FILTER_MARKS,
 )
