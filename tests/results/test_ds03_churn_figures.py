@@ -45,6 +45,7 @@ def is_judged_by_claims(figure, drawing):
     assert claims
     for claim in claims:
         assert claim.metric in drawing.metrics, claim.name
+        assert not claim.needs or drawing.metrics[claim.needs].value, claim.name
         assert claim.scale.items() <= drawing.scale.items()
 
 
@@ -107,3 +108,17 @@ def test_the_share_of_logging_is_drawn_and_judged() -> None:
     claims = [each for each in load_claims(OURS / "ds03.toml") if each.figure == "ds03.latency"]
     assert {claim.metric for claim in claims} <= drawing.metrics.keys()
     assert all(claim.scale.items() <= drawing.scale.items() for claim in claims)
+
+
+def test_a_load_that_nobody_bore_is_no_peak() -> None:
+    lost = replace(QUIET, brokers=4, subscribers=160, wanted_per_s=16000, delivered_per_s=5000)
+    churning = replace(QUIET, churn=True)
+    four = replace(lost, churn=True, delivered_per_s=16000)
+    drawing = draw_fig4(series(), [QUIET, churning, lost, four])
+    borne = {name: each.value for name, each in drawing.metrics.items() if "borne" in name}
+    assert borne == {
+        "borne.growth.with_churn": True,
+        "borne.growth.without_churn": False,
+        "borne.with_churn_per_without": False,
+    }
+    assert "that is no peak" in drawing.caption

@@ -108,28 +108,37 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
     axes = picture.subplots()
     for way, words in WAYS.items():
         offset = WIDTH * (-0.5 + way)
-        axes.bar(
+        bars = axes.bar(
             [place + offset for place, _ in enumerate(numbers)],
             [peaks[n, way].delivered_per_s for n in numbers],
             WIDTH, color=COLOURS[way], label=words,
         )  # fmt: skip
+        for bar, n in zip(bars, numbers, strict=True):
+            if not peaks[n, way].kept_up:
+                bar.set(facecolor="none", edgecolor=COLOURS[way], hatch="//")
     axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
     axes.set_xlabel("brokers of subscribers")
     axes.set_ylabel("deliveries/s to all subscribers")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.legend(loc="upper left")
     first, last = numbers[0], numbers[-1]
-    quiet, churning = ({n: peaks[n, way].delivered_per_s for n in numbers} for way in (False, True))
     metrics = {
-        "growth.without_churn": Metric(quiet[last] / quiet[first]),
-        "growth.with_churn": Metric(churning[last] / churning[first]),
-        "with_churn_per_without": Metric(churning[last] / quiet[last]),
-        "publisher_side_growth_points": Metric(
-            _publisher_side(loads, last) - _publisher_side(loads, first)
-        ),
-        **{f"peak_per_s.without_churn.{n}": Metric(rate) for n, rate in quiet.items()},
-        **{f"peak_per_s.with_churn.{n}": Metric(rate) for n, rate in churning.items()},
+        f"peak_per_s.{'with' if way else 'without'}_churn.{n}": Metric(load.delivered_per_s)
+        for (n, way), load in peaks.items()
+        if load.kept_up
     }
+    compared = {
+        "growth.without_churn": ((last, False), (first, False)),
+        "growth.with_churn": ((last, True), (first, True)),
+        "with_churn_per_without": ((last, True), (last, False)),
+    }
+    for name, (one, other) in compared.items():
+        ratio = peaks[one].delivered_per_s / peaks[other].delivered_per_s
+        metrics[name] = Metric(ratio)
+        metrics[f"borne.{name}"] = Metric(float(peaks[one].kept_up and peaks[other].kept_up))
+    metrics["publisher_side_growth_points"] = Metric(
+        _publisher_side(loads, last) - _publisher_side(loads, first)
+    )
     return Drawing(
         figure=picture,
         columns=(
@@ -183,7 +192,8 @@ def _caption(
         "No load was too much, so what these brokers can carry is more"
         if len(most) == len(peaks)
         else "Where the larger load was too much, the smaller one is shown, or, where that was too "
-        "much as well, what was delivered of what should have been"
+        "much as well, hatched, what was delivered of what should have been: that is no peak, and "
+        "says as much of what else the machine had to do"
     )
     machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
     return (
