@@ -26,10 +26,14 @@ class DurableStory(Story):
 
     protocol = "durable"
     parameters = DurableParameters
+    looks_inside = False
+    """Whether what brokers keep is held against their disks after each step."""
 
     def __init__(self, *bundles: str, **parameters) -> None:
         self.given: list[Deliver] = []
         super().__init__(*bundles, **parameters)
+        if self.looks_inside:
+            self.cluster.checker.looks_at = self.cluster.brokers
 
     def _watch(self, broker, event, effects) -> None:
         super()._watch(broker, event, effects)

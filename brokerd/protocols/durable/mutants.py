@@ -167,6 +167,14 @@ BUGS: Final = (
         ("self._settle(stream)", "stream.finish(stream.held); self._settle(stream)"),
     ),
     _bug(
+        "live-from-the-beginning",
+        "catching_up.py",
+        (
+            "lane.floor = Mode.LIVE, None, catchup.given",
+            "lane.floor = Mode.LIVE, None, 0",
+        ),
+    ),
+    _bug(
         "gap-to-the-end-of-what-is-lost",
         "catchup.py",
         ("(self._begun[0] if self._begun else first), last", "first, self.lost.through"),
@@ -356,7 +364,7 @@ pubend knows what is silent; what a client says of a subscription counts until i
 has taken less than a window is sent no more of what it fetches, and goes on when it has. Who is
 given up is so after a restart, too, and is told so when it is back; nobody is given up before what
 came from there is held, nor with publications that others lack; nobody waits for its answer, or
-for what it has not acknowledged.
+for what it has not acknowledged; who goes live has what was given before.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

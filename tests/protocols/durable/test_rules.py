@@ -1,0 +1,55 @@
+"""Each invariant of durable is checked by a rule that some mistake breaks, by its name.
+
+A story that comes out wrong shows that a mistake is seen; this shows by which rule. Others are
+held by tests of parts: the log of matches (J5) in `test_filter_log.py`, what a client commits (J9)
+in `tests/client/test_transactions.py`, how often is asked (J11) in `test_returns.py`.
+
+Paper: [DS03]; the invariants are numbered as in `checks/disks.py`.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.durable_stories import DurableStory
+from tests.protocols.durable import test_early_release, test_moves, test_stories
+
+RULES = (
+    ("J1", "released early", "released-before-written", test_stories.one_of_two_is_away, ()),
+    ("J1, J6", "order of marks", "not-truncated", test_stories.new_beside_an_old_tail, ()),
+    ("J3, J10", "gap unpromised", "let-go-before-it-is-held", test_moves.out_of_reach, ()),
+    (
+        "J4",
+        "gap to who is live",
+        "live-from-the-beginning",
+        test_early_release.away_for_too_long,
+        (),
+    ),
+    ("J13", "hold passed", "hold-forgotten", test_moves.asked_again_late, (False,)),
+)
+
+
+def broken(story: Callable[..., bool], *arguments: object) -> str:
+    """Which rule is broken in a story; "" for none."""
+    try:
+        story(*arguments)
+    except InvariantViolated as error:
+        return error.rule
+    return ""
+
+
+@pytest.mark.parametrize(
+    "rule, bug, story, arguments",
+    [row[1:] for row in RULES],
+    ids=[f"{row[0]} {row[1]}" for row in RULES],
+)
+def test_a_mistake_breaks_the_rule_that_stands_for_an_invariant(
+    monkeypatch, rule, bug, story, arguments
+) -> None:
+    monkeypatch.setattr(DurableStory, "looks_inside", True)
+    assert broken(story, *arguments) == ""
+    with planted([MUTANTS[bug]]):
+        assert broken(story, *arguments) == rule
