@@ -20,6 +20,7 @@ class _Consumer:
         uncommitted: how many publications the application is given before it commits.
         asked, answered: numbers of requests.
         last: the last request, while it is not answered.
+        known: how far the broker has each stream committed, as far as it has answered.
         is_known: the broker has said where an earlier process has left it.
         may_have: by stream, how many of the next publications the application may have had from
             an earlier process, and up to which position.
@@ -29,6 +30,7 @@ class _Consumer:
     asked: int = 0
     answered: int = 0
     last: CommitConsumed | None = None
+    known: dict[StreamId, int] = field(default_factory=dict)
     is_known: bool = False
     may_have: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
 
@@ -95,10 +97,15 @@ class CommitRequests:
     # ------------------------------------------------------------ commits
 
     def ask(self, number: int, positions: Positions) -> CommitConsumed:
-        """What to ask the broker, now and after each attach until it has answered."""
+        """What to ask the broker, now and after each attach until it has answered.
+
+        Args:
+            positions: all that there are; what the broker is known to have is left out.
+        """
         consumer = self._consumers[number]
         consumer.asked += 1
-        consumer.last = CommitConsumed(number, consumer.asked, positions)
+        news = [each for each in positions if consumer.known.get(each[0], 0) < each[1]]
+        consumer.last = CommitConsumed(number, consumer.asked, tuple(news))
         return consumer.last
 
     def unanswered(self) -> list[CommitConsumed]:
@@ -112,6 +119,7 @@ class CommitRequests:
             return consumer is None
         consumer.answered = max(consumer.answered, request)
         if consumer.last is not None and consumer.last.request <= request:
+            consumer.known |= dict(consumer.last.positions)
             consumer.last = None
         return True
 

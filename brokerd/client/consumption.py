@@ -33,7 +33,9 @@ class Taken:
     serial: int
 
 
-_Item = Taken | GapsAnnounced
+_Told = Taken | GapsAnnounced
+_Item = _Told | Received
+"""Or silence, which nobody is told."""
 
 
 class Consumption:
@@ -72,7 +74,7 @@ class Consumption:
         """Whether it has to commit before it is given more."""
         return self._given >= self._most
 
-    def next(self) -> _Item | None:
+    def next(self) -> _Told | None:
         """The next that the application is given or told; None: nothing, or it has to commit."""
         while not self.is_full:
             if not self._open:
@@ -81,7 +83,14 @@ class Consumption:
                 self._unpack(self._came.popleft())
                 continue
             item = self._open.popleft()
+            if isinstance(item, Received) and not self._taken:
+                # Nobody was given anything: the broker may know, and nobody waits for it.
+                self._core.commit_through(item.serial)
+                self._core.ask_to_commit(self._number)
+                continue
             self._taken.append(item)
+            if isinstance(item, Received):
+                continue
             if isinstance(item, GapsAnnounced):
                 return item
             if item.redelivered and self._had is not None and self._had(item.source, item.sequence):
@@ -96,10 +105,10 @@ class Consumption:
         if not self._taken:
             return 0
         last = self._taken[-1]
-        if isinstance(last, GapsAnnounced):
-            self._core.commit_through(last.serial)
-        else:
+        if isinstance(last, Taken):
             self._core.commit_consumed(self._number, last.serial, last.source, last.sequence)
+        else:
+            self._core.commit_through(last.serial)
         self._taken, self._given = [], 0
         return self._core.ask_to_commit(self._number)
 
@@ -109,14 +118,10 @@ class Consumption:
         self._taken, self._given = [], 0
 
     def _unpack(self, event: Received | GapsAnnounced) -> None:
-        if isinstance(event, GapsAnnounced):
-            self._open.append(event)
-        elif event.deliveries:
+        if isinstance(event, Received) and event.deliveries:
             self._open.extend(_publications(event))
-        elif not self._taken:
-            # Nobody was given anything: the broker may know that, and nobody waits for it.
-            self._core.commit_through(event.serial)
-            self._core.ask_to_commit(self._number)
+        else:
+            self._open.append(event)
 
 
 def _publications(event: Received) -> Iterator[Taken]:

@@ -20,19 +20,23 @@ from brokerd.model.client_messages import (
     Refused,
     Subscribe,
 )
-from brokerd.model.identity import ClientId, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.durable.hosted_streams import Snapshot
 from brokerd.protocols.durable.hosting import Surroundings
-from brokerd.protocols.durable.lanes import DurableSubscription
+from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.moving import MovingClient, MovingClients
-from brokerd.protocols.durable.subscription_rows import subscription_row
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED, lane_key, subscription_row
 from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
 
 ANY: Final = (1 << 62) - 1
-"""Above any tick: what an earlier incarnation has given nobody knows."""
+"""Above any tick: what an earlier incarnation, or another broker, has given nobody knows."""
 
 MOST_UNCOMMITTED: Final = 1 << 20
 
@@ -51,16 +55,24 @@ class ConsumingClient(MovingClient):
 class ConsumingClients(MovingClients):
     """See ClientService: what a client asks to have committed is on disk before it is told so."""
 
-    def __init__(self, surroundings: Surroundings, *arguments: Any, **others: Any) -> None:
-        super().__init__(surroundings, *arguments, **others)
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        broker: BrokerNumber,
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: DurableParameters,
+        decode_attributes: DecodeAttributes,
+        counters: dict[str, int],
+        **others: Any,
+    ) -> None:
+        super().__init__(
+            surroundings, broker, disk, deadlines, parameters, decode_attributes, counters, **others
+        )
         self._ahead: dict[DurableSubscription, TokenRequest] = {}
         self._moved: dict[StreamId, None] = {}
-        self._tokens_kept = TokenCommits(
-            self._disk,
-            self._parameters.token_lanes,
-            self._parameters.token_batch,
-            self._on_tokens_kept,
-        )
+        lanes, most = parameters.token_lanes, parameters.token_batch
+        self._token_commits = TokenCommits(disk, lanes, most, self._on_tokens_kept, counters)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See DurableClients."""
@@ -106,6 +118,11 @@ class ConsumingClients(MovingClients):
         """See DurableClients; who may leave more uncommitted than before may after a crash."""
         (local,) = self._ours((subscription,))
         more, session = _consuming(client).uncommitted, client.session
+        if more:
+            self._adopt(local)
+        if local.generation < _consuming(client).generation:  # it was elsewhere meanwhile
+            for lane in local.lanes.values():
+                lane.given = ANY
         if more <= local.uncommitted:
             super()._claim(client, subscription)
             return
@@ -116,6 +133,32 @@ class ConsumingClients(MovingClients):
 
         local.uncommitted = more
         self._disk.commit((subscription_row(local),), claim)
+
+    def _place(self, client: OwnClient, lane: Lane) -> None:
+        """See DurableClients; the token that it brings is kept from now on, and nowhere else."""
+        super()._place(client, lane)
+        moving = _consuming(client)
+        had = moving.brought.get(lane.subscription.number, {}).get(lane.stream)
+        if moving.uncommitted and had is not None:
+            lane.acknowledged = lane.committed = had
+            lane.given = ANY
+
+    def _adopt(self, local: DurableSubscription) -> None:
+        """What a client says that it has, it has asked to have committed, maybe elsewhere."""
+        ahead = {
+            lane: last
+            for stream, last in local.presented.items()
+            if stream in self._hosted and last > (lane := local.lane(stream)).acknowledged
+        }
+        for lane, last in ahead.items():
+            lane.acknowledged = last
+
+        def adopted() -> None:
+            for lane, last in ahead.items():
+                lane.committed = max(lane.committed, last)
+
+        rows = [Change(ACKNOWLEDGED, lane_key(lane), last) for lane, last in ahead.items()]
+        self._disk.commit(rows, adopted)
 
     def _attach(self, local: DurableSubscription) -> None:
         """See DurableClients: it goes on behind its token, or what its client says it has."""
@@ -172,7 +215,7 @@ class ConsumingClients(MovingClients):
         del self._ahead[local]
         for lane, last in request.positions.items():
             lane.acknowledged = max(lane.acknowledged, last)
-        self._tokens_kept.ask(request)
+        self._token_commits.ask(request)
 
     def look_at(self, stream: Stream) -> None:
         """See DurableClients."""

@@ -38,6 +38,7 @@ class TokenCommits:
         lanes: how many transactions may be under way.
         most: how many subscriptions share one; 0: all that wait.
         then: these are on disk.
+        counters: where `tokens_committed` and `token_transactions` count.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class TokenCommits:
         lanes: int,
         most: int,
         then: Callable[[Sequence[TokenRequest]], None],
+        counters: dict[str, int],
     ) -> None:
+        self._counters = counters
+        counters |= {"tokens_committed": 0, "token_transactions": 0}
         self._disk = disk
         self._most = most
         self._then = then
@@ -66,6 +70,8 @@ class TokenCommits:
         taken = [waiting.pop(each) for each in [*islice(waiting, self._most or len(waiting))]]
         taken = [each for each in taken if not each.subscription.is_over]
         self._running[shard] = True
+        self._counters["tokens_committed"] += len(taken)
+        self._counters["token_transactions"] += 1
         self._disk.commit(_rows(taken), lambda: self._on_durable(shard, taken))
 
     def _on_durable(self, shard: int, taken: Sequence[TokenRequest]) -> None:
@@ -75,9 +81,12 @@ class TokenCommits:
 
 
 def _rows(taken: Sequence[TokenRequest]) -> Sequence[Change]:
-    """What is not on disk yet; who has had its answer lost asks for nothing new."""
+    """What is not on disk yet; who has had its answer lost asks for nothing new.
+
+    Never less than what any commit before says.
+    """
     return [
-        Change(ACKNOWLEDGED, lane_key(lane), last)
+        Change(ACKNOWLEDGED, lane_key(lane), lane.acknowledged)
         for request in taken
         for lane, last in request.positions.items()
         if last > lane.committed

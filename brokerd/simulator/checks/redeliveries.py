@@ -28,7 +28,7 @@ class Redeliveries:
 
     - redelivered unmarked: what an application was given before comes marked;
     - redelivered committed: nothing comes again that its broker has called committed;
-    - redelivered often: per crash of the application only what it leaves uncommitted.
+    - redelivered often: for each crash of the application only what it leaves uncommitted.
 
     Attributes:
         count: how many publications came again.
@@ -41,8 +41,10 @@ class Redeliveries:
 
     def begin(self, client: ClientId, uncommitted: int) -> None:
         """A consumer begins, or a process after one that has crashed."""
-        consumer = self._consumers.setdefault(client, _Consumer(uncommitted))
-        consumer.left = consumer.uncommitted
+        if client in self._consumers:
+            self._consumers[client].left += uncommitted
+        else:
+            self._consumers[client] = _Consumer(uncommitted)
 
     def delivered(self, client: ClientId, source: SourceId, sequence: int, *, again: bool) -> None:
         """An application was given a publication, with `again` as one that it may have had."""
@@ -60,7 +62,8 @@ class Redeliveries:
             raise InvariantViolated("redelivered unmarked", f"{what} again, and is not told so")
         if consumer.left < 0:
             most = consumer.uncommitted
-            raise InvariantViolated("redelivered often", f"{what} again, beside {most} others")
+            what = f"{what} again, which has had more than {most} for each crash again"
+            raise InvariantViolated("redelivered often", what)
 
     def committed(self, client: ClientId, source: SourceId, sequence: int) -> None:
         """An application was told that this is committed."""

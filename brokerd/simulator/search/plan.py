@@ -12,6 +12,7 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     chance 4711 [only]                   the seed of all that no line decides; `only`: no step of
                                          an adversary is drawn, those below are all there are
     publisher p0-b1                      a client at b1
+    consumer c1-b1 3                     one that keeps nothing, and commits after 3 at most
     at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes
     at 0.25 subscribe s1-b3 kind = 'a'
     at 0.28 unsubscribe s1-b3 1          its first subscription
@@ -222,6 +223,8 @@ class Plan:
         failures_at_once: how many elements may be failed; faults beyond that do not begin.
         links_at_once: how many while only links are.
         publishers: clients that are there from the beginning; `x-b1` lives at b1, as any client.
+        consumers: clients whose broker keeps how far they are committed, and how many publications
+            they take before they commit.
         moves: in the order of `when`.
         heal: when all faults end.
         broken: what stays broken from then on until what can be asked for has arrived.
@@ -239,6 +242,7 @@ class Plan:
     failures_at_once: int
     links_at_once: int
     publishers: tuple[str, ...]
+    consumers: tuple[tuple[str, int], ...] = ()
     moves: tuple[Move, ...]
     heal: int
     broken: tuple[Broken, ...] = ()
@@ -347,6 +351,7 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
         *_write_settings("core", plan.parameters, defaults),
         f"chance {plan.chance}{'' if plan.drawn else ' only'}",
         *(f"publisher {name}" for name in plan.publishers),
+        *(f"consumer {name} {uncommitted}" for name, uncommitted in plan.consumers),
     ]
     before = [move for move in plan.moves if move.when < plan.heal]
     after = plan.moves[len(before) :]
@@ -411,6 +416,7 @@ class _Reader:
     chance: int = 0
     drawn: bool = True
     publishers: list[str] = field(default_factory=list)
+    consumers: list[tuple[str, int]] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     joining: list[str] = field(default_factory=list)
     heal: int = -1
@@ -434,6 +440,7 @@ class _Reader:
             "core": lambda words: self._on_settings("core", self._parameters(), words),
             "chance": self._on_chance,
             "publisher": lambda words: self.publishers.append(self._client(words[0])),
+            "consumer": self._on_consumer,
             "at": lambda words: self.moves.append(self._move(words, line)),
             "heal": self._on_heal,
             "broken": self._on_broken,
@@ -479,6 +486,7 @@ class _Reader:
             failures_at_once=self.limits["failed"],
             links_at_once=self.limits["links"],
             publishers=tuple(self.publishers),
+            consumers=tuple(self.consumers),
             moves=(),
             heal=self.heal,
             broken=tuple(self.broken),
@@ -533,6 +541,13 @@ class _Reader:
 
     def _on_chance(self, words: list[str]) -> None:
         self.chance, self.drawn = int(words[0]), words[1:] != ["only"]
+
+    def _on_consumer(self, words: list[str]) -> None:
+        if not definition_of(self.protocol).promises.keeps_committed:
+            raise PlanError(f"no client is a consumer where the protocol is {self.protocol}")
+        if int(words[1]) < 1:
+            raise PlanError(f"{words[1]} publications before a commit; at least 1")
+        self.consumers.append((self._client(words[0]), int(words[1])))
 
     def _on_heal(self, words: list[str]) -> None:
         self.heal = self._when(words[0])

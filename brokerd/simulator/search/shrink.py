@@ -364,10 +364,16 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
         for publisher in plan.publishers
         if home_of(publisher) != name or heir
     )  # fmt: skip
+    consumers = tuple(
+        (client(consumer), uncommitted)
+        for consumer, uncommitted in plan.consumers
+        if home_of(consumer) != name or heir
+    )
     smaller = replace(
         plan,
         topology=topology,
         publishers=publishers,
+        consumers=consumers,
         broken=broken,
         end=plan.end if broken else plan.heal,
     )

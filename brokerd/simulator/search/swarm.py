@@ -239,6 +239,7 @@ class PlanRun:
     def _play(self) -> None:
         if self._check_purity:
             self._pure.history = []
+        self._cluster.consumers = dict(self._plan.consumers)
         self._cluster.start()
         for publisher in self._plan.publishers:
             self._cluster.client(publisher, home_of(publisher), publishes=True)
@@ -571,6 +572,9 @@ class PlanRun:
             "subscribers_detached": self._left,
             "clients_without_memory": self._forgotten,
             "clients_with_older_tokens": cluster.resumed,
+            "consumers": len(self._plan.consumers),
+            "redelivered_to_consumers": cluster.redeliveries.count,
+            "marked_as_redelivered": cluster.redeliveries.marked,
             "clients_moved": self._mobility.moved,
             "clients_moved_without_a_step": self._mobility.moved_whole,
             "clients_reattached": self._mobility.reattached,

@@ -14,7 +14,7 @@ from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
-WORKS_NS: Final = 20 * MILLISECOND_NS
+WORKS_NS: Final = 5 * MILLISECOND_NS
 
 
 class SimulatedConsumer(SimulatedClient):

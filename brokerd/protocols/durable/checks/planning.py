@@ -24,12 +24,15 @@ class DurablePlanning(GryphonPlanning):
         chosen = super().options(seed, parameters, long=long, simple=simple)
         random = Random(f"durable {seed}")
         early = Random(f"early release {seed}")
+        tokens = Random(f"tokens {seed}")
         options: DurableParameters = replace(
             chosen,
             order="publisher",
             silence_percent=0,
             filters=False,
             hold_lease_ns=NEVER_NS,
+            token_lanes=tokens.choice((1, 4)),
+            token_batch=tokens.choice((0, 0, 1, 2)),
         )
         if long:
             return options

@@ -11,6 +11,7 @@ from brokerd.simulator.search.plan import (
     Leaving,
     Move,
     Publishing,
+    Reattaching,
     Subscribing,
 )
 from brokerd.simulator.search.planning.draft import Draft
@@ -68,6 +69,47 @@ def draw_absences(random: Random, draft: Draft, heal: int, linger_ns: int) -> li
             stages = (until,) if until < heal else ()
             absences.append(Failing(begin, "client_away", (client,), stages))
     return absences
+
+
+def draw_consumers(
+    random: Random, draft: Draft, heal: int
+) -> tuple[list[Move], tuple[tuple[str, int], ...]]:
+    """In half of the plans clients keep nothing, and die and go elsewhere as they like.
+
+    Returns:
+        What they do, and how many publications each takes before it commits.
+    """
+    if random.random() < 0.5:
+        return [], ()
+    moves: list[Move] = []
+    consumers: list[tuple[str, int]] = []
+    share = random.choice((0.3, 0.7))
+    home = random.choice(draft.homes)
+    for number in range(1, random.randrange(2, 5)):
+        if random.random() < 0.4:
+            home = random.choice(draft.homes)
+        client = f"c{number}-{home}"
+        uncommitted = random.choice((1, 1, 3, 10))
+        # On a clock an answer takes its time, and who waits for many is out of patience's reach.
+        wants = (
+            PREDICATES
+            if draft.adversarial or uncommitted > 3
+            else ("kind = 'b' and price >= 50", "price = 60 and kind = 'a'")
+        )
+        consumers.append((client, uncommitted))
+        since = random.randrange(heal // 2)
+        predicate = (
+            "true" if wants is PREDICATES and random.random() < 0.5 else random.choice(wants)
+        )
+        moves.append(Subscribing(since, client, predicate))
+        for _ in range(6):
+            if since + 1 < heal and random.random() < share:
+                since = random.randrange(since + 1, heal)
+                if random.random() < 0.3:
+                    moves.append(Reattaching(since, client, random.choice(draft.homes)))
+                else:
+                    moves.append(Forgetting(since, client, 99))
+    return moves, tuple(consumers)
 
 
 def enlarge(random: Random, moves: Iterable[Move], sizes: tuple[int, ...]) -> list[Move]:

@@ -18,6 +18,7 @@ from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Broken, Move, Plan
 from brokerd.simulator.search.planning.clients import (
     draw_absences,
+    draw_consumers,
     draw_groups,
     draw_lost_memories,
     enlarge,
@@ -139,6 +140,10 @@ def draw_plan(
             trouble += draw_absences(clients, draft, heal, linger_ns)
             if setting is None or setting.minutes:
                 trouble += draw_partitions(Random(f"partitions {seed}"), draft, heal)
+    consumers: tuple[tuple[str, int], ...] = ()
+    if definition_of(protocol).promises.keeps_committed and not draft.hours:
+        asked, consumers = draw_consumers(Random(f"consumers {seed}"), draft, heal)
+        trouble += asked
     return Plan(
         protocol=protocol,
         topology=topology,
@@ -150,6 +155,7 @@ def draw_plan(
         failures_at_once=failures_at_once,
         links_at_once=links_at_once,
         publishers=tuple(publishers),
+        consumers=consumers,
         moves=(),
         heal=heal,
         broken=broken,
