@@ -157,6 +157,11 @@ def test_what_is_not_a_figures_file_is_refused(document):
         measurement(document, "there.json")
 
 
+def test_no_two_claims_of_ours_have_one_name() -> None:
+    names = [claim.name for path in sorted(OURS.glob("*.toml")) for claim in load_claims(path)]
+    assert len({*names}) == len(names)
+
+
 def test_our_claims_can_all_be_read_and_none_runs_by_itself():
     files = sorted(OURS.glob("*.toml"))
     assert files
