@@ -1,8 +1,8 @@
-"""Experiments that a figure is drawn from and that need no broker processes, by name.
+"""Experiments that a figure is drawn from and that need no testbed, by name.
 
-Four kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
-brokers, on what the protocol does around a failure, and on what a disk bears. The file's schema
-says which.
+Five kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+brokers, on what the protocol does around a failure, on what a disk bears, and on how much brokers
+of this machine commit. The file's schema says which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ from bench.papers.dft11.simulated_experiments import (
     SimulatedExperiment,
     run_simulated_experiment,
 )
+from bench.papers.ds03.consumer_experiments import SCHEMA as CONSUMER_SCHEMA
+from bench.papers.ds03.consumer_experiments import ConsumerExperiment, run_consumer_experiment
 from bench.papers.ds03.storage_experiments import SCHEMA as STORAGE_SCHEMA
 from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage_experiment
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
@@ -26,9 +28,16 @@ from brokerd.overlay.topology import nearest
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
 SIMULATED_SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA)
-SCHEMAS = (*SIMULATED_SCHEMAS, STORAGE_SCHEMA)
+MEASURED_SCHEMAS = (STORAGE_SCHEMA, CONSUMER_SCHEMA)
+SCHEMAS = (*SIMULATED_SCHEMAS, *MEASURED_SCHEMAS)
 
-FigureExperiment = GraphExperiment | SimulatedExperiment | BehaviourExperiment | StorageExperiment
+FigureExperiment = (
+    GraphExperiment
+    | SimulatedExperiment
+    | BehaviourExperiment
+    | StorageExperiment
+    | ConsumerExperiment
+)
 
 
 def figures(schemas: Sequence[str] = SIMULATED_SCHEMAS) -> list[str]:
@@ -39,7 +48,7 @@ def figures(schemas: Sequence[str] = SIMULATED_SCHEMAS) -> list[str]:
 
 def measured_figures() -> list[str]:
     """The figures whose experiment measures this machine, with nothing simulated."""
-    return figures((STORAGE_SCHEMA,))
+    return figures(MEASURED_SCHEMAS)
 
 
 def is_figure_experiment(path: Path) -> bool:
@@ -76,6 +85,8 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
             return validated(BEHAVIOURS[question], values, str(path))
         case str(schema) if schema == STORAGE_SCHEMA:
             return validated(StorageExperiment, values, str(path))
+        case str(schema) if schema == CONSUMER_SCHEMA:
+            return validated(ConsumerExperiment, values, str(path))
         case other:
             raise SpecError(f"{path}: schema = {other!r}{nearest(str(other), SCHEMAS)}")
 
@@ -114,6 +125,8 @@ def run_figure_experiment(
         return run_behaviour_experiment(experiment, runs, progress, processes, labels)
     if isinstance(experiment, StorageExperiment):
         return run_storage_experiment(experiment, runs, progress.phase, labels)
+    if isinstance(experiment, ConsumerExperiment):
+        return run_consumer_experiment(experiment, runs, progress.phase, labels)
     progress.phase(f"{experiment.figure}: {experiment.brokers} brokers")
     return run_graph_experiment(
         experiment, runs, labels, lambda done, of: progress.update({"draws": f"{done}/{of}"})

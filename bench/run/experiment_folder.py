@@ -15,9 +15,13 @@ from brokerd.overlay.topology import Topology
 HOST = "controller"
 
 Row = Mapping[str, Any]
-Kind = Literal["graph", "simulation", "behaviour", "storage"]
+Kind = Literal["graph", "simulation", "behaviour", "storage", "consumers"]
 
-_WRITERS: Mapping[Kind, str] = {"graph": "graph", "storage": "storage"}
+_WRITERS: Mapping[Kind, str] = {
+    "graph": "graph",
+    "storage": "storage",
+    "consumers": "consumers",
+}
 
 
 class ExperimentFile(BaseModel):

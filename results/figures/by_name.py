@@ -10,6 +10,7 @@ from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
 from results.papers.ds03 import (
     churn_figures,
+    consumer_figures,
     latency_figures,
     peak_figures,
     recovery_figures,
@@ -32,6 +33,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **overhead_figures.FIGURES,
     **fault_figures.FIGURES,
     **storage_figures.FIGURES,
+    **consumer_figures.FIGURES,
     **recovery_figures.FIGURES,
     **churn_figures.FIGURES,
     **peak_figures.FIGURES,

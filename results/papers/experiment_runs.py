@@ -17,7 +17,7 @@ from results.tables.seals import verify_seal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("graph", "simulation", "behaviour", "storage")
+KINDS = ("graph", "simulation", "behaviour", "storage", "consumers")
 RAW_TABLES = (
     "failures",
     "connectivity",
@@ -33,6 +33,7 @@ RAW_TABLES = (
     "exclusions",
     "queues",
     "stored",
+    "consumed",
 )
 
 

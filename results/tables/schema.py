@@ -462,6 +462,16 @@ TABLES: Mapping[str, Table] = {
             events BIGINT in all
             matches BIGINT subscribers that they were for, added up
         """),
+        _table("consumed", "Of ds03.jms: per subscribers, way to commit, and repetition.", """
+            subscribers INT that have each event committed before they take the next
+            lanes INT transactions that may be under way at once
+            batch INT commits that share one at most, 0 for any
+            run INT counted per way
+            consumed BIGINT events that were committed, of all subscribers
+            wall_s DOUBLE until the last of them was
+            commits BIGINT that the broker has counted, of silence too
+            transactions BIGINT that these took
+        """),
     )
 }  # fmt: skip
 
