@@ -474,6 +474,7 @@ LAYERS = (
     Layer(
         "bench.systems.program",
         "it is what an agent starts in place of a process of ours",
+        ours=("bench.systems.synced_files",),
     ),
     Layer(
         "bench.systems.programs",

@@ -11,6 +11,7 @@ from bench.spec.workload_model import EXPERIMENT_NAME, Duration
 from bench.systems.boundary import Server, Setting, Settings, System, WrongSettings
 from bench.systems.drivers import load_driver
 from bench.systems.programs import program_of, version_of
+from bench.systems.synced_files import is_possible
 from brokerd.errors import BrokerError
 from brokerd.overlay.topology import nearest
 
@@ -63,6 +64,7 @@ class _File(BaseModel):
     servers: Annotated[list[str], Field(min_length=1)]
     workload: str
     promise: Promise
+    unsynced: Literal["kept", "lost"] = "kept"
     settings: dict[str, Setting] = Field(default_factory=dict)
 
 
@@ -72,6 +74,7 @@ class Configuration:
 
     Attributes:
         source: its file.
+        loses_unsynced: what a server has not synced is lost when it ends, as if power failed.
         settings: all of them, with the defaults of those that the file does not set.
         changed: those that it does.
         program: where the server is.
@@ -85,6 +88,7 @@ class Configuration:
     servers: tuple[str, ...]
     workload: str
     promise: Promise
+    loses_unsynced: bool
     settings: Settings
     changed: Settings
     program: str
@@ -100,6 +104,7 @@ class Configuration:
             "version": self.version,
             "client_library": self.system.client_library,
             "settings": dict(self.settings),
+            "unsynced": "lost" if self.loses_unsynced else "kept",
             "promise": self.promise.in_words(),
         }
 
@@ -137,13 +142,15 @@ def load_configuration(text: str) -> Configuration:
         wanted = type(system.settings[key])
         if type(value) is not wanted:
             raise SpecError(f"{where}: settings.{key} = {value!r}: expected a {wanted.__name__}")
+    if file.unsynced == "lost" and not is_possible():
+        raise SpecError(f"{where}: unsynced = 'lost': only Linux on x86_64 can tell what is synced")
     program = _program(system, where)
     if system.client_library and not _has(system.client_library):
         missing = f"the client library {system.client_library} is not installed"
         raise NotInstalled(where, missing, "`make setup` installs the extra `systems`")
     found = Configuration(
         file.name, path, file.driver, system, tuple(file.servers), file.workload, file.promise,
-        {**system.settings, **file.settings}, file.settings, program,
+        file.unsynced == "lost", {**system.settings, **file.settings}, file.settings, program,
         version_of(program, system.version_option),
     )  # fmt: skip
     _check_settings(found, where)

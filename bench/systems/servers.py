@@ -86,6 +86,8 @@ class SystemServers:
                 "folder": str(server.folder),
                 "log_folder": str(root / "log" / server.name),
             }
+            if of.loses_unsynced:
+                config["kept"] = str(root / "kept" / server.name)
             await agent.start(server.name, "program", config, "")
         for server in servers:
             with trio.move_on_after(START_WITHIN_S) as waiting:

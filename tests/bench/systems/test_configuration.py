@@ -43,6 +43,7 @@ def written(folder: Path, old: str = "", new: str = "", driver: tuple[str, str] 
         ("toy_driver.py", "bench.spec.units", "has no SYSTEM in it"),
         ('"exactly-once"', '"sometimes"', "promise.delivery = 'sometimes'"),
         ('"exactly-once"', '"exactly-once"\nwindow = "soon"', "promise.window = 'soon'"),
+        ("workload =", 'unsynced = "gone"\nworkload =', "unsynced = 'gone'"),
         ("system/1", "system/2", "schema = 'pubsubctl/system/2'"),
     ],
 )

@@ -25,7 +25,7 @@ TRIED = ("jetstream3", "jetstream1-hardened", "mosquitto-qos0", "mosquitto-qos1"
 @pytest.mark.parametrize("name", TRIED)
 def test_what_is_installed_keeps_its_promise_while_nothing_fails(name: str, folder: Path) -> None:
     workload = folder / "work.toml"
-    workload.write_text(WORKLOAD.format(measure="400ms", drain="60s"))
+    workload.write_text(WORKLOAD.format(measure="400ms", drain="60s", rate="100/s"))
     try:
         configuration = load_configuration(f"external/{name}")
     except (NotInstalled, WrongSettings) as error:

@@ -20,6 +20,7 @@ from bench.spec.spec import Overrides
 from bench.systems.configuration import load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
 from bench.systems.servers import ServerFailed, servers_running
+from bench.systems.synced_files import is_possible
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
 from results.reference.reading import judge_folder
 from tests.helpers.patience import PATIENCE_S
@@ -49,7 +50,7 @@ symbol = {{ choose = 3 }}
 [[publishers]]
 at = "c1"
 count = 2
-rate = "100/s"
+rate = "{rate}"
 [[subscribers]]
 at = "c1"
 filter = "true"
@@ -98,15 +99,18 @@ def carry_out(
     *,
     measure: str = "1s",
     drain: str = "60s",
+    rate: str = "100/s",
+    unsynced: str = "kept",
 ) -> RunOutcome:
     """A run on the toy broker of this kind, judged by this promise."""
     mine = folder / "mine"
     shutil.copytree(TOY, mine)
     text = (mine / "toy.toml").read_text()
     text = text.replace('durable = "yes"', f'durable = "{durable}"')
+    text = text.replace('servers = ["n1"]', f'servers = ["n1"]\nunsynced = "{unsynced}"')
     (mine / "toy.toml").write_text(text.replace('"exactly-once"', f'"{promise}"'))
     workload = folder / "work.toml"
-    workload.write_text(WORKLOAD.format(measure=measure, drain=drain))
+    workload.write_text(WORKLOAD.format(measure=measure, drain=drain, rate=rate))
     configuration = load_configuration(str(mine / "toy.toml"))
     spec = experiment_on(configuration, workload, Overrides(), {}, calm=faults is None)
 
@@ -136,6 +140,22 @@ def test_a_broker_that_forgets_when_it_is_killed_breaks_its_promise(folder: Path
     judged = judge_folder(outcome.run_directory)
     assert judged.verdict == "INVALID", judged
     assert judged.counts.violations["missing"] == outcome.online["missing"] > 0
+
+
+@pytest.mark.skipif(not is_possible(), reason="Linux on x86_64 only")
+@pytest.mark.parametrize(
+    "durable, verdict, drain", [("yes", "INVALID", "2s"), ("synced", "VALID", "60s")]
+)
+def test_a_loss_of_power_shows_whether_what_was_acknowledged_was_synced(
+    durable: str, verdict: str, drain: str, folder: Path
+) -> None:
+    """The one that only writes survives a mere kill, as the test above says."""
+    outcome = carry_out(
+        folder, durable, "exactly-once", FROZEN_AND_KILLED, drain=drain, rate="50/s",
+        unsynced="lost",
+    )  # fmt: skip
+    judged = judge_folder(outcome.run_directory)
+    assert judged.verdict == verdict, judged
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """A toy broker of one process: topics, a queue per subscriber, everything in one file.
 
-`durable` is "yes" (written down before it is acknowledged, message ids remembered), "no" (nothing
-is, so a kill forgets), "repeats" (as yes, but every hundredth is delivered twice), "silent"
-(publications are never acknowledged) or "dies" (it ends at once).
+`durable` is "yes" (written down before it is acknowledged, message ids remembered), "synced" (that,
+and on the disk), "no" (nothing is, so a kill forgets), "repeats" (as yes, but every hundredth is
+delivered twice), "silent" (publications are never acknowledged) or "dies" (it ends at once).
 """
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Broker:
             if self.durable != "no":
                 self.log.write(json.dumps(said) + "\n")
                 self.log.flush()
+            if self.durable == "synced":
+                os.fsync(self.log.fileno())
             is_back = said["do"] == "subscribe"
             if is_back:
                 self.writers.pop(said["client"], None)

@@ -1,0 +1,213 @@
+"""What a power loss leaves of a program's files: what it had synced, and nothing else.
+
+The kernel tells a keeper of every system call of the program that makes something durable, and
+waits for its answer (seccomp user notification: no privileges, no library between). At a sync the
+keeper copies the file as it is into a folder beside; renames and removals of what is there it
+follows at once, as a journal would. When the program starts again, that folder takes the place of
+its own. So a kill becomes the worst that a loss of power may do to data, while names are spared.
+
+Linux on x86_64 only. What is written through memory maps counts when it is synced by file.
+"""
+
+import ctypes
+import fcntl
+import os
+import platform
+import select
+import shutil
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NoReturn
+
+_FSYNC, _FDATASYNC, _SYNC, _SYNCFS = 74, 75, 162, 306
+_RENAME, _RENAMEAT, _RENAMEAT2, _UNLINK, _UNLINKAT = 82, 264, 316, 87, 263
+_OPENAT, _SECCOMP = 257, 317
+_WATCHED: Final = (
+    *(_FSYNC, _FDATASYNC, _SYNC, _SYNCFS, _RENAME, _RENAMEAT, _RENAMEAT2, _UNLINK, _UNLINKAT),
+)
+_ARCHITECTURE: Final = 0xC000003E
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_O_DSYNC: Final = 0x1000
+_NEW_LISTENER_WAIT_KILLABLE: Final = (1 << 3) | (1 << 5)
+_NO_NEW_PRIVILEGES: Final = 38
+_NOTIFICATION: Final = struct.Struct("<QIIiIQ6Q")
+_ANSWER: Final = struct.Struct("<QqiI")
+_CONTINUE: Final = 1
+_AT_FDCWD: Final = (1 << 32) - 100
+_LONGEST_PATH: Final = 4096
+_ALWAYS: Final = ".written-through"
+"""Names the files that were opened so that every write is synced."""
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte),
+        ("k", ctypes.c_uint),
+    )  # fmt: skip
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(_Filter)))
+
+
+def is_possible() -> bool:
+    """Whether this machine can."""
+    return platform.system() == "Linux" and platform.machine() == "x86_64"
+
+
+def keep_synced(folder: Path, kept: Path) -> None:
+    """Have a keeper copy what this process, and what it becomes, syncs in `folder` to `kept`.
+
+    Raises:
+        OSError: the kernel does not allow it.
+    """
+    kept.mkdir(parents=True, exist_ok=True)
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _be_keeper(theirs, folder, kept)
+    theirs.close()
+    listener = _listen()
+    socket.send_fds(ours, [b"x"], [listener])
+    ours.recv(1)  # it has it
+    os.close(listener)
+    ours.close()
+
+
+def lose_unsynced(folder: Path, kept: Path) -> None:
+    """Put what was kept in the place of `folder`."""
+    always = kept / _ALWAYS
+    if always.is_file():
+        for name in dict.fromkeys(always.read_text().splitlines()):
+            if (folder / name).is_file():
+                _copy(folder / name, kept / name)
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder, ignore=shutil.ignore_patterns(_ALWAYS, ".*.new"))
+
+
+def _listen() -> int:
+    """Install the filter; what it tells of comes to this descriptor."""
+    steps = [_Filter(_LOAD, 0, 0, 4), _Filter(_EQUAL, 1, 0, _ARCHITECTURE)]
+    steps += [_Filter(_RETURN, 0, 0, _ALLOW), _Filter(_LOAD, 0, 0, 0)]
+    for number in _WATCHED:
+        steps += [_Filter(_EQUAL, 0, 1, number), _Filter(_RETURN, 0, 0, _NOTIFY)]
+    steps += [_Filter(_EQUAL, 0, 3, _OPENAT), _Filter(_LOAD, 0, 0, 16 + 8 * 2)]
+    steps += [_Filter(_ANY_BIT, 0, 1, _O_DSYNC), _Filter(_RETURN, 0, 0, _NOTIFY)]
+    steps.append(_Filter(_RETURN, 0, 0, _ALLOW))
+    program = _Program(len(steps), (_Filter * len(steps))(*steps))
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+    listener: int = library.syscall(_SECCOMP, 1, _NEW_LISTENER_WAIT_KILLABLE, ctypes.byref(program))
+    if listener < 0:
+        raise OSError(ctypes.get_errno(), "seccomp with a listener")
+    return listener
+
+
+def _be_keeper(connection: socket.socket, folder: Path, kept: Path) -> NoReturn:
+    status = 1
+    try:
+        _, (listener,), _, _ = socket.recv_fds(connection, 1, 1)
+        connection.send(b"x")
+        connection.close()
+        _Keeper(listener, folder, kept).run()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+class _Keeper:
+    def __init__(self, listener: int, folder: Path, kept: Path) -> None:
+        self._listener = listener
+        self._folder = folder.resolve()
+        self._kept = kept
+
+    def run(self) -> None:
+        """Answer until the program has ended."""
+        receive = _request(0, _NOTIFICATION.size)
+        send = _request(1, _ANSWER.size)
+        calls = select.poll()
+        calls.register(self._listener, select.POLLIN)
+        while calls.poll()[0][1] & select.POLLIN:  # else nobody is left who could call
+            notification = bytearray(_NOTIFICATION.size)
+            try:
+                fcntl.ioctl(self._listener, receive, notification)
+            except FileNotFoundError:
+                continue  # it was killed meanwhile, or asks again
+            told, pid, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
+            try:
+                self._on_call(pid, number, arguments)
+            except OSError:
+                pass  # a file that has gone meanwhile; the program's own call says so too
+            try:
+                fcntl.ioctl(self._listener, send, bytearray(_ANSWER.pack(told, 0, 0, _CONTINUE)))
+            except OSError:
+                pass  # nobody waits for it any more
+
+    def _on_call(self, pid: int, number: int, arguments: list[int]) -> None:
+        if number in (_FSYNC, _FDATASYNC):
+            self._keep(Path(os.readlink(f"/proc/{pid}/fd/{arguments[0]}")))
+        elif number in (_SYNC, _SYNCFS):
+            for path in self._files():
+                self._keep(path)
+        elif number == _OPENAT:
+            if (name := self._name(self._path(pid, arguments[0], arguments[1]))) is not None:
+                with (self._kept / _ALWAYS).open("a") as file:
+                    file.write(f"{name}\n")
+        elif number in (_UNLINK, _UNLINKAT):
+            at, text = (_AT_FDCWD, arguments[0]) if number == _UNLINK else arguments[:2]
+            if (name := self._name(self._path(pid, at, text))) is not None:
+                (self._kept / name).unlink(missing_ok=True)
+        else:
+            self._on_rename(pid, number, arguments)
+
+    def _on_rename(self, pid: int, number: int, arguments: list[int]) -> None:
+        if number == _RENAME:
+            arguments = [_AT_FDCWD, arguments[0], _AT_FDCWD, arguments[1]]
+        old = self._name(self._path(pid, *arguments[:2]))
+        new = self._name(self._path(pid, *arguments[2:4]))
+        if old is not None and new is not None and (self._kept / old).exists():
+            (self._kept / new).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self._kept / old, self._kept / new)
+
+    def _keep(self, path: Path) -> None:
+        name = self._name(path)
+        if name is not None and path.is_file():
+            _copy(path, self._kept / name)
+
+    def _name(self, path: Path) -> str | None:
+        """Relative to the folder; None outside of it."""
+        whole = Path(os.path.normpath(path))
+        return str(whole.relative_to(self._folder)) if whole.is_relative_to(self._folder) else None
+
+    def _files(self) -> Iterator[Path]:
+        yield from (path for path in self._folder.rglob("*") if path.is_file())
+
+    def _path(self, pid: int, at: int, pointer: int) -> Path:
+        """The path that a call names: a text in the program's memory, relative to a folder."""
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(pointer)
+            # To the end of the page first: what lies behind may not be there.
+            room = 4096 - pointer % 4096
+            text = memory.read(room)
+            if b"\0" not in text:
+                text += memory.read(_LONGEST_PATH)
+        name = os.fsdecode(text.partition(b"\0")[0])
+        base = "cwd" if at & 0xFFFFFFFF == _AT_FDCWD else f"fd/{at}"
+        return Path(os.readlink(f"/proc/{pid}/{base}"), name)
+
+
+def _request(number: int, size: int) -> int:
+    """The ioctl of seccomp that reads and writes so much."""
+    return (3 << 30) | (size << 16) | (ord("!") << 8) | number
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.copyfile(source, fresh)
+    shutil.copymode(source, fresh)
+    os.replace(fresh, target)

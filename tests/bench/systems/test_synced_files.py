@@ -1,0 +1,80 @@
+"""What a loss of power leaves of a program's files: what it had synced."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.systems.synced_files import is_possible, lose_unsynced
+from tests.helpers.patience import PATIENCE_S
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="Linux on x86_64 only")
+
+STARTED = """
+import sys
+from bench.systems.program import run_program
+program, folder, kept = sys.argv[1:]
+run_program({"command": [sys.executable, "-c", program], "folder": folder, "kept": kept})
+"""
+WRITES = """
+import os, signal
+
+def write(name, text, synced=False, how=os.O_CREAT | os.O_WRONLY | os.O_APPEND):
+    descriptor = os.open(name, how)
+    os.write(descriptor, text)
+    if synced:
+        os.fsync(descriptor)
+    os.close(descriptor)
+
+os.mkdir("in")
+write("in/synced", b"one", synced=True)
+write("in/synced", b"two")
+write("unsynced", b"lost")
+write("c.new", b"renamed", synced=True)
+os.rename("c.new", "c")
+write("d", b"removed", synced=True)
+os.unlink("d")
+write("through", b"each", how=os.O_CREAT | os.O_WRONLY | os.O_DSYNC)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def left_by(program: str, folder: Path, kept: Path) -> int:
+    """Run a program whose syncs are kept; its exit status."""
+    command = [sys.executable, "-c", STARTED, program, str(folder), str(kept)]
+    # Its keeper has the other end of the pipe, which so closes when that has ended too.
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[3], check=False, stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+    )  # fmt: skip
+    return done.returncode
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_what_was_synced_is_left_and_nothing_else(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    folder.mkdir()
+    (folder / "conf").write_bytes(b"set")
+    assert left_by(WRITES, folder, kept) == -9
+    before = contents(folder)
+    assert (before["in/synced"], before["unsynced"]) == (b"onetwo", b"lost")
+    lose_unsynced(folder, kept)
+    assert contents(folder) == {
+        "conf": b"set", "in/synced": b"one", "c": b"renamed", "through": b"each",
+    }  # fmt: skip
+
+
+def test_a_program_that_syncs_everything_loses_nothing(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "data", tmp_path / "kept"
+    folder.mkdir()
+    assert left_by(f"{WRITES.replace('os.kill', 'os.sync(); os.kill')}", folder, kept) == -9
+    before = contents(folder)
+    lose_unsynced(folder, kept)
+    assert contents(folder) == before
+    assert os.listdir(folder)
