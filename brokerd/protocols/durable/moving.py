@@ -115,8 +115,12 @@ class MovingClients(DurableClients):
             self._disk.commit(rows, lambda: self._on_stay(durable, generation))
 
     def _on_stay(self, local: DurableSubscription, generation: int) -> None:
-        if local.generation == generation and not local.is_over:
-            self.arrivals.begin(local, lacks=False)
+        """A later stay is on disk; others have to let go of it also if it has ended meanwhile."""
+        if local.generation != generation:
+            return
+        self.arrivals.begin(local, lacks=False)
+        if local.is_over:
+            self.arrivals.ended(local)
 
     # ------------------------------------------------------------ who is gone
 

@@ -244,6 +244,14 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "ended-stay-is-told-to-nobody",
+        "moving.py",
+        (
+            "        if local.generation != generation:\n            return\n",
+            "        if local.generation != generation or local.is_over:\n            return\n",
+        ),
+    ),
+    _bug(
         "fetched-by-each-alone",
         "fetching.py",
         ("            self._lately.add(run)\n", "            pass\n"),
@@ -364,7 +372,8 @@ pubend knows what is silent; what a client says of a subscription counts until i
 has taken less than a window is sent no more of what it fetches, and goes on when it has. Who is
 given up is so after a restart, too, and is told so when it is back; nobody is given up before what
 came from there is held, nor with publications that others lack; nobody waits for its answer, or
-for what it has not acknowledged; who goes live has what was given before.
+for what it has not acknowledged; who goes live has what was given before. What ends where it has
+come back to ends where it has been meanwhile.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

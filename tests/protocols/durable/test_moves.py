@@ -7,14 +7,16 @@ from contextlib import suppress
 
 import pytest
 
-from brokerd.model.client_messages import Connect, Gap, Subscribe
+from brokerd.model.client_messages import Connect, Gap, Subscribe, Unsubscribe
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import Fetch, Fetched, Hold, LetGo, Moved, NothingFetched
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     CloseSession,
+    Commit,
     MessageReceived,
+    Persisted,
     Send,
     SessionEstablished,
     SessionLost,
@@ -230,6 +232,25 @@ def between_connect_and_subscribe() -> bool:
     return any(type(each) is Send and each.message == Fetch(STREAM, ((7, 10),)) for each in asked)
 
 
+def ends_while_its_stay_is_written() -> bool:
+    """Whether a subscription that comes back and ends at once ends where it was meanwhile, too."""
+    core, predicate = relay(), parse_predicate("true")
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    handle(core, SessionLost("c", 20, "closed_by_peer"))
+    handle(core, SessionEstablished("c", 21, 1))
+    handle(core, MessageReceived("c", 21, Connect(False, 3, 1, 0, ((1, ((STREAM, 5),)),))))
+    written = core.handle(MessageReceived("c", 21, Subscribe(1, predicate)), 0)
+    written += core.handle(MessageReceived("c", 21, Unsubscribe(1)), 0)
+    tokens = [each.token for each in written if type(each) is Commit and each.token is not None]
+    told = [effect for token in tokens for effect in handle(core, Persisted(token))]
+    for other in (0, 2):
+        assert Send(other, Moved(other, 1, "c", 1, 3)) in told, f"{other} is not told"
+        handle(core, MessageReceived(other, 10 + other, LetGo(1, other, "c", 1, 3)))
+    return not any("come" in line for line in core.aftermath())
+
+
 def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
     """As to who asks for all between two ticks, where others have part of it."""
     ranges = tuple((tick, tick + 2) for tick in range(1, 400, 4))
@@ -246,6 +267,7 @@ STORIES = (
     ("hold-not-on-disk", asked_again_late, (True,)),
     ("let-go-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
+    ("ended-stay-is-told-to-nobody", ends_while_its_stay_is_written, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
 )
 
