@@ -11,6 +11,7 @@ from tests.named_bugs.client import ROWS as CLIENT
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
+from tests.named_bugs.oracle import ROWS as ORACLE
 from tests.named_bugs.reference import ROWS as REFERENCE
 from tests.named_bugs.repetitions import ROWS as REPETITIONS
 from tests.named_bugs.rules import ROWS as RULES
@@ -20,7 +21,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

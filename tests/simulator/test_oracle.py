@@ -409,6 +409,34 @@ def test_what_a_client_had_before_it_forgot_may_be_lost_at_any_age() -> None:
         story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
 
 
+def _forgotten_after_a_gap() -> Story:
+    """Of four, the first was delivered, and the second was lost, as the client was told."""
+    story = Story(gaps=("released",))
+    story.start()
+    story.publish(1, 2, 3, 4)
+    story.deliver(1)
+    story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+    story.oracle.forgot("s")
+    story.oracle.subscribed("s", 1, parse_predicate("true"))
+    story.start()
+    return story
+
+
+@pytest.mark.parametrize("again", [(3, 4), (1, 3, 4), (2, 3, 4)])
+def test_a_gap_told_before_a_client_forgot_need_not_be_told_again(again: tuple[int, ...]) -> None:
+    story = _forgotten_after_a_gap()
+    story.deliver(*again)
+    _acknowledge(story, 1, 2, 3, 4)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("again, rule", [((4,), "gap"), ((), "misses 3, 4")])
+def test_such_a_gap_excuses_nothing_else(again: tuple[int, ...], rule: str) -> None:
+    story = _forgotten_after_a_gap()
+    with pytest.raises(InvariantViolated, match=rule):
+        story.deliver_and_judge(*again)
+
+
 def _again(story: Story, *sequences: int) -> None:
     for sequence in sequences:
         story.oracle.delivered(

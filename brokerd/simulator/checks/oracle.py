@@ -240,11 +240,13 @@ class Oracle:
         """Who has lost its memory is owed what comes behind what it had.
 
         What it had may come again, and not all of it: a broker that has crashed meanwhile has
-        lost count of the last acknowledgements.
+        lost count of the last acknowledgements. What it was told of that it does not get, it
+        need not be told of again.
         """
         old = before.streams.get(publisher.name)
         if old is None:
             return
+        stream.excused |= old.excused
         if stream.old_until >= 0:
             stream.old_until = max(stream.old_until, old.last)
         if old.fence is not None:
