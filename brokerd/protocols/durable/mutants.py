@@ -252,6 +252,14 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "restart-is-told-nothing",
+        "core.py",
+        (
+            "known = 0 if is_new else self._release.below(cell, stream)",
+            "known = self._release.below(cell, stream)",
+        ),
+    ),
+    _bug(
         "fetched-by-each-alone",
         "fetching.py",
         ("            self._lately.add(run)\n", "            pass\n"),
@@ -373,7 +381,7 @@ has taken less than a window is sent no more of what it fetches, and goes on whe
 given up is so after a restart, too, and is told so when it is back; nobody is given up before what
 came from there is held, nor with publications that others lack; nobody waits for its answer, or
 for what it has not acknowledged; who goes live has what was given before. What ends where it has
-come back to ends where it has been meanwhile.
+come back to ends where it has been meanwhile; who has forgotten how far streams are is told.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

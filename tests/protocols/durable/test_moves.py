@@ -232,6 +232,21 @@ def between_connect_and_subscribe() -> bool:
     return any(type(each) is Send and each.message == Fetch(STREAM, ((7, 10),)) for each in asked)
 
 
+def begins_where_nothing_is_known() -> bool:
+    """Whether nobody is told of a loss who began where a restart had forgotten all streams."""
+    story = DurableStory()
+    other = story.subscriber("s2")
+    story.publish(3)
+    story.settle()
+    story.cluster.broker("s1").restart()
+    story.cluster.run_for(2)
+    newcomer = story.subscriber("s1")
+    story.cluster.reattach(newcomer.client.name, "s2")
+    sent = story.publish(2)
+    story.settle(20)
+    return newcomer.received == other.received[3:] == sent and not story.told(newcomer)
+
+
 def ends_while_its_stay_is_written() -> bool:
     """Whether a subscription that comes back and ends at once ends where it was meanwhile, too."""
     core, predicate = relay(), parse_predicate("true")
@@ -268,6 +283,7 @@ STORIES = (
     ("let-go-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
     ("ended-stay-is-told-to-nobody", ends_while_its_stay_is_written, ()),
+    ("restart-is-told-nothing", begins_where_nothing_is_known, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
 )
 
