@@ -29,7 +29,6 @@ from brokerd.protocols.durable.moving import MovingClient, MovingClients
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED, lane_key, subscription_row
 from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
-from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -69,7 +68,7 @@ class ConsumingClients(MovingClients):
         super().__init__(
             surroundings, broker, disk, deadlines, parameters, decode_attributes, counters, **others
         )
-        self._ahead: dict[DurableSubscription, TokenRequest] = {}
+        self._early: dict[DurableSubscription, TokenRequest] = {}
         self._moved: dict[StreamId, None] = {}
         lanes, most = parameters.token_lanes, parameters.token_batch
         self._token_commits = TokenCommits(disk, lanes, most, self._on_tokens_kept, counters)
@@ -178,12 +177,12 @@ class ConsumingClients(MovingClients):
             if stream in self._hosted:
                 local.presented[stream] = max(last, local.lane(stream).acknowledged)
         super()._attach(local)
-        self._try(local)
+        self._commit_early(local)
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         super()._resume(client, message)
         for local in self._ours(client.subscriptions.values()):
-            self._ahead.pop(local, None)
+            self._early.pop(local, None)
 
     # ------------------------------------------------------------ commits
 
@@ -198,30 +197,35 @@ class ConsumingClients(MovingClients):
         if not local.uncommitted or not set(streams) <= self._hosted.keys():
             raise RemoteProtocolError(name, f"commits {message}"[:300])
         positions = {local.lane(stream): last for stream, last in message.positions}
-        self._ahead[local] = TokenRequest(local, client.session, message.request, positions)
-        self._try(local)
+        self._early[local] = TokenRequest(local, client.session, message.request, positions)
+        self._commit_early(local)
 
-    def _try(self, local: DurableSubscription) -> None:
-        """Commit what a client has asked for, once this broker has come so far itself.
+    def _commit_early(self, local: DurableSubscription) -> None:
+        """Commit what a client has asked for, once it has the subscription again."""
+        if local.is_attached and (request := self._early.pop(local, None)) is not None:
+            self._commit_tokens(request)
 
-        One that has crashed has forgotten what it gave.
+    def _commit_tokens(self, request: TokenRequest) -> None:
+        """Commit, and ask the pubend about what is ahead of this broker.
+
+        That has crashed then, and forgotten what it gave. Until the pubend can be asked, its client
+        is believed, as with a token: others must not wait for that.
         """
-        request = self._ahead.get(local)
-        if request is None or not local.is_attached:
-            return
-        for lane, last in request.positions.items():
-            if last > max(lane.committed, self._hosted[lane.stream].position):
-                return
-        del self._ahead[local]
+        local = request.subscription
+        ahead = {
+            lane: last
+            for lane, last in request.positions.items()
+            if last > max(lane.committed, self._hosted[lane.stream].position)
+        }
+        for lane, last in ahead.items():
+            lane.floor = max(lane.floor, last)
+        if ahead:
+            self._tokens.prove(local)
+        if not local.is_attached:
+            return  # nobody has published that
         for lane, last in request.positions.items():
             lane.acknowledged = max(lane.acknowledged, last)
         self._token_commits.ask(request)
-
-    def look_at(self, stream: Stream) -> None:
-        """See DurableClients."""
-        super().look_at(stream)
-        for local in [*self._ahead]:
-            self._try(local)
 
     def _on_tokens_kept(self, taken: Sequence[TokenRequest]) -> None:
         for request in taken:
@@ -247,7 +251,7 @@ class ConsumingClients(MovingClients):
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
         super()._on_ended(over)
         for local in self._ours(over):
-            self._ahead.pop(local, None)
+            self._early.pop(local, None)
 
 
 def _consuming(client: OwnClient) -> ConsumingClient:

@@ -111,6 +111,16 @@ BUGS: Final = (
         ("local.presented[stream] = max(last, local.lane(stream).acknowledged)", "continue"),
     ),
     _bug(
+        "commit-waits-for-a-pubend",
+        "consuming.py",
+        ("            self._tokens.prove(local)\n", "            return\n"),
+    ),
+    _bug(
+        "commit-of-the-future",
+        "consuming.py",
+        ("            self._tokens.prove(local)\n", "            pass\n"),
+    ),
+    _bug(
         "committed-again-is-not-answered",
         "token_commits.py",
         ("self._then(taken)", "self._then([each for each in taken if _rows([each])])"),
@@ -381,7 +391,8 @@ has taken less than a window is sent no more of what it fetches, and goes on whe
 given up is so after a restart, too, and is told so when it is back; nobody is given up before what
 came from there is held, nor with publications that others lack; nobody waits for its answer, or
 for what it has not acknowledged; who goes live has what was given before. What ends where it has
-come back to ends where it has been meanwhile; who has forgotten how far streams are is told.
+come back to ends where it has been meanwhile; who has forgotten how far streams are is told;
+nobody waits for what of a token only one pubend can tell, and that is asked.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -5,11 +5,21 @@ Paper: [DS03] §1, §5.2 (JMS durable subscriptions).
 
 import pytest
 
-from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted
+from brokerd.model.client_messages import (
+    CommitConsumed,
+    Connect,
+    Consume,
+    ConsumedCommitted,
+    Refused,
+)
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
+from brokerd.protocols.durable.messages import Beyond, Fetch
 from brokerd.protocols.durable.mutants import MUTANTS
-from brokerd.protocols.interface import Send
+from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
+from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
+from tests.helpers.stream_runs import STREAM
 
 
 def consumer(story: DurableStory, uncommitted: int = 1, at: str = "s1"):
@@ -94,8 +104,44 @@ def crashed_broker(at_ms: int) -> bool:
 
 
 def test_a_consumer_whose_broker_crashes_asks_again_for_what_was_not_answered() -> None:
-    """Its broker has forgotten what it gave, and commits that when it is as far itself."""
+    """Its broker has forgotten what it gave, and believes that."""
     assert not [each for each in MOMENTS if fails(crashed_broker, each)]
+
+
+def cut_off(at_ms: int) -> bool:
+    """Whether a consumer goes on with what it can get, whose broker crashes and is cut off then."""
+    story = DurableStory(commit_interval_ns=10**10)
+    subscription = consumer(story)
+    sent = story.publish(6, pause_s=0.002)
+    story.cluster.run_for(at_ms / 1000)
+    link = story.cluster.link("b1", "s1").cut()
+    story.kill("s1", 0)
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(5)
+    near = story.publish(3, at="s1")
+    story.cluster.run_for(5)
+    if [each for each in subscription.received if each in near] != near:
+        return False
+    link.heal()
+    story.settle()
+    far = [each for each in subscription.received if each in sent]
+    return far == sent and not subscription.client.waits
+
+
+def test_a_consumer_does_not_wait_for_a_pubend_that_its_broker_cannot_ask() -> None:
+    assert not [each for each in MOMENTS if fails(cut_off, each)]
+
+
+def commits_the_future() -> bool:
+    """Whether who commits what nobody has published is refused, and not told that it is done."""
+    core, predicate = relay(), parse_predicate("true")
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
+    handle(core, MessageReceived("c", 20, Consume(1, predicate, 1)))
+    asked = handle(core, MessageReceived("c", 20, CommitConsumed(1, 1, ((STREAM, 99),))))
+    told = handle(core, MessageReceived(0, 10, Beyond(STREAM, 9, ((99, 100),))))
+    refused = [each for each in told if type(each) is Send and type(each.message) is Refused]
+    return Send(0, Fetch(STREAM, ((99, 100),))) in asked and len(refused) == 1
 
 
 def reply_lost() -> bool:
@@ -198,6 +244,8 @@ STORIES = (
     ("restart-marks-nothing", crashed_together, [(each,) for each in MOMENTS]),
     ("token-of-the-client", zombie, [()]),
     ("committed-again-is-not-answered", reply_lost, [()]),
+    ("commit-waits-for-a-pubend", cut_off, [(each,) for each in MOMENTS]),
+    ("commit-of-the-future", commits_the_future, [()]),
 )
 
 
