@@ -284,25 +284,21 @@ class Durable(Gryphon):
                 return
             self._release.met(peer)
             self._fetching.met(peer, is_new=is_new)
-            self._expect_of(peer, is_new=is_new)
+            self._expect_of(peer)
 
     def _answer_more(self, peer: BrokerNumber) -> None:
         super()._answer_more(peer)
         self._fetching.answer_more(peer)
 
-    def _expect_of(self, peer: BrokerNumber, *, is_new: bool) -> None:
+    def _expect_of(self, peer: BrokerNumber) -> None:
         """Have a broker below ask at once for what it missed, as it does when it was down.
-
-        One that has started anew may know of no stream how far it is, so that subscriptions that
-        begin there would say that they lack everything.
 
         Paper: [DS03] §5.3 ("the constream nacks the events it missed").
         """
         cell = self._routes.cell_of(peer)
         for stream in self._relay:
             highest = stream.knowledge.highest
-            known = 0 if is_new else self._release.below(cell, stream)
-            if cell in stream.children and known < highest:
+            if cell in stream.children and self._release.below(cell, stream) < highest:
                 self.send(peer, AckExpected(stream.identity, highest, EVERYWHERE))
 
     def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:

@@ -266,10 +266,11 @@ class DurableClients(Clients):
     def look_at(self, stream: Stream) -> None:
         """More of a stream may be known: whoever is behind hears of it in time."""
         hosted = self._hosted[stream.identity]
-        if hosted.position > hosted.seen and self._all:
+        if hosted.position > hosted.seen:
             hosted.seen = hosted.position
             self._commits.soon()
-            self.silence.soon()
+            if self._all:
+                self.silence.soon()
 
     # ------------------------------------------------------------ the commit cycle
 
@@ -280,8 +281,6 @@ class DurableClients(Clients):
     def released(self, stream: StreamId) -> int:
         """Up to where all durable subscriptions here have acknowledged a stream, on disk."""
         hosted = self._hosted[stream]
-        if not self._all and not self._ending:
-            return hosted.stream.subend.done
         found = self._released.get(stream)
         if found is None:
             found = hosted.released((*self._all.values(), *self._ending.values()))

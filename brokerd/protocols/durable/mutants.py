@@ -262,14 +262,6 @@ BUGS: Final = (
         ),
     ),
     _bug(
-        "restart-is-told-nothing",
-        "core.py",
-        (
-            "known = 0 if is_new else self._release.below(cell, stream)",
-            "known = self._release.below(cell, stream)",
-        ),
-    ),
-    _bug(
         "fetched-by-each-alone",
         "fetching.py",
         ("            self._lately.add(run)\n", "            pass\n"),
@@ -313,6 +305,17 @@ BUGS: Final = (
             "        self._machine.emit(Commit(tuple(rows), None))\n"
             "        self._commits.soon()\n",
         ),
+    ),
+    _bug(
+        "released-by-nobody-and-forgotten",
+        "hosting.py",
+        (
+            "        found = self._released.get(stream)\n",
+            "        if not self._all and not self._ending:\n"
+            "            return hosted.stream.subend.done\n"
+            "        found = self._released.get(stream)\n",
+        ),
+        ("if hosted.position > hosted.seen:", "if hosted.position > hosted.seen and self._all:"),
     ),
     _bug(
         "decommission-forgotten",
@@ -390,9 +393,10 @@ pubend knows what is silent; what a client says of a subscription counts until i
 has taken less than a window is sent no more of what it fetches, and goes on when it has. Who is
 given up is so after a restart, too, and is told so when it is back; nobody is given up before what
 came from there is held, nor with publications that others lack; nobody waits for its answer, or
-for what it has not acknowledged; who goes live has what was given before. What ends where it has
-come back to ends where it has been meanwhile; who has forgotten how far streams are is told;
-nobody waits for what of a token only one pubend can tell, and that is asked.
+for what it has not acknowledged; a broker where nobody subscribes knows after a restart, too, what
+it has released; who goes live has what was given before. What ends where it has come back to ends
+where it has been meanwhile; nobody waits for what of a token only one pubend can tell, and that
+is asked.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -215,6 +215,21 @@ def said_after_the_lease() -> bool:
     return story.kept("p1") == 0 and bool(gaps)
 
 
+def from_where_nobody_had_subscribed() -> bool:
+    """Whether somebody lacks nothing who began at a broker that has just started anew."""
+    story = MovingStory()
+    story.settle()
+    story.cluster.broker("b1").restart()
+    late = story.cluster.subscribe("b1")
+    while not late.started:
+        story.cluster.run_for(0.01)
+    story.cluster.reattach(late.client.name, "p1")
+    story.cluster.run_for(1)
+    sent = story.publish(2)
+    story.settle(40)
+    return late.received == sent and not story.told(late)
+
+
 def between_connect_and_subscribe() -> bool:
     """Whether a subscription goes on that is let go of just before its client asks for it."""
     core, predicate = relay(), parse_predicate("true")
@@ -283,7 +298,8 @@ STORIES = (
     ("let-go-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
     ("ended-stay-is-told-to-nobody", ends_while_its_stay_is_written, ()),
-    ("restart-is-told-nothing", begins_where_nothing_is_known, ()),
+    ("released-by-nobody-and-forgotten", begins_where_nothing_is_known, ()),
+    ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
 )
 
