@@ -293,13 +293,17 @@ class Durable(Gryphon):
     def _expect_of(self, peer: BrokerNumber) -> None:
         """Have a broker below ask at once for what it missed, as it does when it was down.
 
+        It may be done with more than is known here, and may have forgotten that in a restart.
+
         Paper: [DS03] §5.3 ("the constream nacks the events it missed").
         """
         cell = self._routes.cell_of(peer)
         for stream in self._relay:
-            highest = stream.knowledge.highest
-            if cell in stream.children and self._release.below(cell, stream) < highest:
-                self.send(peer, AckExpected(stream.identity, highest, EVERYWHERE))
+            if cell not in stream.children:
+                continue
+            through = max(stream.knowledge.highest, stream.subend.expected, stream.done_by(cell))
+            if self._release.below(cell, stream) < through:
+                self.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
 
     def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
         super()._on_durable(identity, run, silent)

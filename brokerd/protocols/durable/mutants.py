@@ -318,6 +318,14 @@ BUGS: Final = (
         ("if hosted.position > hosted.seen:", "if hosted.position > hosted.seen and self._all:"),
     ),
     _bug(
+        "expected-only-what-is-known",
+        "core.py",
+        (
+            "max(stream.knowledge.highest, stream.subend.expected, stream.done_by(cell))",
+            "stream.knowledge.highest",
+        ),
+    ),
+    _bug(
         "decommission-forgotten",
         "decommissioning.py",
         ("            self._take(int(key))\n", "            pass\n"),
@@ -396,7 +404,7 @@ came from there is held, nor with publications that others lack; nobody waits fo
 for what it has not acknowledged; a broker where nobody subscribes knows after a restart, too, what
 it has released; who goes live has what was given before. What ends where it has come back to ends
 where it has been meanwhile; nobody waits for what of a token only one pubend can tell, and that
-is asked.
+is asked. Who forgot what it was done with is told of it, also by one that does not know it.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -30,15 +30,16 @@ class Subend:
 
     Attributes:
         position: everything up to here was handed to clients, or is silent.
+        expected: there is something up to here, as others say.
         gaps: what is unknown behind it, although something later is known or expected.
     """
 
-    __slots__ = ("_doubted", "_expected", "_open", "gaps", "position")
+    __slots__ = ("_doubted", "_open", "expected", "gaps", "position")
 
     def __init__(self, parameters: GapParameters) -> None:
         self.position = 0
         self.gaps = GapTable(parameters)
-        self._expected = 0
+        self.expected = 0
         self._doubted = 0
         self._open: deque[Delivered] = deque()
 
@@ -57,7 +58,7 @@ class Subend:
 
     def expect(self, through: int) -> None:
         """There is something up to this tick; what of it is unknown is asked for at once."""
-        self._expected = max(self._expected, through)
+        self.expected = max(self.expected, through)
 
     def doubt(self, through: int) -> bool:
         """Something else waits for what is unknown up to here; whether that is news.
@@ -70,7 +71,7 @@ class Subend:
 
     def skip(self, knowledge: Knowledge) -> None:
         """Nobody wants what there is."""
-        self.position = max(self.position, knowledge.highest, self._expected)
+        self.position = max(self.position, knowledge.highest, self.expected)
         self._doubted = 0
 
     def next_range(self, knowledge: Knowledge) -> Range | None:
@@ -81,7 +82,7 @@ class Subend:
 
     def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
         """See what is missing up to the last tick that is known or expected."""
-        asked = max(self._expected, self._doubted)
+        asked = max(self.expected, self._doubted)
         start, end = self.position + 1, max(knowledge.highest, asked) + 1
         self.gaps.update(knowledge.known.gaps(start, end) if start < end else (), now_ns)
         if self.gaps:

@@ -9,7 +9,11 @@ from brokerd.model.client_messages import Deliveries, Gap
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import BUGS, MUTANTS
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
+from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished, SessionLost
+from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
+from tests.helpers.stream_runs import STREAM
 
 
 def test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it() -> None:
@@ -280,6 +284,23 @@ def subscribed_anew() -> bool:
 
 MOMENTS = range(0, 40, 4)
 
+
+def back_without_what_it_was_done_with(told: bool) -> bool:
+    """Whether a broker that is back is to ask for what nobody between it and the pubend knows.
+
+    It had said that it was done with that, had not written it down, and forgot it.
+    """
+    core = relay()
+    if told:
+        handle(core, MessageReceived(0, 10, AckExpected(STREAM, 20, EVERYWHERE)))
+    else:
+        handle(core, MessageReceived(2, 12, Done(2, ((STREAM, 20),))))
+    handle(core, SessionLost(2, 12, "timeout"))
+    return Send(2, AckExpected(STREAM, 20, EVERYWHERE)) in handle(
+        core, SessionEstablished(2, 13, 2)
+    )
+
+
 STORIES = (
     ("no-floor", given_again, [()]),
     ("rows-before-matches", crashed, [(each, 0) for each in MOMENTS]),
@@ -290,6 +311,8 @@ STORIES = (
     ("live-too-early", in_small_batches, [()]),
     ("open-matches-forgotten", subscribed_anew, [()]),
     ("silence-said-over-what-is-out", in_small_batches, [()]),
+    ("expected-only-what-is-known", back_without_what_it_was_done_with, [(True,)]),
+    ("expected-only-what-is-known", back_without_what_it_was_done_with, [(False,)]),
 )
 
 
