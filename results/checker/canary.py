@@ -110,10 +110,12 @@ def _pick_piece(
     ]
     clean = [pair for pair in pairs if not (pair.missing or pair.duplicates or pair.reordered)]
     candidates = clean or pairs
-    for pair in rng.sample(candidates, min(PAIRS_TRIED, len(candidates))):
+    for _ in range(min(PAIRS_TRIED, len(candidates))):
+        pair = rng.choice(candidates)
         piece = _piece_of(rng, facts, pair, publications, deliveries)
         if piece is not None:
             return piece
+        candidates.remove(pair)
     return None
 
 

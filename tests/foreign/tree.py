@@ -1,5 +1,6 @@
 """The project with a protocol that somebody else brings: a folder, and two lines in `registry`."""
 
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -13,8 +14,7 @@ FILES = ("ring.toml", "flood.toml")
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
-_SAID = "registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE))"
-_NOW = "registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, RING_FLOOD))"
+_REGISTERED = re.compile(r"(= registered\(\([A-Z_, ]+)(\)\))")
 
 
 def make_tree(to: Path) -> Path:
@@ -25,10 +25,10 @@ def make_tree(to: Path) -> Path:
     shutil.copytree(FOLDER, to / "brokerd/protocols/ring_flood")
     registry = to / REGISTRY
     text = registry.read_text(encoding="utf-8")
-    assert text.count(_SAID) == 1, "the registry registers otherwise"
     before = "from brokerd.protocols.interface import DeliveryProtocol\n"
     assert text.count(before) == 1
-    text = text.replace(before, before + _IMPORT).replace(_SAID, _NOW)
+    text, places = _REGISTERED.subn(r"\1, RING_FLOOD\2", text.replace(before, before + _IMPORT))
+    assert places == 1, "the registry registers otherwise"
     registry.write_text(text, encoding="utf-8")
     return to
 
