@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.spec.spec import load_topology
+from bench.systems.faults import aimed, check_verbs
 from brokerd.overlay.topology import Topology
 from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
@@ -60,9 +61,24 @@ RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on=
 # ---------------------------------------------------------------- what is there
 
 FOR_TOPOLOGY = {"clients-crash": "durable", "clients-crash-long": "durable"}
+FOR_SYSTEMS = ("freeze-server", "kill-leader", "kill-server")
+"""For servers that are no brokers of ours."""
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", FOR_SYSTEMS)
+def test_every_schedule_for_systems_under_test_is_clean_on_a_server(name: str) -> None:
+    schedule = aimed(load_schedule(name), "n1")
+    check_verbs(schedule)
+    text = (FOLDER.parent / "bench/topologies/single.toml").read_text().replace('"c1"', '"n1"')
+    topology = Topology.from_mapping(tomllib.loads(text), "server.toml")
+    assert lint(draw_targets(schedule, topology), topology) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(each for each in FOLDER.glob("*.toml") if each.stem not in FOR_SYSTEMS),
+    ids=lambda path: path.stem,
+)
 def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> None:
     """Those of the topology that it is for, or that is called as it begins, else the paper's.
 
