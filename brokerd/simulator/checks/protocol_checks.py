@@ -77,7 +77,11 @@ class ProtocolChecks:
         """Look at a live broker's state."""
 
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """What brokers still hold when nobody is owed anything, in words."""
+        """What brokers still hold when nobody is owed anything, in words.
+
+        Args:
+            brokers: all, by number; those that have left are down.
+        """
         return []
 
     def are_serving(self, one: BrokerView, other: BrokerView) -> bool:

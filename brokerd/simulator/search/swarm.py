@@ -415,7 +415,7 @@ class PlanRun:
                 lines.append(
                     f"{broker.name} has {had} subscriptions of its clients, who want {asked}"
                 )
-        return lines + checker.own.left_over(brokers)
+        return lines + checker.own.left_over(self._cluster.brokers)
 
     def _look_at_gates(self) -> None:
         """Gates open as soon as what they stand for is over, without waiting for an audit."""

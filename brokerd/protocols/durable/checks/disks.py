@@ -81,6 +81,7 @@ class DurableChecks(GryphonChecks):
         return [
             f"{broker.name} has {len(rows)} rows of {table}"
             for broker in brokers
+            if broker.alive  # one that was decommissioned never says anything again
             for table in (ARRIVING, HOLDS)
             if (rows := broker.on_disk().get(table))
         ]
