@@ -39,10 +39,12 @@ class NamedBug:
 
     Attributes:
         name: in commands and tables.
+        leaves_out: the rule that does not hold with it, as a sentence.
         edits: all of it.
     """
 
     name: str
+    leaves_out: str
     edits: tuple[Edit, ...]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from brokerd import named_bugs
 from brokerd.named_bugs import BugNotFound, Edit, NamedBug, planted
+from brokerd.simulator.checks.protocol_checks import named_bugs as named_bugs_of_protocols
 
 SOURCE = '''
 """A till."""
@@ -58,7 +59,7 @@ def till(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def bug(text: str, mistaken: str) -> NamedBug:
-    return NamedBug("some", (Edit("till.py", text, mistaken),))
+    return NamedBug("some", "Nothing.", (Edit("till.py", text, mistaken),))
 
 
 def test_functions_methods_and_what_decorates_them_are_mistaken_for_a_while(till: Any) -> None:
@@ -102,3 +103,9 @@ def test_a_row_that_does_not_fit_is_an_error(till: Any, text: str, mistaken: str
     with pytest.raises(BugNotFound, match=why), planted([bug(text, mistaken)]):
         pass
     assert till.total(1) == 3
+
+
+def test_every_bug_of_a_protocol_says_in_a_sentence_what_it_leaves_out() -> None:
+    for bug in named_bugs_of_protocols().values():
+        assert bug.leaves_out[0].isupper(), bug.name
+        assert bug.leaves_out.endswith("."), bug.name

@@ -84,7 +84,7 @@ class Progress:
         self._given: _Places = {}
         self._given_before: _Places = {}
         self._given_origins: dict[tuple[int, SourceId], int] = {}
-        self._received_origins: dict[tuple[int, SourceId], int] = {}
+        self._received_origins: dict[tuple[int, StreamId, SourceId], int] = {}
 
     # ------------------------------------------------------------ the session
 
@@ -134,9 +134,10 @@ class Progress:
         for places in (self._received, self._taken, self._given, self._given_before):
             for key in [key for key in places if key[0] == number]:
                 del places[key]
-        for origins in (self._given_origins, self._received_origins):
-            for of_source in [key for key in origins if key[0] == number]:
-                del origins[of_source]
+        for given in [key for key in self._given_origins if key[0] == number]:
+            del self._given_origins[given]
+        for received in [key for key in self._received_origins if key[0] == number]:
+            del self._received_origins[received]
 
     def take_over(self, predecessor: "Progress") -> None:
         """Go on where another one has come to."""
@@ -189,7 +190,7 @@ class Progress:
             fresh, repeated = tuple(_by_origin(fresh)), list(_by_origin(repeated))
             for item in fresh:
                 for number in item.subscriptions:
-                    self._received_origins[number, item.run.source] = item.run.last
+                    self._received_origins[number, run.source, item.run.source] = item.run.last
         events: list[ClientEvent] = [Withheld(each) for each in repeated]
         if fresh:
             events.append(Received(fresh, self._serial))
@@ -243,13 +244,16 @@ class Progress:
         return []
 
     def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[tuple[SourceId, int, int]]:
-        """Of what a gap may have taken, what had not come before it, by origin."""
+        """Of what a gap may have taken, what had not come before it, by origin.
+
+        In a stream each source's numbers go up; several streams may have parts of one source.
+        """
         if not gap.origins:
             yield gap.stream, max(gap.first, before + 1), gap.last
         for source, first, last in gap.origins:
-            had = self._received_origins.get((number, source), 0)
+            had = self._received_origins.get((number, gap.stream, source), 0)
             if had < last:
-                self._received_origins[number, source] = last
+                self._received_origins[number, gap.stream, source] = last
                 yield source, max(first, had + 1), last
 
     def _skip(self, message: Silence | Gap, *, is_news: bool) -> None:

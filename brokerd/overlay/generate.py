@@ -119,6 +119,58 @@ def hierarchy(brokers: int, fanout: int) -> Topology:
     return _made("hierarchy", "hierarchy", names, {"hierarchy": section})
 
 
+def random_hierarchy(brokers: int, levels: int, draw: Draw) -> Topology:
+    """Units of random sizes, each connected inside by a random tree and some links more.
+
+    No broker stores.
+
+    Args:
+        levels: how many numbers an address has.
+
+    Raises:
+        ConfigError: levels is not from 1 to 5, or more brokers than fit.
+    """
+    if not 1 <= levels <= MAXIMUM_PARTS:
+        raise ConfigError(f"levels = {levels}; an address has from 1 to {MAXIMUM_PARTS} parts")
+    names = _names(brokers)
+    if brokers > BLOCK_LIMIT**levels:
+        raise ConfigError(f"brokers = {brokers}; in {levels} levels at most {BLOCK_LIMIT**levels}")
+    addresses: dict[str, str] = {}
+    links: dict[tuple[str, str], None] = {}
+
+    def fill(unit: tuple[int, ...], members: list[str]) -> None:
+        depth = levels - len(unit)
+        if depth == 0:
+            addresses[members[0]] = ".".join(map(str, unit))
+            return
+        parts = _parted(members, BLOCK_LIMIT ** (depth - 1), draw)
+        trunk = [(draw(place), place) for place in range(1, len(parts))]
+        pairs = [*combinations(range(len(parts)), 2)]
+        more = [pairs[draw(len(pairs))] for _ in range(draw(len(parts) + 1) if pairs else 0)]
+        for a, b in (*trunk, *more):
+            links[parts[a][draw(len(parts[a]))], parts[b][draw(len(parts[b]))]] = None
+        for place, inner in enumerate(parts):
+            fill((*unit, place), inner)
+
+    fill((), names)
+    section = {"links": list(map(list, links)), "addresses": addresses}
+    return _made("random-hierarchy", "hierarchy", names, {"hierarchy": section})
+
+
+def _parted(members: list[str], room: int, draw: Draw) -> list[list[str]]:
+    """The members of a unit in units below it, of which each has room for so many."""
+    least = -(-len(members) // room)
+    most = len(members) if room == 1 else min(len(members), max(least, 2 * least, 4), BLOCK_LIMIT)
+    sizes = [1] * (least + draw(most - least + 1))
+    for _ in range(len(members) - len(sizes)):
+        place = draw(len(sizes))
+        while sizes[place] == room:
+            place = (place + 1) % len(sizes)
+        sizes[place] += 1
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    return [members[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
 def bipartite(brokers: int, proxies: int) -> Topology:
     """The first ones are proxies, all others servers.
 

@@ -23,6 +23,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.reading import broker_number, linked, pairs, table, unconnected
 from brokerd.overlay.routes import Link, Route, Unit
+from brokerd.overlay.small_world import small_world
 
 BLOCK_LIMIT = 64
 """A unit has at most so many units of the level below."""
@@ -81,12 +82,19 @@ class Hierarchy:
 
     def role(self, broker: BrokerNumber) -> str:
         """A broker's address, the levels it is a gatekeeper at, and its storage, for people."""
-        near = dict.fromkeys(self.link_level(broker, other) for other in linked(self.links, broker))
-        levels = sorted(level for level in near if level > 0)
+        levels = self.gatekeeper_levels(broker)
         words = [".".join(map(str, self.addresses[broker]))]
         words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
         words += [f"storage of level {level}" for n, level in self.storages if n == broker]
         return ", ".join(words)
+
+    def gatekeeper_levels(self, broker: BrokerNumber) -> tuple[int, ...]:
+        """At which levels a broker has links out of its unit, in ascending order.
+
+        Paper: [GES] §2.
+        """
+        near = {self.link_level(broker, other) for other in linked(self.links, broker)}
+        return tuple(sorted(level for level in near if level > 0))
 
     def link_level(self, a: BrokerNumber, b: BrokerNumber) -> int:
         """The highest level at which two brokers are in different units.
@@ -108,9 +116,35 @@ class Hierarchy:
             if other != broker and (address[:-1] == cluster or other in near)
         )
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, int | float]:
         """What one wants to know of it before deploying it."""
-        return {"levels": len(self.addresses[0]), "storages": len(self.storages)}
+        levels = [self.link_level(*link) for link in self.links]
+        gatekeepers = {end for link in self.links if self.link_level(*link) for end in link}
+        shape = small_world(len(self.brokers), self.links)
+        return {
+            "levels": len(self.addresses[0]),
+            "storages": len(self.storages),
+            **{f"links_of_level_{n}": levels.count(n) for n in range(self.top + 1)},
+            "gatekeepers": len(gatekeepers),
+            "critical_links": len(self.critical_links()),
+            "mean_degree": round(shape.mean_degree, 3),
+            "clustering": round(shape.clustering, 3),
+            "mean_path_links": round(shape.mean_path_links, 3),
+            "longest_path_links": shape.longest_path_links,
+        }
+
+    def critical_links(self) -> tuple[Link, ...]:
+        """The links without which some unit is not connected inside, by itself each, in order.
+
+        Only the smallest unit around a link can need it: the larger ones see that unit as one.
+        """
+        between: dict[Address, list[tuple[Address, Address, Link]]] = {}
+        for a, b in self.links:
+            own = len(_common(self.addresses[a], self.addresses[b]))
+            ends = self.addresses[a][: own + 1], self.addresses[b][: own + 1]
+            between.setdefault(ends[0][:own], []).append((*ends, (a, b)))
+        found = {link for edges in between.values() for link in _bridges(edges)}
+        return tuple(link for link in self.links if link in found)
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
         """Inside the smallest unit that holds both, through each unit in it at most once."""
@@ -162,6 +196,34 @@ def _common(a: Address, b: Address) -> Address:
     while length < len(a) - 1 and a[length] == b[length]:
         length += 1
     return a[:length]
+
+
+def _bridges(edges: Sequence[tuple[Address, Address, Link]]) -> list[Link]:
+    """The links that alone join two parts of a connected graph of units."""
+    trunk = _joining(edges)
+    return [
+        edge[2] for edge in trunk if len(_joining([e for e in edges if e != edge])) < len(trunk)
+    ]
+
+
+def _joining(
+    edges: Sequence[tuple[Address, Address, Link]],
+) -> list[tuple[Address, Address, Link]]:
+    """The edges, of those in order, that join what those before have not joined."""
+    leader: dict[Address, Address] = {}
+
+    def lead(unit: Address) -> Address:
+        while leader.setdefault(unit, unit) != unit:
+            leader[unit] = unit = leader[leader[unit]]
+        return unit
+
+    found = []
+    for edge in edges:
+        a, b = lead(edge[0]), lead(edge[1])
+        if a != b:
+            leader[a] = b
+            found.append(edge)
+    return found
 
 
 def _named(unit: Address) -> str:

@@ -27,7 +27,7 @@ class Overlay(Protocol):
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """Whom a broker may know, dial, and be dialled by, in ascending order; not itself."""
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> Mapping[str, int | float]:
         """What one wants to know of it before deploying it."""
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:

@@ -179,6 +179,7 @@ class ProtocolDefinition:
         unpack_positions: and back; raises ResumeTokenRefused when it cannot be.
         excess: what it tolerates: of some lost brokers and links, those that are too many for
             its promises to hold between all that are left; None where none are.
+        topic_attribute: whose value is a publication's topic; None where there are no topics.
         check_topology: of its kind; raises ConfigError, naming where, if it cannot run on this one.
         hosts_clients: whether clients may be at a broker.
         order: in which subscribers get publications with these parameters, where they decide it;
@@ -219,6 +220,7 @@ class ProtocolDefinition:
     title: str = ""
     recovery: str = ""
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
+    topic_attribute: Callable[[Any], str] | None = None
     check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
     checks: str = ""
 

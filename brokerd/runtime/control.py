@@ -351,8 +351,8 @@ def bind_control_socket(path: str | Path) -> trio.socket.SocketType:
         with _folder_lock(path.parent):
             if path.is_symlink() or path.exists():
                 _remove_stale(path)
+            os.fchmod(listener.fileno(), 0o600)  # Linux binds with it: never seen with another
             listener.bind(str(path))
-            os.chmod(path, 0o600)  # before listen: nobody connects to it while it is open
             listener.listen(MAXIMUM_CONNECTIONS)
     except BaseException:
         listener.close()

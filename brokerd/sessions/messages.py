@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 11
+WIRE_VERSION = 17
 
 Role = Literal["broker", "client", "probe"]
 

@@ -2,13 +2,14 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.generate import bipartite, cells, chain, hierarchy
+from brokerd.overlay.generate import bipartite, cells, chain, hierarchy, random_hierarchy
 from brokerd.overlay.kinds import KINDS
 from brokerd.overlay.topology import Joined, Topology
 from brokerd.protocols import registry
@@ -237,11 +238,16 @@ def test_what_is_written_is_read_back(topology):
     assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
 
 
+def _drawn(brokers, levels, seed):
+    return random_hierarchy(brokers, levels, Random(seed).randrange)
+
+
 @given(
     st.one_of(
         st.builds(lambda *how: (cells, how), st.integers(1, 60), st.integers(1, 3), st.just(2)),
         st.builds(lambda *how: (hierarchy, how), st.integers(1, 60), st.integers(3, 5)),
         st.builds(lambda *how: (bipartite, how), st.integers(3, 60), st.integers(1, 2)),
+        st.builds(lambda *how: (_drawn, how), st.integers(1, 60), st.integers(1, 4), st.integers()),
     )
 )
 def test_what_is_made_to_measure_is_valid_and_the_same_each_time(case):
@@ -289,6 +295,8 @@ def test_a_topology_as_it_is_reads_as_the_same(topology):
         (lambda: cells(0, 2, 3), "brokers = 0; from 1 to 10000"),
         (lambda: hierarchy(5, 1), "fanout = 1; a unit has from 2 to 64 members"),
         (lambda: hierarchy(33, 2), "brokers = 33; with fanout = 2 at most 32"),
+        (lambda: _drawn(65, 1, 1), "brokers = 65; in 1 levels at most 64"),
+        (lambda: _drawn(5, 6, 1), "levels = 6; an address has from 1 to 5 parts"),
         (lambda: bipartite(5, 5), "proxies = 5; from 1 to 4"),
         (lambda: bipartite(5, 0), "proxies = 0; from 1 to 4"),
         (lambda: bipartite(1, 1), "brokers = 1; proxies and servers are two at least"),

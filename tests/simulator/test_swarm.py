@@ -14,7 +14,7 @@ from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 
 CORES = os.cpu_count() or 1
-CHUNK = 50
+CHUNK = 125
 SEEDS = 250
 DETERMINISTIC = 40
 

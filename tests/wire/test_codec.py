@@ -245,10 +245,13 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         70: "FilterVersions", 71: "FilterSet", 72: "FilterChange", 73: "Beginnings",
         74: "Join", 75: "Joined", 76: "WindowProbe", 77: "WindowUpdate",
         80: "Released", 81: "Fetch", 82: "Fetched", 83: "NothingFetched",
-        84: "Beyond", 85: "Decommissioned",
+        84: "Beyond", 85: "Decommissioned", 86: "Deferred",
         88: "Hold", 89: "Held", 90: "Moved", 91: "LetGo",
         96: "Servers", 97: "Put", 98: "Stored", 99: "Follow", 100: "Following", 101: "Get",
-        102: "Messages", 103: "Answered",
+        102: "Messages", 103: "Answered", 104: "Owned", 105: "Locate", 106: "Claim",
+        107: "Located", 108: "Assign", 109: "Assigned", 110: "Merge", 111: "Merged",
+        112: "GraphStated", 113: "ProfileStated", 114: "ProfileChanged", 115: "ProfileReached",
+        116: "RoutedPublications", 117: "Lost",
     }  # fmt: skip
 
 
@@ -259,11 +262,14 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     filters between brokers, and what durable subscriptions fetch; version 8 pubends that join a
     total order, and what durable subscriptions have lost; version 9 what is said of those that
     move; version 10 consumers, whose broker keeps how far they are committed; version 11 windows
-    between brokers, brokers that are given up, and topics at servers.
+    between brokers, brokers that are given up, and topics at servers; version 12 who owns these;
+    version 13 what subscribers that come back are to ask for again; version 14 that two servers
+    own a topic, and windows for each way in a cell; version 15 which incarnation has asked for a
+    hold; version 16 what brokers of a hierarchy tell; version 17 what servers have let go of.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (11, "942585dd16565d56")
+    assert (WIRE_VERSION, digest) == (17, "cec6b065df76fa9c")
 
 
 def shape(kind: Any) -> Any:

@@ -91,10 +91,16 @@ _TREE: Final = "brokerd/protocols/delta_tree/"
 _OUTBOX: Final = "brokerd/sessions/outbox.py"
 _MOVING: Final = "brokerd/simulator/world/moving.py"
 
+
+def _bug(leaves_out: str, *edits: Edit) -> tuple[str, tuple[Edit, ...]]:
+    return leaves_out, edits
+
+
 MUTANTS: Final[dict[Mutant, NamedBug]] = {
-    mutant: NamedBug(str(mutant), edits)
-    for mutant, edits in {
-        Mutant.START_BEFORE_CONFIRMED: (
+    mutant: NamedBug(str(mutant), *what)
+    for mutant, what in {
+        Mutant.START_BEFORE_CONFIRMED: _bug(
+            "A subscription starts when it is confirmed.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -105,7 +111,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: (
+        Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: _bug(
+            "A link that becomes active gets the accepted rows that it lacks.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -118,7 +125,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.EDGE_FORGETS: (
+        Mutant.EDGE_FORGETS: _bug(
+            "A home knows what its subscribers have when they come back.",
             Edit(
                 _TREE + "clients/clients.py",
                 """\
@@ -135,7 +143,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "for subscription, seen in ():",
             ),
         ),
-        Mutant.CONFIRM_ON_RECEIPT: (
+        Mutant.CONFIRM_ON_RECEIPT: _bug(
+            "A publication is confirmed when all behind it have confirmed.",
             Edit(
                 _TREE + "publications/arrivals.py",
                 """\
@@ -156,7 +165,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_RESEND_ON_ACTIVATION: (
+        Mutant.NO_RESEND_ON_ACTIVATION: _bug(
+            "Unconfirmed publications are sent again over a link that becomes active.",
             Edit(
                 _TREE + "publications/queue.py",
                 """\
@@ -168,14 +178,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.RESEND_AFTER_NEWER: (
+        Mutant.RESEND_AFTER_NEWER: _bug(
+            "Publications of a source are sent again in their order.",
             Edit(
                 _TREE + "publications/queue.py",
                 "for frame in pack_frames(of_source):",
                 "for frame in [[transfer] for transfer in reversed(of_source)]:",
             ),
         ),
-        Mutant.DROP_UNREACHABLE_DESTINATIONS: (
+        Mutant.DROP_UNREACHABLE_DESTINATIONS: _bug(
+            "What cannot be reached now is still owed.",
             Edit(
                 _TREE + "publications/queue.py",
                 """\
@@ -191,7 +203,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.SUMMARY_MISSES_PENDING: (
+        Mutant.SUMMARY_MISSES_PENDING: _bug(
+            "Recovery tells of rows that are not confirmed yet.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -204,7 +217,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.RESTARTED_IS_EDGE: (
+        Mutant.RESTARTED_IS_EDGE: _bug(
+            "A restarted broker waits for the answers of its frontier.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -217,7 +231,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             answer =""",
             ),
         ),
-        Mutant.FULL_QUEUE_DROPS_OLDEST: (
+        Mutant.FULL_QUEUE_DROPS_OLDEST: _bug(
+            "A full queue refuses; it drops nothing.",
             Edit(
                 _OUTBOX,
                 """\
@@ -228,7 +243,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.HALF_A_FRAME: (
+        Mutant.HALF_A_FRAME: _bug(
+            "A frame that is being written is written whole.",
             Edit(
                 _OUTBOX,
                 """\
@@ -239,7 +255,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.HEARTBEATS_IN_QUEUE: (
+        Mutant.HEARTBEATS_IN_QUEUE: _bug(
+            "Heartbeats do not wait behind frames.",
             Edit(
                 _OUTBOX,
                 """\
@@ -250,7 +267,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.OLD_SESSION_FRAMES: (
+        Mutant.OLD_SESSION_FRAMES: _bug(
+            "Frames of an old session are ignored.",
             Edit(
                 _TREE + "core.py",
                 """\
@@ -270,7 +288,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             self._check_ready(""",
             ),
         ),
-        Mutant.CONFIRM_COVERS_PENDING: (
+        Mutant.CONFIRM_COVERS_PENDING: _bug(
+            "A confirmation waits for every branch.",
             Edit(
                 _TREE + "publications/arrivals.py",
                 """\
@@ -282,7 +301,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_CUT: (
+        Mutant.NO_CUT: _bug(
+            "A subscription's cut says from where it is served.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -299,7 +319,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.NO_UPSTREAM_COPY: (
+        Mutant.NO_UPSTREAM_COPY: _bug(
+            "The next broker towards a home is given the subscription that it lacks.",
             Edit(
                 _TREE + "subscriptions/upstream_copies.py",
                 """\
@@ -310,7 +331,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_TAGS_UNREACHABLE_DONE: (
+        Mutant.NO_TAGS_UNREACHABLE_DONE: _bug(
+            "What could not be reached is tagged.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -319,7 +341,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.NO_LAST_IN_CUT: (
+        Mutant.NO_LAST_IN_CUT: _bug(
+            "A cut includes the last that was received of each source.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -328,14 +351,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.TAGS_DROPPED_FROM_CONFIRMATION: (
+        Mutant.TAGS_DROPPED_FROM_CONFIRMATION: _bug(
+            "A confirmation carries the tags.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 "row.subscription, row.tags, cut, tuple(paths",
                 "row.subscription, (), cut, tuple(paths",
             ),
         ),
-        Mutant.NOTIFIER_BEFORE_TABLES: (
+        Mutant.NOTIFIER_BEFORE_TABLES: _bug(
+            "Tags are replaced when the tables of those behind are in order.",
             Edit(
                 _TREE + "subscriptions/unheard.py",
                 """\
@@ -350,7 +375,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_NOTIFIERS: (
+        Mutant.NO_NOTIFIERS: _bug(
+            "Who comes back to a tagged place is notified of.",
             Edit(
                 _TREE + "subscriptions/unheard.py",
                 "        replacement = replacement_for(",
@@ -368,7 +394,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             self._table.tagged[""",
             ),
         ),
-        Mutant.TAGS_MAY_GROW: (
+        Mutant.TAGS_MAY_GROW: _bug(
+            "Replacements never widen a tag.",
             Edit(
                 _TREE + "partitions/gates.py",
                 """\
@@ -392,7 +419,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.RECEIVER_TAKES_ANY_TAGS: (
+        Mutant.RECEIVER_TAKES_ANY_TAGS: _bug(
+            "A receiver takes of a replacement only what its own tag covers.",
             Edit(
                 _TREE + "partitions/gates.py",
                 """\
@@ -403,7 +431,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.HALF_AN_INTERSECTION: (
+        Mutant.HALF_AN_INTERSECTION: _bug(
+            "An intersection of regions has what is kept and what is entered.",
             Edit(
                 _TREE + "partitions/regions.py",
                 """\
@@ -414,7 +443,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.ISLANDS_AS_BARRIERS: (
+        Mutant.ISLANDS_AS_BARRIERS: _bug(
+            "A broker with live neighbours behind it is no end of the path.",
             Edit(
                 _TREE + "subscriptions/unheard.py",
                 """\
@@ -425,7 +455,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NEWCOMER_IS_COMPLETE: (
+        Mutant.NEWCOMER_IS_COMPLETE: _bug(
+            "A newcomer asks for what it does not know.",
             Edit(
                 _TREE + "core.py",
                 """\
@@ -441,7 +472,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NEWCOMERS_ARE_HEARD: (
+        Mutant.NEWCOMERS_ARE_HEARD: _bug(
+            "A newcomer is not part of what was heard before it came.",
             Edit(
                 _TREE + "broker/state.py",
                 """\
@@ -452,14 +484,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.ACKNOWLEDGED_BEFORE_DURABLE: (
+        Mutant.ACKNOWLEDGED_BEFORE_DURABLE: _bug(
+            "A publisher is acknowledged what is on disk.",
             Edit(
                 _TREE + "storage/publication_log.py",
                 "min(row.durable, done +",
                 "min(row.appended, done +",
             ),
         ),
-        Mutant.LOG_RELEASED_ON_APPEND: (
+        Mutant.LOG_RELEASED_ON_APPEND: _bug(
+            "A log is chopped when its publications are confirmed.",
             Edit(
                 _TREE + "storage/publication_log.py",
                 """\
@@ -471,7 +505,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.CLIENTS_BEFORE_LOG: (
+        Mutant.CLIENTS_BEFORE_LOG: _bug(
+            "Clients are admitted when the log is read.",
             Edit(
                 _TREE + "clients/clients.py",
                 """\
@@ -484,14 +519,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.RECOVERED_BEFORE_LOG: (
+        Mutant.RECOVERED_BEFORE_LOG: _bug(
+            "Recovery ends when the log is read.",
             Edit(
                 _TREE + "subscriptions/recovery.py",
                 "if self._state.recovering and self._may_end() and",
                 "if self._state.recovering and",
             ),
         ),
-        Mutant.EVERY_PARTITION_TAGGED: (
+        Mutant.EVERY_PARTITION_TAGGED: _bug(
+            "Only the partitions of a row's own branch are tagged.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -507,28 +544,32 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.PARTITIONS_SPREAD_DELTA: (
+        Mutant.PARTITIONS_SPREAD_DELTA: _bug(
+            "Partitions are told to all brokers within 2δ.",
             Edit(
                 _TREE + "partitions/partition_table.py",
                 "self.reach = 2 * state.parameters.delta",
                 "self.reach = state.parameters.delta",
             ),
         ),
-        Mutant.GONE_EARLY: (
+        Mutant.GONE_EARLY: _bug(
+            "A partition that has ended stays known while a tag names it.",
             Edit(
                 _TREE + "partitions/partition_table.py",
                 "over = [number for number in self._ended if number not in self._holds]",
                 "over = list(self._ended)",
             ),
         ),
-        Mutant.SHORT_VECTORS: (
+        Mutant.SHORT_VECTORS: _bug(
+            "Legitimacy vectors reach 2δ + 1 brokers back.",
             Edit(
                 _TREE + "as_published/vectors.py",
                 "return 2 * state.parameters.delta + 1",
                 "return state.parameters.delta + 1",
             ),
         ),
-        Mutant.HOLD_OUT_OF_ORDER: (
+        Mutant.HOLD_OUT_OF_ORDER: _bug(
+            "What is held for one publication holds those behind it.",
             Edit(
                 _TREE + "as_published/propagation.py",
                 """\
@@ -540,7 +581,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.DRAIN_COMPARES_PEERS: (
+        Mutant.DRAIN_COMPARES_PEERS: _bug(
+            "A transfer is of one session, not of a peer.",
             Edit(
                 _TREE + "publications/queue.py",
                 """\
@@ -551,7 +593,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_TOMBSTONES: (
+        Mutant.NO_TOMBSTONES: _bug(
+            "What has ended stays known as ended.",
             Edit(
                 _TREE + "subscriptions/unsubscriptions.py",
                 """\
@@ -577,7 +620,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.TOMBSTONES_VOLATILE: (
+        Mutant.TOMBSTONES_VOLATILE: _bug(
+            "Tombstones are on disk.",
             Edit(
                 _TREE + "subscriptions/unsubscriptions.py",
                 """\
@@ -586,7 +630,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.NO_HOME_AUTHORITY: (
+        Mutant.NO_HOME_AUTHORITY: _bug(
+            "A home says which of its subscriptions live.",
             Edit(
                 _TREE + "subscriptions/unsubscriptions.py",
                 """\
@@ -618,7 +663,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.RELAYED_OUTLIVES_LEG: (
+        Mutant.RELAYED_OUTLIVES_LEG: _bug(
+            "A relayed session ends with the session to its relay.",
             Edit(
                 _TREE + "relays/assist.py",
                 """\
@@ -629,7 +675,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.RELAY_RESUMES: (
+        Mutant.RELAY_RESUMES: _bug(
+            "A relayed session ends with the session to its target.",
             Edit(
                 _TREE + "relays/passages.py",
                 """\
@@ -639,7 +686,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.SWITCHED_UNTOLD: (
+        Mutant.SWITCHED_UNTOLD: _bug(
+            "Both ends hear that a session goes over another path.",
             Edit(
                 _TREE + "relays/assist.py",
                 """\
@@ -657,7 +705,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NO_LATERAL_SYNC: (
+        Mutant.NO_LATERAL_SYNC: _bug(
+            "Neighbours beside the path are synchronised, too.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -670,7 +719,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.PENDING_NOT_REISSUED: (
+        Mutant.PENDING_NOT_REISSUED: _bug(
+            "A subscription that a crash found unconfirmed is issued again.",
             Edit(
                 _TREE + "clients/clients.py",
                 """\
@@ -688,7 +738,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "        ]",
             ),
         ),
-        Mutant.SYNC_END_BEFORE_PENDING: (
+        Mutant.SYNC_END_BEFORE_PENDING: _bug(
+            "The end of synchronisation comes behind everything synchronised.",
             Edit(
                 _TREE + "core.py",
                 """\
@@ -707,7 +758,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.SYNC_END_FROM_INACTIVE: (
+        Mutant.SYNC_END_FROM_INACTIVE: _bug(
+            "Only an active link ends synchronisation.",
             Edit(
                 _TREE + "core.py",
                 """\
@@ -722,7 +774,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.CONFIRMED_BEFORE_DURABLE: (
+        Mutant.CONFIRMED_BEFORE_DURABLE: _bug(
+            "A row is on disk before it is confirmed.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 """\
@@ -734,7 +787,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.NOTIFIER_DONE_BEFORE_DURABLE: (
+        Mutant.NOTIFIER_DONE_BEFORE_DURABLE: _bug(
+            "Replaced tags are on disk before that is answered.",
             Edit(
                 _TREE + "subscriptions/unheard.py",
                 """\
@@ -750,7 +804,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.ROWS_STAY_ON_DISK: (
+        Mutant.ROWS_STAY_ON_DISK: _bug(
+            "Rows that have ended leave the disk.",
             Edit(
                 _TREE + "subscriptions/unsubscriptions.py",
                 """\
@@ -759,7 +814,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
         ),
-        Mutant.RECOVERING_PUBLISHES: (
+        Mutant.RECOVERING_PUBLISHES: _bug(
+            "A recovering broker holds publications.",
             Edit(
                 _TREE + "clients/clients.py",
                 """\
@@ -770,14 +826,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.MISSING_PUBLISHERS_IGNORED: (
+        Mutant.MISSING_PUBLISHERS_IGNORED: _bug(
+            "A subscription is confirmed when all publishers' brokers are known.",
             Edit(
                 _TREE + "clients/clients.py",
                 "may_confirm=lambda: not self._missing",
                 "may_confirm=lambda: True",
             ),
         ),
-        Mutant.MOVE_WITHOUT_MARK: (
+        Mutant.MOVE_WITHOUT_MARK: _bug(
+            "Who moves marks where it left.",
             Edit(
                 _MOVING,
                 """\
@@ -788,7 +846,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.MOVE_BEFORE_START: (
+        Mutant.MOVE_BEFORE_START: _bug(
+            "A move ends when the subscriptions have started at the new broker.",
             Edit(
                 _MOVING,
                 """\
@@ -799,7 +858,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.MOVE_FORGETS_POSITIONS: (
+        Mutant.MOVE_FORGETS_POSITIONS: _bug(
+            "Who moves takes along what it has received.",
             Edit(
                 _MOVING,
                 """\
@@ -811,14 +871,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
         ),
-        Mutant.TRANSIT_NOT_APPLIED: (
+        Mutant.TRANSIT_NOT_APPLIED: _bug(
+            "A notifier is applied at the brokers that it passes.",
             Edit(
                 _TREE + "publications/notifiers.py",
                 "self._unheard.on_notifier(message.subscription, replacement, lambda: None)",
                 "pass",
             ),
         ),
-        Mutant.ANSWER_FORGETS_CUT: (
+        Mutant.ANSWER_FORGETS_CUT: _bug(
+            "An answer's cut is added to a row's own.",
             Edit(
                 _TREE + "subscriptions/spreading.py",
                 "                raise_cut(cut, answer.cut.items())\n",

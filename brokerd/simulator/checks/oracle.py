@@ -72,7 +72,7 @@ class Oracle:
         homes: at which broker a client is, where it has been told.
         logged: an acknowledgement means that the publication is on disk, and no more.
         violations: how often each rule was broken.
-        first_violations: the first few, in words.
+        first_violations: the first few of each rule, in words.
     """
 
     def __init__(
@@ -697,7 +697,7 @@ class Oracle:
 
     def _break(self, rule: str, what: str) -> None:
         self.violations[rule] = self.violations.get(rule, 0) + 1
-        if len(self.first_violations) < 10:
+        if self.violations[rule] <= 10:
             self.first_violations.append(f"{rule}: {what}")
         if self._strict:
             raise InvariantViolated(rule, what)

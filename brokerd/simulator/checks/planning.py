@@ -1,6 +1,6 @@
 """How a simulated seed sets a protocol: its parameters, and what of it bears what."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from random import Random
 from typing import Any, ClassVar
@@ -97,6 +97,17 @@ class ProtocolPlanning:
         """
         known = nearest(profile, [*self.profiles])
         raise ConfigError(f"{self._definition.name} has no profile {profile!r}{known}")
+
+    def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
+        """Brokers that die in a plan and never come back, those together that do so at once.
+
+        None, of a protocol that needs all of them back.
+        """
+        return ()
+
+    def forgetting_ns(self, parameters: Any) -> int:
+        """How long it takes until all have forgotten who does not come back."""
+        return 0
 
     def retry_limit_ns(self, parameters: Any) -> int:
         """The longest wait before an unreachable broker is tried again."""

@@ -76,6 +76,13 @@ class ProtocolChecks:
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Look at a live broker's state."""
 
+    def settled(self, brokers: Sequence[BrokerView]) -> None:
+        """Look at what brokers know when all faults are over and nothing is under way.
+
+        Args:
+            brokers: all, by number; those that never come back are down.
+        """
+
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
         """What brokers still hold when nobody is owed anything, in words.
 
@@ -100,6 +107,8 @@ class SimulatedProtocol:
         marks: named events of its rules.
         make_observer: what counts them in one cluster; None where there are none.
         make_checks: what looks at its steps and inside its cores.
+        forgiven: rules of the oracle that it may break, which are counted.
+        checks_always: whether they hold although less than exactly once is promised.
         make_reach: who still hears whom, given the parameters and links that stay broken.
         kept: how much its cores may keep of what.
         make_planning: how seeds set its parameters.
@@ -112,6 +121,8 @@ class SimulatedProtocol:
     marks: tuple[Mark, ...] = ()
     make_observer: Callable[[OverlayGraph], MarkObserver] | None = None
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
+    checks_always: bool = False
+    forgiven: tuple[str, ...] = ()
     make_reach: Callable[[OverlayGraph, Any, Iterable[Link]], Reach] = Reach
     kept: Kept = field(default_factory=Kept)
     make_wording: Callable[[NamedWorld], Wording] = Wording
@@ -144,9 +155,10 @@ def planning_of(protocol: str) -> ProtocolPlanning:
 
 def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
     """What looks at a protocol's steps and inside its cores; nothing where it promises less."""
-    if not world.oracle.reliable:
+    found = simulated(protocol)
+    if not (world.oracle.reliable or found.checks_always):
         return ProtocolChecks(world)
-    return simulated(protocol).make_checks(world)
+    return found.make_checks(world)
 
 
 def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:

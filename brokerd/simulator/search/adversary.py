@@ -23,7 +23,7 @@ from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.simulator.checks.marks import as_counters
-from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
+from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
@@ -150,7 +150,10 @@ class _Run:
         """Run the seed and say how it went."""
         acted, cluster = self._acted, self._cluster
         with with_bugs(self.scene.mutants):
-            rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
+            forgiven = simulated(self._options.protocol).forgiven
+            rule, violations = play_and_judge(
+                self._play, cluster.oracle, self.scene.strict, forgiven
+            )
         violations = [f"after {len(acted.actions)} actions: {what}" for what in violations]
         steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
         return SeedReport(

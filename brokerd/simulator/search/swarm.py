@@ -186,6 +186,7 @@ class PlanRun:
         self._check_purity = check_purity
         self._record = record
         self._strict = definition_of(plan.protocol).promises.exactly_once
+        self._forgiven = simulated(plan.protocol).forgiven
         self._random = Random(f"run {plan.chance}")
         with with_bugs(plan.mutants):
             self._cluster = SimulatedCluster(
@@ -218,7 +219,9 @@ class PlanRun:
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and say how it went."""
         with with_bugs(self._plan.mutants):
-            rule, violations = play_and_judge(self._play, self._cluster.oracle, self._strict)
+            rule, violations = play_and_judge(
+                self._play, self._cluster.oracle, self._strict, self._forgiven
+            )
         now_ns = self._cluster.schedule.now_ns
         violations = [f"at {now_ns / SECOND_NS:.6f} s: {what}" for what in violations]
         trace = self._cluster.trace
@@ -247,6 +250,8 @@ class PlanRun:
             self._play_adversarial()
         else:
             self._play_timed()
+        self._let_be_forgotten()
+        self._cluster.checker.own.settled(self._cluster.brokers)
         self._cluster.oracle.judge_end()
         if self._strict:
             self._check_growth()
@@ -279,6 +284,15 @@ class PlanRun:
                 self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
             # Meanwhile brokers may have found out that a session is over which had seemed well.
             settled = self._has_converged()
+
+    def _let_be_forgotten(self) -> None:
+        """Who does not come back is waited for, and then nobody speaks of it any more."""
+        cluster = self._cluster
+        waited_ns = planning_of(self._plan.protocol).forgetting_ns(self._plan.parameters)
+        if isinstance(cluster.schedule, TimedSchedule) and waited_ns and cluster.gone:
+            self._run_clock(cluster.schedule.now_ns + waited_ns)
+            while not self._has_converged():
+                self._run_clock(cluster.schedule.now_ns + 50 * MILLISECOND_NS)
 
     def _run_clock(self, until_ns: int) -> None:
         schedule = self._cluster.schedule
@@ -565,6 +579,10 @@ class PlanRun:
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
             "announced": cluster.oracle.announced,
+            **{
+                f"forgiven_{rule}": cluster.oracle.violations.get(rule, 0)
+                for rule in self._forgiven
+            },
             "at_risk": self._at_risk,
             "stalled_by_broken_links": self._stalled,
             "subscriptions": self._subscriptions,
@@ -580,7 +598,7 @@ class PlanRun:
             "clients_reattached": self._mobility.reattached,
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
-            "brokers_decommissioned": len(cluster.gone),
+            "brokers_decommissioned": len(cluster.gone) - self._faults.lost,
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),

@@ -1,5 +1,6 @@
 """Worker processes that do not outlive whoever started them, however that one ends."""
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+_COLLECT_AFTER = 20_000
+"""So many new objects in place of 700: worlds are large, and have few cycles before they end."""
 
 
 def map_in_workers(
@@ -32,6 +36,7 @@ def map_in_workers(
             yield function(*job)
         return
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([function.__module__])  # else each worker imports it
     with context.Pool(processes, initializer=begin_worker) as pool:
         yield from pool.imap(_call, [(function, job) for job in jobs], chunksize=at_once)
 
@@ -41,6 +46,8 @@ def begin_worker() -> None:
 
     A controller that is killed tells nobody; its workers would wait for work for ever.
     """
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_controller()
 

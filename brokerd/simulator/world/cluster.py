@@ -91,7 +91,7 @@ class SimulatedCluster:
         brokers: by number.
         clients: by name.
         held: clients on their way that keep to themselves what they receive.
-        gone: brokers that were decommissioned, and their clients with them.
+        gone: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
     """
 

@@ -36,6 +36,9 @@ CLIENT_KINDS = ("client_drop", "slow_client", "client_away")
 KILL_FOR_GOOD = "kill_for_good"
 """A leaf dies, and the others go on without it, where they can; it comes back all the same."""
 
+LOST = "lost"
+"""Brokers die at the same moment, and never come back."""
+
 PARTITION = "partition"
 """No session passes from one side of a link to the other, past its ends either."""
 
@@ -60,6 +63,7 @@ STAGES = {
     "slow_client": 2,
     "client_away": 2,
     KILL_FOR_GOOD: 3,
+    LOST: 1,
     PARTITION: 2,
     OLD_MESSAGE: 1,
 }
@@ -108,6 +112,7 @@ class Faults:
         active: faults that have begun and are not over.
         landed: how often each kind has begun.
         at_crash: counters that died with brokers, added up.
+        lost: how many brokers never come back.
     """
 
     def __init__(
@@ -119,14 +124,15 @@ class Faults:
         self.active: list[Fault] = []
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
+        self.lost = 0
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
         """Begin a fault, first stage included; None where it may not or cannot be.
 
         Args:
-            on: the broker; or the two ends of a link, and for a delay its milliseconds; or a
-                client, and how it is dropped (near, far) or its milliseconds; or which old
-                message.
+            on: the broker, or those that are lost; or the two ends of a link, and for a delay its
+                milliseconds; or a client, and how it is dropped (near, far) or its milliseconds;
+                or which old message.
         """
         self._drop_finished()
         fault = self._make(kind, on)
@@ -168,6 +174,8 @@ class Faults:
             return self._broker_fault(kind, *on)
         if kind == KILL_FOR_GOOD:
             return self._loss(*on)
+        if kind == LOST:
+            return self._lost(*on)
         assert kind in LINK_KINDS, f"no fault is called {kind}"
         return self._link_fault(kind, *on)
 
@@ -210,6 +218,22 @@ class Faults:
                 do.start()
 
         return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
+
+    def _lost(self, *names: str) -> Fault | None:
+        """Nobody is told; who is there already fails in another way does not."""
+        cluster, failed = self._cluster, self._failed()
+        brokers = [cluster.broker(name) for name in names]
+        if any(do.broker.number in (*failed, *cluster.gone) for do in brokers):
+            return None
+
+        def lose() -> None:
+            for do in brokers:
+                self._remember(do.broker)
+                do.kill()
+                cluster.gone[do.broker.number] = None
+                self.lost += 1
+
+        return Fault(LOST, None, [lose])
 
     def _may_be_given_up(self, number: BrokerNumber) -> bool:
         """Whether no publisher is there, and no client, or what it has asked for, on its way."""

@@ -8,14 +8,19 @@ from brokerd.model.client_messages import Deliveries, Publish
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
     Append,
+    DeadlineReached,
     Effect,
     Event,
     Instant,
     MessageReceived,
+    Persisted,
     RecordsRead,
 )
 
 LAST_STEPS = 40
+
+_PLAIN = (DeadlineReached, Persisted)  # half of all events
+_RECORDS = (Append, RecordsRead)
 
 
 class Trace:
@@ -67,7 +72,9 @@ def in_words(item: Any) -> str:
     """An event, effect or message, short enough for a line and the same on every machine."""
     if type(item) is MessageReceived:
         return f"from {item.peer}/{item.session} {in_words(item.message)}"
-    if isinstance(item, Append | RecordsRead):
+    if type(item) in _PLAIN:
+        return repr(item)
+    if isinstance(item, _RECORDS):
         count = len(item.records)
         return f"{type(item).__name__} {item.log} {count} record{'s' if count != 1 else ''}"
     run = getattr(item, "run", None)

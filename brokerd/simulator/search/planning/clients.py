@@ -112,6 +112,26 @@ def draw_consumers(
     return moves, tuple(consumers)
 
 
+def draw_short_absences(
+    random: Random, draft: Draft, consumers: Iterable[tuple[str, int]], heal: int
+) -> list[Move]:
+    """In half of the plans sessions of consumers break for a moment, again and again.
+
+    Some of them have asked for something to be committed, and get no answer.
+    """
+    if random.random() < 0.5:
+        return []
+    unit = 1 if draft.adversarial else MILLISECOND_NS
+    absences: list[Move] = []
+    for client, _ in consumers:
+        for _ in range(random.choice((5, 20))):
+            begin = random.randrange(heal)
+            until = begin + unit * random.randrange(1, 30)
+            stages = (until,) if until < heal else ()
+            absences.append(Failing(begin, "client_away", (client,), stages))
+    return absences
+
+
 def enlarge(random: Random, moves: Iterable[Move], sizes: tuple[int, ...]) -> list[Move]:
     """The same with other payloads."""
     return [

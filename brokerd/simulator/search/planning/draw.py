@@ -21,6 +21,7 @@ from brokerd.simulator.search.planning.clients import (
     draw_consumers,
     draw_groups,
     draw_lost_memories,
+    draw_short_absences,
     enlarge,
 )
 from brokerd.simulator.search.planning.draft import Draft
@@ -28,6 +29,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_broken,
     draw_kinds,
     draw_loss,
+    draw_lost,
     draw_partitions,
     fail,
 )
@@ -144,6 +146,9 @@ def draw_plan(
     if definition_of(protocol).promises.keeps_committed and not draft.hours:
         asked, consumers = draw_consumers(Random(f"consumers {seed}"), draft, heal)
         trouble += asked
+        if faults:
+            absences = Random(f"short absences {seed}")
+            trouble += draw_short_absences(absences, draft, consumers, heal)
     return Plan(
         protocol=protocol,
         topology=topology,
@@ -168,6 +173,7 @@ def draw_plan(
             *(_draw_mobility(seed, protocol, draft, heal) if moves else ()),
             *_draw_reattaching(seed, protocol, draft, heal),
             *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
+            *(draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else ()),
         ]
     )
 

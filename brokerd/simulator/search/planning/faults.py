@@ -6,6 +6,7 @@ is decided then, by what is failed at that moment.
 
 from random import Random
 
+from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import BROKEN_FOR_EVER, Broken, Failing, Move, home_of
 from brokerd.simulator.search.planning.draft import Draft
@@ -15,6 +16,7 @@ from brokerd.simulator.world.faults import (
     FREE_KINDS,
     KILL_FOR_GOOD,
     LINK_KINDS,
+    LOST,
     OLD_MESSAGE,
     PARTITION,
     STAGES,
@@ -71,6 +73,14 @@ def draw_loss(random: Random, draft: Draft, heal: int) -> list[Move]:
     begin = random.randrange(heal)
     stages = sorted(random.randrange(begin, heal) for _ in range(2))
     return [Failing(begin, KILL_FOR_GOOD, (random.choice(leaves),), tuple(stages))]
+
+
+def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: int) -> list[Move]:
+    """In half of the plans on a clock brokers die for ever, where a protocol bears that."""
+    if draft.adversarial or random.random() < 0.5:
+        return []
+    lost = planning.lost(random, draft.topology)
+    return [Failing(random.randrange(heal), LOST, together) for together in lost]
 
 
 def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:

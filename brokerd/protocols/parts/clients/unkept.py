@@ -1,28 +1,61 @@
-"""The clients of a best_effort broker: nothing is kept for them but their subscriptions."""
+"""Clients of a broker that keeps nothing for them but their subscriptions."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from brokerd.model.client_messages import Detach, Publish, PublishAcknowledged, Subscribe
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
-from brokerd.protocols.best_effort.parameters import BestEffortParameters
-from brokerd.protocols.best_effort.routes import Route, Routes
-from brokerd.protocols.parts.clients.service import ClientService, HostedClient
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.parts.clients.service import (
+    ClientParameters,
+    ClientService,
+    HostedClient,
+    HostedSubscription,
+)
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
-Client = HostedClient[Route]
+
+class UnkeptSubscription(HostedSubscription, Protocol):
+    """A subscription that the system knows under a name of its own."""
+
+    @property
+    def subscription(self) -> SubscriptionId:
+        """Its name."""
 
 
-class Clients(ClientService[Client, Route]):
-    """The clients of one broker."""
+Subscription = TypeVar("Subscription", bound=UnkeptSubscription)
+
+
+class Forwarding(Protocol[Subscription]):
+    """Where subscriptions of clients go, and their publications."""
+
+    def add_local(
+        self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
+    ) -> Subscription:
+        """Take up a subscription of a client here, and tell it how far that is."""
+
+    def tell(self, route: Subscription) -> None:
+        """Tell a client how far its subscription is."""
+
+    def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
+        """Subscriptions of a client are over."""
+
+    def forward(self, run: PublicationRun, origin: ClientId) -> None:
+        """Send publications of a client to whoever wants them."""
+
+
+class UnkeptClients(ClientService[HostedClient[Subscription], Subscription]):
+    """The clients of one broker; publications are acknowledged as soon as they are passed on."""
 
     def __init__(
         self,
         broker: BrokerNumber,
         disk: Durability,
         deadlines: DeadlineQueue[tuple[str, Peer]],
-        parameters: BestEffortParameters,
-        routes: Routes,
+        parameters: ClientParameters,
+        routes: Forwarding[Subscription],
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters)
         self._routes = routes
@@ -45,26 +78,31 @@ class Clients(ClientService[Client, Route]):
         over = list(client.subscriptions.values())
         self._end(client, over, lambda: self._answer_ended(client, session, 0))
 
-    def _new_client(self, name: ClientId) -> Client:
+    def _new_client(self, name: ClientId) -> HostedClient[Subscription]:
         return HostedClient(name)
 
-    def _subscribe(self, client: Client, message: Subscribe) -> None:
+    def _subscribe(self, client: HostedClient[Subscription], message: Subscribe) -> None:
         subscription = SubscriptionId(self._broker, self.incarnation, self._next_number)
         self._next_number += 1
         client.subscriptions[message.number] = self._routes.add_local(
             client.name, message.number, subscription, message.predicate
         )
 
-    def _claim(self, client: Client, subscription: Route) -> None:
+    def _claim(self, client: HostedClient[Subscription], subscription: Subscription) -> None:
         self._routes.tell(subscription)
 
-    def _end(self, client: Client, over: Sequence[Route], then: Callable[[], None]) -> None:
+    def _end(
+        self,
+        client: HostedClient[Subscription],
+        over: Sequence[Subscription],
+        then: Callable[[], None],
+    ) -> None:
         for route in over:
             del client.subscriptions[route.number]
         self._routes.forget([route.subscription for route in over], origin=client.name)
         then()
 
-    def _publish(self, client: Client, message: Publish) -> None:
+    def _publish(self, client: HostedClient[Subscription], message: Publish) -> None:
         run = message.run
         self._routes.forward(run, client.name)
         self._machine.send(client.name, PublishAcknowledged(run.first, run.last))
