@@ -14,6 +14,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.early_questions import asked_once
 from brokerd.protocols.gryphon.exchange import Exchange
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
@@ -264,6 +265,11 @@ class Gryphon(LogFirstMachine):
         self._pubends.on_records(event)
         if self._is_read():
             self.go_on()
+
+    def go_on(self) -> None:
+        """See LogFirstMachine."""
+        self._early = list(asked_once(self._early))
+        super().go_on()
 
     def _is_read(self) -> bool:
         """Whether all that an earlier incarnation has left is known."""

@@ -100,10 +100,13 @@ class WindowProbe:
     """To a neighbour: have you taken all events that this very session has carried?
 
     Attributes:
+        origin: the cell next to the receiver's that they come from: the sender's, or, where both
+            are of one cell, one of several.
         again: of those that were asked for; else of those that were told for the first time.
         sent_bytes: what all of them count.
     """
 
+    origin: int
     again: bool
     sent_bytes: int
 
@@ -112,6 +115,7 @@ class WindowProbe:
 class WindowUpdate:
     """The answer, once the sender has room to pass on as much; its number is the question's."""
 
+    origin: int
     again: bool
     taken_bytes: int
 

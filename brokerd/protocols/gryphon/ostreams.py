@@ -77,7 +77,7 @@ class Ostreams:
                     if wanted is None:
                         self._tell_silence(stream, cell, peer, end)
                     continue
-                if not self._flow.may_tell(peer):  # it finds out, and asks
+                if not self._flow.may_tell(peer, stream.identity):  # it finds out, and asks
                     self._flow.missed(peer, stream.identity, further)
                     continue
                 start = self._bracket(stream, whose, peer, part.first, part.first)
@@ -185,7 +185,7 @@ class Ostreams:
         events = stream.knowledge.events
         for place, (start, end) in enumerate(known):
             while start < end:
-                room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)
+                room_bytes = min(self._flow.answer_room_bytes(peer, stream.identity), JOINED_BYTES)
                 if room_bytes <= 0:
                     stream.want(peer, [(start, end), *known[place + 1 :]])
                     return
@@ -207,7 +207,7 @@ class Ostreams:
         Behind an unknown tick that nobody will ask for, because nobody wants anything there.
         """
         events = stream.knowledge.events
-        wanted = {*events.ticks(stream.subend.done + 1, events.last + 1)}
+        wanted = {*events.ticks(stream.done_here() + 1, events.last + 1)}
         for cell in stream.children:
             done = stream.done_by(cell)
             for run in events.runs_after(done):

@@ -172,6 +172,13 @@ class Pubends:
                     f"log {LOG}, record {index}: of pubend {pubend} of broker {run.source.broker}; "
                     f"this is broker {self._broker}, with {len(self._last)}"
                 )
+            now = run.source.publisher % len(self._last)
+            if now != pubend and first + len(run) - 1 > self._released[pubend]:
+                raise StorageCorrupt(
+                    f"log {LOG}, record {index}: publisher {run.source.publisher} was at pubend "
+                    f"{pubend}, and with pubends = {len(self._last)} it is at {now}: who was away "
+                    "would get what it publishes out of order; start with `pubends` as it was"
+                )
             if first <= self._restored[pubend]:
                 raise StorageCorrupt(
                     f"log {LOG}, record {index}: tick {first} of pubend {pubend}, "

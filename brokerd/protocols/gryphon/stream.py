@@ -82,6 +82,11 @@ class Stream:
         """Up to where everybody in and below a cell is done."""
         return max(self._done[child], self.knowledge.final)
 
+    def done_here(self) -> int:
+        """Up to where clients here are done, and what is held behind that may go."""
+        done = self.subend.done
+        return done if self.held is None else min(done, self.held)
+
     def note_done(self, child: Cell, through: int) -> bool:
         """Somebody of a cell has said so; whether that is news."""
         if through <= self._done[child]:
@@ -181,6 +186,8 @@ class Stream:
         while self._asked_until and self._asked_until[0][2] <= now_ns:
             start, end, _ = self._asked_until.popleft()
             self.asked.remove(start, end)
+        if not self.asked:
+            self._asked_until.clear()
         return self._asked_until[0][2] if self._asked_until else None
 
     def answered(self, start: int, end: int) -> None:

@@ -195,7 +195,9 @@ def test_a_broker_that_keeps_what_others_are_done_with_asks(
 def test_what_comes_of_a_session_that_is_over_is_no_mark() -> None:
     story = Story()
     late = Events(0, 1, 9, False, True, EVERYWHERE, run_at((3, 6)))
-    assert not [*filter_marks(story.cluster.broker("b1").broker, MessageReceived(0, 99, late), ())]
+    assert not [
+        *filter_marks(story.cluster.broker("b1").broker, MessageReceived(0, 99, late), (), ())
+    ]
 
 
 # ---------------------------------------------------------------- subscriptions that come and go

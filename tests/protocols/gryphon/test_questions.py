@@ -26,7 +26,8 @@ from brokerd.protocols.gryphon.messages import (
 )
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
+from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Append,
     Commit,
@@ -41,6 +42,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.checks.growth import sizes_of
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
 from tests.helpers.stream_runs import STREAM, run_at
@@ -223,3 +225,43 @@ def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
 
 def test_what_is_asked_for_already_is_not_asked_for_again_when_an_ack_is_expected() -> None:
     assert asked_when_expected() == [((10, 20),), ((30, 41),)]
+
+
+def asked_while_it_reads() -> list[Events]:
+    """What p1 answers a neighbour that has asked three times while it read its log."""
+    before = One(P1)
+    before.has_published()
+    (parts,) = [each for e in before.said if isinstance(e, Append) for each in e.records]
+    record = b"".join(parts)
+    chosen = GryphonParameters(filters=False)
+    core = make_protocol("gryphon", P1, cells(*TWO_SUBENDS), chosen, decode_attribute_table)
+    core.handle(Started(2, True, {}, {LOG: LogEnds(1, 2)}, 100 * SECOND_NS), 0)
+    core.handle(SessionEstablished(B1, 11, 1), 0)
+    _, tick, _ = unpack_logged(record)
+    for start, end in ((1, tick + 1), (1, tick + 1), (tick - 5, tick + 1)):
+        core.handle(MessageReceived(B1, 11, Nack(STREAM, ((start, end),))), 0)
+    told = core.handle(RecordsRead(LOG, 1, (record,)), 0)
+    return [e.message for e in told if isinstance(e, Send) and isinstance(e.message, Events)]
+
+
+def test_who_asks_again_while_a_log_is_read_is_answered_once() -> None:
+    assert len(asked_while_it_reads()) == 1
+    with planted([MUTANTS["answers-each-that-waited-for-its-log"]]):
+        assert len(asked_while_it_reads()) == 3
+
+
+def kept_of_questions() -> int:
+    """Of how many questions a stream keeps when they are asked again, once all are answered."""
+    stream = Stream(STREAM, P1, (S1,), GryphonParameters())
+    stream.ask([(1, 2)], 0, 450)
+    for start in range(10, 40, 2):
+        stream.ask([(start, start + 1)], 100, 550)
+    stream.answered(10, 40)
+    stream.forget_asked(450)  # the first one, whose answer was lost
+    return sizes_of(stream)["Stream._asked_until"]
+
+
+def test_nothing_is_kept_of_what_was_answered_when_the_last_question_is_forgotten() -> None:
+    assert kept_of_questions() == 0
+    with planted([MUTANTS["kept-of-what-was-answered"]]):
+        assert kept_of_questions() == 15

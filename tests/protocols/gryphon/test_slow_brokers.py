@@ -5,6 +5,7 @@ Paper: [DS03] §4.1 (flow control); see `flow_control.py`.
 
 from brokerd.config import SECOND_NS
 from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import Events, WindowProbe, WindowUpdate
 from brokerd.protocols.gryphon.mutants import MUTANTS
@@ -224,3 +225,33 @@ def test_a_short_stall_of_a_stream_that_fits_into_the_window_holds_up_nobody() -
     story.link.heal()
     story.settle()
     assert story.have_all()
+
+
+def both_ways_go_sideways() -> bool:
+    """Two cells that lie between two publishers, of which each has lost half of its links.
+
+    From p1 the way is x1, y1, y2, and from p2 y2, x2, x1: sideways at its end both times, so each
+    of these four brokers sends to the next one, in a circle.
+    """
+    names = ["p1", "x1", "x2", "y1", "y2", "p2"]
+    bundles = [("p1", "x"), ("x", "y"), ("y", "p2")]
+    topology = tree_of_cells(names, bundles, {"x": ["x1", "x2"], "y": ["y1", "y2"]})
+    story = Story(topology=topology, send_window_bytes=EVENT_BYTES)
+    for a, b in (("p1", "x2"), ("x1", "y2"), ("x2", "y1"), ("y1", "p2")):
+        story.cluster.link(a, b).cut()
+    subscribers = [story.cluster.subscribe("p1"), story.cluster.subscribe("p2")]
+    story.cluster.run_for(3)
+    blob = encode_attributes({"kind": "a"})
+    whole = set()
+    for _ in range(20):
+        for name in ("p1", "p2"):
+            whole.update(story.cluster.publish_run(name, [(blob, PAYLOAD)] * 5))
+        story.cluster.run_for(0.001)
+    story.wait_for(lambda: all({*each.received} == whole for each in subscribers), limit_s=30)
+    return bool(story.from_to("y1", "y2", Events) and story.from_to("x2", "x1", Events))
+
+
+def test_publications_of_opposite_ways_do_not_wait_for_each_other() -> None:
+    assert both_ways_go_sideways()
+    with planted([MUTANTS["opposite-ways-wait-for-each-other"]]):
+        assert fails(both_ways_go_sideways)

@@ -10,6 +10,7 @@ from brokerd.model.client_messages import Connect, Connected, Publish, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
@@ -27,7 +28,10 @@ from brokerd.protocols.gryphon.messages import (
     Nack,
     Named,
     Silent,
+    WindowProbe,
+    WindowUpdate,
 )
+from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG
 from brokerd.protocols.interface import (
@@ -104,6 +108,10 @@ def events(*ticks: int) -> PublicationRun:
         (0, AckExpected(StreamId(7, 0, 0), 4, EVERYWHERE), "no pubend has the stream"),
         (0, AckExpected(StreamId(0, 4, 0), 4, EVERYWHERE), "no pubend has the stream"),
         (0, AckExpected(StreamId(0, 0, 1), 4, EVERYWHERE), "no pubend has the stream"),
+        (0, WindowProbe(0, False, -1), "impossible number"),
+        (0, WindowProbe(1, False, 4), "nothing comes that way"),
+        (0, WindowUpdate(0, True, 0), "nothing goes that way"),
+        (0, WindowUpdate(1, True, 4), "has taken 4 bytes of 0"),
     ],
 )
 def test_what_cannot_be_closes_the_session_and_changes_nothing(
@@ -242,12 +250,15 @@ def published(core: DeliveryProtocol) -> tuple[bytes, dict[str, dict[str, Any]]]
     [
         (1, 4, "record 1: of pubend 0 of broker 0; this is broker 1"),
         (0, 0, ""),
+        (0, -1, "publisher 0 was at pubend 1, and with pubends = 3 it is at 0: .* `pubends`"),
     ],
 )
 def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, said: str) -> None:
     record, rows = published(core_of(0))
     if not pubends:  # of a pubend that there is not, in a deployment with fewer
         record, pubends, said = b"\0\0\0\3" + record[4:], 2, "of pubend 3 of broker 0"
+    if pubends < 0:  # as in a deployment with another number, where its publisher was elsewhere
+        record, pubends = b"\0\0\0\1" + record[4:], 3
     parameters = GryphonParameters(pubends=pubends)
     core = make_protocol(
         "gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attribute_table
@@ -255,6 +266,14 @@ def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, sa
     core.handle(Started(2, True, rows, {LOG: LogEnds(1, 2)}), 0)
     with pytest.raises(StorageCorrupt, match=said):
         core.handle(RecordsRead(LOG, 1, (record,)), 0)
+
+
+def test_a_publisher_that_went_to_another_pubend_unseen_would_be_out_of_order() -> None:
+    with (
+        planted([MUTANTS["publisher-changes-its-pubend"]]),
+        pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"),
+    ):
+        test_a_log_of_another_broker_is_not_started_on(0, -1, "publisher 0")
 
 
 def test_a_log_whose_ticks_go_back_is_not_started_on() -> None:

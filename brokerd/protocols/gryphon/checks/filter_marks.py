@@ -1,12 +1,13 @@
 """The marks of filters between brokers, found in what goes into a core and what comes out of it."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.messages import Beginnings, Events, FilterChange, FilterSet
 from brokerd.protocols.gryphon.own_filter import BEGINS
-from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived, Send
+from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -20,22 +21,23 @@ FILTER_MARKS = (
 )
 
 
-def filter_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
-    """What one step of a broker comes to."""
+def filter_marks(
+    broker: BrokerView, event: Event, said: Sequence[Any], others: Sequence[Effect]
+) -> Iterator[str]:
+    """What one step of a broker comes to, by what it says to peers and what else it does."""
     core = broker.core
     if not isinstance(core, Gryphon) or not core.filters.is_on:
         return
-    said = [effect.message for effect in effects if type(effect) is Send]
     kinds = {type(message): None for message in said}
     if Events in kinds and _lacks_any(core):
         yield "passed-unknown"
     if FilterSet in kinds:
         yield "filter-told"
-    if any(type(message) is FilterChange and message.removed for message in said):
+    if FilterChange in kinds and any(_narrows(message) for message in said):
         yield "filter-narrowed"
-    if any(_is_start(message, broker.number) for message in said):
+    if Beginnings in kinds and any(_is_start(message, broker.number) for message in said):
         yield "start-told"
-    rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
+    rows = [row for effect in others if type(effect) is Commit for row in effect.changes]
     if any(row.table == BEGINS and row.value and _is_behind(row.value) for row in rows):
         yield "begun-behind"
     if type(event) is MessageReceived and _holds_back(core, event.message):
@@ -45,6 +47,10 @@ def filter_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) ->
 def _lacks_any(core: Gryphon) -> bool:
     filters = core.filters
     return any(filters.predicates(each.broker) is None for each in filters.versions())
+
+
+def _narrows(message: object) -> bool:
+    return type(message) is FilterChange and bool(message.removed)
 
 
 def _is_start(message: object, broker: BrokerNumber) -> bool:

@@ -37,12 +37,17 @@ class _Rows:
 
 
 class GhostFilters:
-    """The subscriptions of all brokers."""
+    """The subscriptions of all brokers.
+
+    Attributes:
+        changes: so many times they have changed.
+    """
 
     def __init__(self, world: CheckedWorld) -> None:
         parameters: GryphonParameters = world.parameters
         self._is_on = parameters.filters
         self._world = world
+        self.changes = 0
         self._rows: dict[BrokerNumber, _Rows] = {}
         self._writing: dict[tuple[int, int, int], list[Change]] = {}
 
@@ -68,6 +73,7 @@ class GhostFilters:
 
     def _take(self, broker: BrokerNumber, changes: Sequence[Change]) -> None:
         rows = self._rows.setdefault(broker, _Rows())
+        self.changes += len(changes)
         for change in changes:
             rows.take(change.table, change.key, change.value)
 

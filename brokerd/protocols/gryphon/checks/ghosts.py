@@ -5,7 +5,7 @@ silent), §2.2 (logged is published).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Connected, PublishAcknowledged
@@ -14,7 +14,7 @@ from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.messages import Done, Events, Silent
 from brokerd.protocols.gryphon.pubends import LOG, RESERVED, unpack_logged
 from brokerd.protocols.gryphon.stream import Stream
@@ -57,6 +57,43 @@ class _Log:
     def within(self, start: int, end: int) -> list[int]:
         return self.ticks[bisect_left(self.ticks, start) : bisect_left(self.ticks, end)]
 
+    @property
+    def last(self) -> int:
+        return self.ticks[-1] if self.ticks else 0
+
+
+_NOTHING = _Log()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one stream at one broker, what was compared last, and with what.
+
+    Attributes:
+        state: up to where it was final, events on disk, and changes of filters.
+        known: as ranges.
+        runs: those that were kept; who holds them knows that they are the same again.
+    """
+
+    state: tuple[int, int, int] = (0, 0, 0)
+    known: list[Range] = field(default_factory=list)
+    runs: list[PublicationRun] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Settled:
+    """What stays so until a filter changes: clients get done with more, and disks keep all.
+
+    Attributes:
+        changes: of filters until now.
+        final: per broker and stream, up to where its clients were found to be done.
+        unneeded: per broker and stream, events that nobody there or below it is owed.
+    """
+
+    changes: int = 0
+    final: dict[tuple[BrokerNumber, StreamId], int] = field(default_factory=dict)
+    unneeded: dict[tuple[BrokerNumber, StreamId], set[int]] = field(default_factory=dict)
+
 
 class GhostChecks(ProtocolChecks):
     """See ProtocolChecks; rules are those of the protocol's document.
@@ -81,14 +118,20 @@ class GhostChecks(ProtocolChecks):
         self._reserved: dict[BrokerNumber, int] = {}
         self._reserving: dict[tuple[int, int, int], int] = {}
         self._wants = GhostFilters(world)
+        self._stepped: dict[BrokerNumber, BrokerView] = {}
+        self._seen: dict[tuple[BrokerNumber, StreamId], _Seen] = {}
+        self._settled = _Settled()
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
+        self._stepped[broker.number] = broker
         self._take_durable(broker, event)
         self._wants.step(broker, event, effects)
+        if self._settled.changes != self._wants.changes:
+            self._settled = _Settled(self._wants.changes)
         for effect in effects:
             if type(effect) is Append and effect.log == LOG:
                 assert effect.token is not None, f"{effect} is not waited for"
@@ -111,8 +154,9 @@ class GhostChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        for each in brokers:
+        for each in self._stepped.values():
             self._note_done(each)
+        self._stepped.clear()
         for stream in core.streams():
             self._look_at(broker, stream)
             self._check_final(broker, stream)
@@ -128,17 +172,23 @@ class GhostChecks(ProtocolChecks):
 
     def _note(self, broker: BrokerNumber, identity: StreamId, through: int) -> None:
         key = broker, identity
-        self._done[key] = max(through, self._done.get(key, 0))
+        if through > self._done.get(key, 0):
+            self._done[key] = through
 
     def _check_final(self, broker: BrokerView, stream: Stream) -> None:
         identity, final = stream.identity, stream.knowledge.final
-        log = self._logs.get(identity, _Log())
+        log, key = self._logs.get(identity, _NOTHING), (broker.number, identity)
+        # Behind the last one on disk more events may come.
+        before, through = self._settled.final.get(key, 0), min(final, log.last)
+        if through <= before:
+            return
         for number in self._hosts_below(broker.number, identity.broker):
-            done = self._done.get((number, identity), 0)
-            for tick in log.within(done + 1, final + 1) if final > done else ():
+            done = max(before, self._done.get((number, identity), 0))
+            for tick in log.within(done + 1, through + 1):
                 if self._wants.wants(number, identity, tick, log.events[tick][2]):
                     what = f"{broker.name}, {tuple(identity)}: {final}"
                     raise InvariantViolated("final early", f"{what}, and {number} lacks {tick}")
+        self._settled.final[key] = through
 
     def _hosts_below(self, broker: BrokerNumber, origin: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """The brokers with clients, that stay, to which a stream comes over this one's cell."""
@@ -182,65 +232,94 @@ class GhostChecks(ProtocolChecks):
     # ------------------------------------------------------------ what brokers know and say
 
     def _look_at(self, broker: BrokerView, stream: Stream) -> None:
-        knowledge = stream.knowledge
-        what = f"{broker.name}, {tuple(stream.identity)}"
-        self._check_born(what, stream.identity, knowledge.highest)
+        knowledge, identity = stream.knowledge, stream.identity
+        log = self._logs.get(identity, _NOTHING)
+        if not self._is_born(log, identity, knowledge.highest):
+            raise self._unborn(_what(broker, identity), identity, knowledge.highest)
+        state = knowledge.final, len(log.ticks), self._settled.changes
+        known, runs = [*knowledge.known], [*knowledge.events]
+        seen = self._seen.setdefault((broker.number, identity), _Seen())
+        if state != seen.state or known != seen.known or runs != seen.runs:
+            self._look_anew(broker, stream, log, seen.runs)
+            seen.state, seen.known, seen.runs = state, known, runs
+        for child, ranges in stream.curious.items():
+            _check_canonical(broker, identity, f"curious of {child}", ranges)
+        if stream.asked:
+            _check_canonical(broker, identity, "asked", stream.asked)
+            if any(knowledge.known.within(*each) for each in stream.asked):
+                what = f"{_what(broker, identity)} waits for what it knows"
+                raise InvariantViolated("curiosity", what)
+
+    def _look_anew(
+        self, broker: BrokerView, stream: Stream, log: _Log, seen: Sequence[PublicationRun]
+    ) -> None:
+        """Something of a stream is not what it was; these runs of it are compared already."""
+        knowledge, identity = stream.knowledge, stream.identity
+        what = _what(broker, identity)
         for start, end in knowledge.known:
             low = max(start, knowledge.final + 1)
             if low < end:
-                run = knowledge.events.within(low, end)
-                self._compare(what, stream.identity, broker.number, low, end, run)
-        for name, ranges in _range_sets(stream):
-            _check_canonical(f"{what}, {name}", ranges)
-        if any(knowledge.known.within(*each) for each in stream.asked):
-            raise InvariantViolated("curiosity", f"{what} waits for what it knows")
+                told = knowledge.events.ticks(low, end)
+                self._check_silent(what, identity, broker.number, log.within(low, end), told)
+        compared = {run.first: run for run in seen}
+        for run in knowledge.events:
+            if compared.get(run.first) is not run:
+                _check_events(what, log, run)
+        _check_canonical(broker, identity, "known", knowledge.known)
 
-    def _check_born(self, what: str, identity: StreamId, tick: int) -> None:
-        """A tick that is spoken of is below the last event on disk, or no event gets it."""
-        log = self._logs.get(identity, _Log())
-        last = max(log.ticks[-1] if log.ticks else 0, self._reserved.get(identity.broker, 0))
-        if tick > last:
-            raise InvariantViolated("unborn", f"{what} knows {tick}, behind {last}")
+    def _is_born(self, log: _Log, identity: StreamId, tick: int) -> bool:
+        """Whether no event will get a tick that is spoken of, or has got it on disk."""
+        return tick <= log.last or tick <= self._reserved.get(identity.broker, 0)
+
+    def _unborn(self, what: str, identity: StreamId, tick: int) -> InvariantViolated:
+        last = max(self._logs.get(identity, _NOTHING).last, self._reserved.get(identity.broker, 0))
+        return InvariantViolated("unborn", f"{what} knows {tick}, behind {last}")
 
     def _check_said(self, broker: BrokerView, peer: Peer, message: object) -> None:
-        what = f"{broker.name} to {peer}"
         if type(message) is Events and isinstance(peer, int):
-            self._check_born(what, message.run.source, message.end - 1)
+            identity, what = message.run.source, f"{broker.name} to {peer}"
+            log = self._logs.get(identity, _NOTHING)
+            if not self._is_born(log, identity, message.end - 1):
+                raise self._unborn(what, identity, message.end - 1)
             low = max(message.start, message.final + 1)
             if low < message.end:
                 run = message.run.after(low - 1)
-                self._compare(what, message.run.source, peer, low, message.end, run)
+                told, there = run.sequences if run else (), log.within(low, message.end)
+                self._check_silent(what, identity, peer, there, told)
+                if run is not None:
+                    _check_events(what, log, run)
         elif type(message) is Silent and isinstance(peer, int):
+            log = self._logs.get(message.stream, _NOTHING)
             for start, end in message.ranges:
-                low = max(start, message.final + 1)
-                if low < end:
-                    self._compare(what, message.stream, peer, low, end, None)
+                there = log.within(max(start, message.final + 1), end)
+                self._check_silent(f"{broker.name} to {peer}", message.stream, peer, there, ())
         elif type(message) is PublishAcknowledged:
             source = self._sources.get((broker.number, str(peer)))
             if source is not None and message.last > self._durable.get(source, 0):
-                raise InvariantViolated("acknowledged early", f"{what}: {message}")
+                what = f"{broker.name} to {peer}: {message}"
+                raise InvariantViolated("acknowledged early", what)
         elif type(message) is Connected and message.source is not None:
             self._sources[broker.number, str(peer)] = message.source
 
-    def _compare(
+    def _check_silent(
         self,
         what: str,
         identity: StreamId,
         whose: BrokerNumber,
-        start: int,
-        end: int,
-        run: PublicationRun | None,
+        there: Sequence[int],
+        told: Sequence[int],
     ) -> None:
-        """What a broker knows of [start, end), or is told, is what it needs of what is on disk."""
-        told = _ghosts(run) if run is not None else {}
-        log = self._logs.get(identity, _Log())
-        for tick in log.within(start, end):
-            if tick not in told and self._is_needed(whose, identity, tick, log.events[tick][2]):
+        """Of the events on disk that are there, a broker knows, or is told, which it needs."""
+        if not there or there == [*told]:
+            return
+        told_of, log = {*told}, self._logs.get(identity, _NOTHING)
+        unneeded = self._settled.unneeded.setdefault((whose, identity), set())
+        for tick in there:
+            if tick in told_of or tick in unneeded:
+                continue
+            if self._is_needed(whose, identity, tick, log.events[tick][2]):
                 raise InvariantViolated("silent event", f"{what}: {tick} {log.events[tick][:2]}")
-        for tick, ghost in told.items():
-            if log.events.get(tick) != ghost:
-                kept = log.events.get(tick, ("nothing",))[:2]
-                raise InvariantViolated("other event", f"{what}: {tick} {ghost[:2]} is {kept}")
+            unneeded.add(tick)
 
     def _is_needed(self, whose: BrokerNumber, identity: StreamId, tick: int, blob: bytes) -> bool:
         """Whether somebody at a broker or below it is owed an event."""
@@ -253,24 +332,27 @@ class GhostChecks(ProtocolChecks):
         )
 
 
-def _ghosts(run: PublicationRun) -> Mapping[int, _Ghost]:
-    found: dict[int, _Ghost] = {}
+def _what(broker: BrokerView, identity: StreamId) -> str:
+    return f"{broker.name}, {tuple(identity)}"
+
+
+def _check_events(what: str, log: _Log, run: PublicationRun) -> None:
+    """What a broker knows as events, or is told, is what is on disk."""
+    events = log.events
     origins = ((each.source, number) for each in run.origins for number in each.sequences)
     for (tick, blob, payload), (source, number) in zip(run.publications(), origins, strict=True):
-        found[tick] = (source, number, blob, bytes(payload))
-    return found
+        ghost = source, number, blob, bytes(payload)
+        if events.get(tick) != ghost:
+            kept = events.get(tick, ("nothing",))[:2]
+            raise InvariantViolated("other event", f"{what}: {tick} {ghost[:2]} is {kept}")
 
 
-def _range_sets(stream: Stream) -> Iterator[tuple[str, IntervalSet]]:
-    yield "known", stream.knowledge.known
-    yield "asked", stream.asked
-    for child, ranges in stream.curious.items():
-        yield f"curious of {child}", ranges
-
-
-def _check_canonical(what: str, ranges: IntervalSet) -> None:
+def _check_canonical(
+    broker: BrokerView, identity: StreamId, name: str, ranges: IntervalSet
+) -> None:
     before = -1
     for start, end in ranges:
         if not before < start < end:
-            raise InvariantViolated("ranges", f"{what}: [{start}, {end}) after {before}")
+            what = f"{_what(broker, identity)}, {name}: [{start}, {end}) after {before}"
+            raise InvariantViolated("ranges", what)
         before = end

@@ -6,6 +6,7 @@ Paper: [GD02] §2.1 (an ever-growing prefix is final), §2.2 (form of a pubend's
 from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.publication import PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
@@ -14,6 +15,9 @@ from brokerd.protocols.interface import Append, Chop, Effect, Event, RecordsRead
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
+
+_Counted = tuple[list[PublicationRun], int, int]
+"""Runs that a broker kept, and how many events and payload bytes they were."""
 
 
 class HoldingChecks(ProtocolChecks):
@@ -34,6 +38,7 @@ class HoldingChecks(ProtocolChecks):
         self._hosts = [len(cells.members[cells.cell_of(n)]) == 1 for n in range(len(cells.brokers))]
         self._records: dict[BrokerNumber, dict[int, tuple[StreamId, int]]] = {}
         self._next: dict[BrokerNumber, int] = {}
+        self._counted: dict[tuple[BrokerNumber, StreamId], _Counted] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -61,24 +66,47 @@ class HoldingChecks(ProtocolChecks):
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
         for stream in core.streams():
-            what = f"{broker.name}, {tuple(stream.identity)}"
-            known = stream.knowledge.known
+            knowledge, identity = stream.knowledge, stream.identity
+            known = knowledge.known
             if stream.upstream is None and len(known) > 1:
-                raise InvariantViolated("pubend with a hole", f"{what}: {[*known]}"[:300])
-            _check_retained(what, stream)
-            done = [stream.done_by(child) for child in stream.children]
-            if self._hosts[broker.number]:
-                done.append(stream.subend.done)
-            if stream.held is not None:
-                done.append(stream.held)
-            if min(done) > stream.knowledge.final:
-                final = stream.knowledge.final
-                raise InvariantViolated("unsettled", f"{what}: {done}, final is {final}")
+                what = f"{_what(broker, identity)}: {[*known]}"
+                raise InvariantViolated("pubend with a hole", what[:300])
+            self._check_retained(broker, stream)
+            done = min(self._done(broker, stream))
+            if done > knowledge.final:
+                what = f"{_what(broker, identity)}: {self._done(broker, stream)}"
+                raise InvariantViolated("unsettled", f"{what}, final is {knowledge.final}")
             for peer, ranges in stream.curious.items():
-                if core.flow.answer_room_bytes(peer) <= 0:
+                if core.flow.answer_room_bytes(peer, stream.identity) <= 0:
                     continue
                 if told := [part for each in ranges for part in known.within(*each)]:
-                    raise InvariantViolated("still curious", f"{what}: {peer} of {told}")
+                    what = f"{_what(broker, identity)}: {peer} of {told}"
+                    raise InvariantViolated("still curious", what)
+
+    def _done(self, broker: BrokerView, stream: Stream) -> list[int]:
+        """How far everybody is whom an event here may concern."""
+        done = [*map(stream.done_by, stream.children)]
+        if self._hosts[broker.number]:
+            done.append(stream.subend.done)
+        if stream.held is not None:
+            done.append(stream.held)
+        return done
+
+    def _check_retained(self, broker: BrokerView, stream: Stream) -> None:
+        """Runs never change: the same ones are as many as they were when they were counted."""
+        knowledge, events, identity = stream.knowledge, stream.knowledge.events, stream.identity
+        runs = [*events]
+        counted = self._counted.get((broker.number, identity))
+        if counted is None or counted[0] != runs:
+            counted = runs, sum(map(len, runs)), sum(run.payload_bytes() for run in runs)
+            self._counted[broker.number, identity] = counted
+        if runs and runs[0].first <= knowledge.final:
+            what = f"{_what(broker, identity)}: {runs[0].first}"
+            raise InvariantViolated("retained", f"{what}, final is {knowledge.final}")
+        counts = counted[1:]
+        if counts != (events.events, events.payload_bytes):
+            what = f"{_what(broker, identity)}: {counts}"
+            raise InvariantViolated("retained", f"{what} is not what is counted")
 
     def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
         core, records = broker.core, self._records[broker.number]
@@ -96,11 +124,5 @@ def _last_of(broker: BrokerNumber, record: bytes) -> tuple[StreamId, int]:
     return StreamId(broker, pubend, 0), first + len(run) - 1
 
 
-def _check_retained(what: str, stream: Stream) -> None:
-    knowledge, events = stream.knowledge, stream.knowledge.events
-    runs = [*events]
-    if runs and runs[0].first <= knowledge.final:
-        raise InvariantViolated("retained", f"{what}: {runs[0].first}, final is {knowledge.final}")
-    counts = sum(map(len, runs)), sum(run.payload_bytes() for run in runs)
-    if counts != (events.events, events.payload_bytes):
-        raise InvariantViolated("retained", f"{what}: {counts} is not what is counted")
+def _what(broker: BrokerView, identity: StreamId) -> str:
+    return f"{broker.name}, {tuple(identity)}"

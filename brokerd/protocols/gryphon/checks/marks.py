@@ -86,12 +86,17 @@ class GryphonMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        for name in _reached(broker, event, effects):
+        if not effects and type(event) not in (MessageReceived, RecordsRead):
+            return
+        sends = [effect for effect in effects if type(effect) is Send]
+        said = [effect.message for effect in sends]
+        others = [effect for effect in effects if type(effect) is not Send]
+        for name in _reached(broker, event, said, others):
             self.counts[name] += 1
-        for name in filter_marks(broker, event, effects):
+        for name in filter_marks(broker, event, said, others):
             self.counts[name] += 1
-        for effect in effects:
-            if type(effect) is Send and isinstance(effect.peer, int):
+        for effect in sends:
+            if isinstance(effect.peer, int):
                 for name in self._in_cells(broker.number, effect.peer, effect.message):
                     self.counts[name] += 1
 
@@ -114,14 +119,17 @@ def _has_silence_behind(message: Any) -> bool:
     return type(message) is Events and not message.again and message.end > message.run.last + 1
 
 
-def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
-    said = [effect.message for effect in effects if type(effect) is Send]
+def _reached(
+    broker: BrokerView, event: Event, said: Sequence[Any], others: Sequence[Effect]
+) -> Iterator[str]:
+    """What a step comes to, by what it says to peers and what else it does."""
     kinds = {type(message): None for message in said}
+    acts = {type(effect): None for effect in others}
     if type(event) is RecordsRead:
         yield "log-read"
-    if any(type(effect) is Chop for effect in effects):
+    if Chop in acts:
         yield "log-chopped"
-    logs = any(type(effect) is Append and effect.log == LOG for effect in effects)
+    logs = Append in acts and any(type(each) is Append and each.log == LOG for each in others)
     if logs and type(event) in (DeadlineReached, SessionLost):
         yield "stall-passed-over" if type(event) is DeadlineReached else "publisher-goes-on"
     if type(event) is DeadlineReached:
@@ -134,15 +142,16 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             yield "join-asked-again"
         if any(message.stream.broker != broker.number for message in asked):
             yield "kept-on-the-way"
-    if any(_has_silence_behind(message) for message in said):
+    if Events in kinds and any(_has_silence_behind(message) for message in said):
         yield "silent-beforehand"
-    rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
-    if any(row.table == RESERVED for row in rows):
-        yield "silence-assigned"
-    if any(row.table == MERGED for row in rows):
-        yield "joined"
-        if broker.core.statistics()["publications_delivered"]:
-            yield "joined-late"
+    if Commit in acts:
+        rows = [row for effect in others if type(effect) is Commit for row in effect.changes]
+        if any(row.table == RESERVED for row in rows):
+            yield "silence-assigned"
+        if any(row.table == MERGED for row in rows):
+            yield "joined"
+            if broker.core.statistics()["publications_delivered"]:
+                yield "joined-late"
     if type(event) is not MessageReceived:
         return
     message = event.message
@@ -156,7 +165,7 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
         if Silent in kinds:
             yield "answered-with-silence"
     elif type(message) is Events:
-        handed = any(type(effect) is Deliver for effect in effects)
+        handed = Deliver in acts
         if not handed and broker.core.aftermath():
             yield "held-below-a-gap"
         if message.again and not kinds and not handed and Done not in kinds:

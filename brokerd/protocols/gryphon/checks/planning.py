@@ -131,8 +131,8 @@ class GryphonPlanning(ProtocolPlanning):
         """
         chosen: GryphonParameters = parameters
         join_ns = 2 * chosen.retry_limit_ns if chosen.is_total else 0
-        # Where a window is an event or two, what was held takes a round trip each.
-        held_ns = 60_000 * MILLISECOND_NS if chosen.send_window_bytes < 1_000 else 0
+        # Where a window is a few events, what was held takes a round trip for each few.
+        held_ns = 60_000 * MILLISECOND_NS if chosen.send_window_bytes < 10_000 else 0
         return (
             join_ns
             + held_ns

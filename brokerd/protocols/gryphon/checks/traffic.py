@@ -80,11 +80,14 @@ class TrafficChecks(ProtocolChecks):
         self._forgotten_ns = parameters.curiosity_forgotten_ns
         cells = world.graph.overlay
         assert isinstance(cells, CellGraph), f"{cells} is none of cells"
+        self._graph = cells
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
         self._told: dict[tuple[BrokerNumber, int, StreamId], _Told] = {}
         news_bytes = FIRST_LIMIT * parameters.send_window_bytes
         self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
-        self._untaken: dict[tuple[BrokerNumber, BrokerNumber, bool], _Untaken] = {}
+        self._untaken: dict[
+            tuple[BrokerNumber, BrokerNumber], dict[tuple[int, bool], _Untaken]
+        ] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -146,18 +149,22 @@ class TrafficChecks(ProtocolChecks):
 
     def _hear_window(self, broker: BrokerView, event: Event) -> None:
         if type(event) is SessionEstablished and isinstance(event.peer, int):
-            for again in (False, True):
-                self._untaken[broker.number, event.peer, again] = _Untaken()
+            self._untaken[broker.number, event.peer] = {}
         elif type(event) is MessageReceived and isinstance(event.peer, int):
             message = event.message
             if type(message) is WindowUpdate:
-                untaken = self._untaken[broker.number, event.peer, message.again]
+                windows = self._untaken[broker.number, event.peer]
+                untaken = windows.setdefault((message.origin, message.again), _Untaken())
                 untaken.taken_bytes = max(untaken.taken_bytes, message.taken_bytes)
 
     def _check_window(self, broker: BrokerView, peer: BrokerNumber, message: Events) -> None:
         """One message may be larger than what is left of the window."""
         run, limit_bytes = message.run, self._window_bytes[message.again]
-        untaken = self._untaken[broker.number, peer, message.again]
+        origin = own = self._cells[broker.number]
+        if self._cells[peer] == own:
+            origin = self._graph.cells_between(own, self._cells[message.run.source.broker])[1]
+        windows = self._untaken[broker.number, peer]
+        untaken = windows.setdefault((origin, message.again), _Untaken())
         if untaken.sent_bytes - untaken.taken_bytes >= limit_bytes:
             what = f"{broker.name} to {peer}: {untaken}, of {limit_bytes}"
             raise InvariantViolated("window", what)
