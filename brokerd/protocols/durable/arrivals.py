@@ -105,6 +105,7 @@ class Arrivals:
         self._find = find
         self._let_go = let_go
         self._cut = cut
+        self._incarnation = 0
         self._arrivals: dict[Whose, Arrival] = {}
 
     def __len__(self) -> int:
@@ -128,6 +129,10 @@ class Arrivals:
             lacks: this broker may have released what the subscription has not acknowledged.
         """
         self._begin((local.client, local.number), local.generation, local, lacks=lacks)
+
+    def start(self, incarnation: int) -> None:
+        """This broker begins; what was asked before that is asked anew, if it still matters."""
+        self._incarnation = incarnation
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Ask anew for all that an earlier incarnation had asked for."""
@@ -173,6 +178,8 @@ class Arrivals:
 
     def on_held(self, message: Held) -> None:
         """A broker's pubends hold what was asked for, or nothing any more."""
+        if message.asked_in != self._incarnation:
+            return  # what an earlier incarnation had held, it may have let go of since
         whose, arrival = self._answered(message)
         asked = arrival.holders.get(message.at) if arrival is not None else None
         if arrival is None or asked is None:
@@ -260,7 +267,9 @@ class Arrivals:
             behind = tuple((each, local.lane(each).committed) for each in self._streams[broker])
         if asked.asked_ns is None:
             asked.asked_ns = self._machine.now_ns
-        self._tell(Hold(broker, self._broker, *whose, arrival.generation, behind))
+        self._tell(
+            Hold(broker, self._broker, *whose, arrival.generation, behind, self._incarnation)
+        )
 
     def _announce(self, whose: Whose, arrival: Arrival) -> None:
         """Nothing that the subscription lacks can go: others may let go of it."""

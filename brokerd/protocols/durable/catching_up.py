@@ -97,6 +97,16 @@ class CatchingUp:
                     self.advance(hosted, lane)
         self._admit()
 
+    def defer(self, hosted: HostedStream, lanes: Iterable[Lane], ranges: Sequence[Range]) -> None:
+        """What is in these ranges does not come now: it is asked for when what came is given."""
+        for lane in lanes:
+            catchup = lane.catchup
+            if catchup is not None and catchup.defer(ranges) and not catchup.open:
+                self._window.answered(lane)
+                if not catchup.is_busy:
+                    self.advance(hosted, lane)
+        self._admit()
+
     def leave(self, lane: Lane) -> None:
         """Its client is gone: what was out comes again when it is back."""
         lane.leave()
@@ -130,7 +140,8 @@ class CatchingUp:
                 ranges = catchup.next_batch(batch)
                 if ranges:
                     catchup.is_busy = True
-                    self._window.ask(lane, len(batch.ticks))
+                    is_known = batch.unknown_through == batch.after
+                    self._window.ask(lane, len(batch.ticks) if is_known else self._most)
                     self._fetch(hosted.identity, ranges)
                     catchup.is_busy = False
 

@@ -97,6 +97,17 @@ class Catchup:
                 self._take_one(lost, start, end, run)
                 self.open.remove(start, end)
 
+    def defer(self, ranges: Sequence[Range]) -> bool:
+        """What is in these ranges comes later; whether this batch, which ends before, had any."""
+        theirs = [each for low, high in ranges for each in self.open.within(low, high)]
+        if not theirs:
+            return False
+        start = min(theirs)[0]
+        self.open.remove(start, self.upto + 1)
+        self._found = [each for each in self._found if each[0][0] < start]
+        self.upto = start - 1
+        return True
+
     def _take_one(self, lost: Lost, start: int, end: int, run: PublicationRun | None) -> None:
         part = part_of(run, start, end) if run is not None else None
         if part is not None:

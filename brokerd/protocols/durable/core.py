@@ -21,7 +21,7 @@ from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import LEASE, Holds
 from brokerd.protocols.durable.hosted_streams import HostedStream, key_of
 from brokerd.protocols.durable.hosting import Surroundings
-from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.messages import Hold, Letter
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
@@ -55,7 +55,7 @@ class Durable(Gryphon):
         decode_attributes: DecodeAttributes,
     ) -> None:
         surroundings = Surroundings(
-            routes.pubend_streams(), self._stream, self._fetch, self._settle_release, self._tell
+            routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._tell
         )
         make_clients = partial(ConsumingClients, surroundings)
         super().__init__(broker, routes, parameters, decode_attributes, make_clients)
@@ -84,6 +84,7 @@ class Durable(Gryphon):
             self.flow,
             clients.on_found,
             clients.on_beyond,
+            clients.on_deferred,
             lambda stream: self._retention.lost_origins(stream),
             lambda broker: broker in self._decommissioning,
         )
@@ -108,8 +109,8 @@ class Durable(Gryphon):
         self._decommissioning = Decommissioning(
             broker, routes, self._disk, self._sessions.__contains__, self._go_on_without
         )
-        for identity in routes.pubend_streams():
-            self._relay.stream(identity)
+        for hosted in clients.hosted():
+            self._hold_undelivered(hosted.stream)
         for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
             self._from_brokers |= each.handlers()
         self.dispatch_events(
@@ -132,6 +133,10 @@ class Durable(Gryphon):
         """All streams, as this broker's subscribers have them."""
         return self._durable.hosted()
 
+    def subscriptions(self) -> Iterator[DurableSubscription]:
+        """All subscriptions that are here, whether their clients are or not."""
+        return self._durable.all_subscriptions()
+
     def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
         """How far a client of this broker has come in a stream, per subscription."""
         return self._durable.lanes(client, stream)
@@ -152,6 +157,22 @@ class Durable(Gryphon):
         self._fetching.fetch(identity, ranges)
 
     def _settle_release(self, stream: Stream) -> None:
+        self._release.settle(stream)
+
+    def _hold_undelivered(self, stream: Stream) -> None:
+        """With what a restart would not know this broker is not done.
+
+        Whoever begins here after that is matched from there on, and it has to come again. Of its
+        own pubends a broker keeps everything until it is released.
+
+        Paper: [DS03] §4.1 (latestDelivered).
+        """
+        if stream.upstream is not None:
+            stream.held = self._durable.delivered_on_disk(stream.identity)
+
+    def _on_delivered(self, stream: Stream) -> None:
+        self._hold_undelivered(stream)
+        self._relay.settle(stream)
         self._release.settle(stream)
 
     def _own_released(self, stream: StreamId) -> int:
@@ -180,6 +201,8 @@ class Durable(Gryphon):
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
         found = list(super().aftermath())
+        if self._durable.uncommitted:
+            found.append(f"{self._durable.uncommitted} streams with something to commit")
         if self._durable.arrivals:
             found.append(f"{len(self._durable.arrivals)} subscriptions that have just come")
         if self._holds:
@@ -266,6 +289,8 @@ class Durable(Gryphon):
 
     def _begin(self, event: Started) -> None:
         self._holds.recover(event.recovered)
+        for hosted in self._durable.hosted():
+            self._hold_undelivered(hosted.stream)
         self._retention.begin()
         for stream in self.pubend_streams():
             self._release.restore(stream, stream.held or 0)

@@ -18,6 +18,7 @@ from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost, ranges_of
 from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.messages import (
     Beyond,
+    Deferred,
     Fetch,
     Fetched,
     NothingFetched,
@@ -25,7 +26,7 @@ from brokerd.protocols.durable.messages import (
     clipped,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.retained import part_of
@@ -37,6 +38,11 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 FETCHES: Final = "fetches"
+
+ANSWER_WINDOWS: Final = 2
+"""A pubend answers a question with so many windows of events at most; one does not wait for room
+while the other is taken.
+"""
 
 Found = Callable[[StreamId, Lost, Sequence[Range], PublicationRun | None], None]
 
@@ -51,6 +57,7 @@ class Fetching:
         flow: how much neighbours may be answered.
         on_found: takes what this broker has asked for.
         on_beyond: told of what of that is behind the end of its stream.
+        on_deferred: told of what of that is to be asked for again, when what came is taken.
         lost_origins: of a stream of a pubend of this broker, what of which sources is lost.
         is_gone: whether a broker is gone for good.
     """
@@ -68,6 +75,7 @@ class Fetching:
         flow: FlowControl,
         on_found: Found,
         on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
+        on_deferred: Callable[[StreamId, Sequence[Range]], None],
         lost_origins: Callable[[Stream], Origins],
         is_gone: Callable[[BrokerNumber], bool],
     ) -> None:
@@ -82,10 +90,13 @@ class Fetching:
         self._flow = flow
         self._on_found = on_found
         self._on_beyond = on_beyond
+        self._on_deferred = on_deferred
         self._lost_origins = lost_origins
         self._is_gone = is_gone
         self._wanted: dict[StreamId, Stream] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
+        self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes
+        self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -95,6 +106,7 @@ class Fetching:
             Fetched: self._on_fetched,
             NothingFetched: self._on_nothing_fetched,
             Beyond: self._on_beyond_of,
+            Deferred: self._on_deferred_of,
         }
 
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
@@ -121,6 +133,8 @@ class Fetching:
         What it has asked for before, it asks for again.
         """
         self._unanswered.pop(peer, None)
+        for key in [each for each in self._left_bytes if each[0] == peer]:
+            del self._left_bytes[key]
         for stream in self._wanted.values():
             if is_new:
                 stream.forget(peer)
@@ -145,7 +159,10 @@ class Fetching:
         knowledge = self._streams(identity).knowledge
         upstream, children = self._routes.of(identity)
         if upstream is None:
-            self._answer_at_pubend(peer, identity, ranges)
+            if peer == self._broker:
+                self._answer_in_part(peer, identity, IntervalSet(ranges))
+            else:
+                self._answer_at_pubend(peer, identity, ranges)
             return
         left = IntervalSet(ranges)
         parts = []
@@ -171,6 +188,15 @@ class Fetching:
             )
         self._wanted[identity].want(peer, list(left))
         self._ask(self._wanted[identity], list(left))
+
+    def _answer_in_part(self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet) -> None:
+        """As much as is answered at once; the rest is to be asked for again."""
+        ranges = self._fitting(identity, asked, self._answer_bytes)
+        for start, end in ranges:
+            asked.remove(start, end)
+        self._answer_at_pubend(peer, identity, ranges)
+        if asked:
+            self._say_deferred(peer, identity, list(asked))
 
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
@@ -219,6 +245,8 @@ class Fetching:
         unanswered = self._unanswered.setdefault(peer, {}).setdefault(identity, IntervalSet())
         for start, end in ranges:
             unanswered.add(start, end)
+        if self._routes.of(identity)[0] is None:
+            self._left_bytes[peer, identity] = self._answer_bytes
         self.answer_more(peer)
 
     def answer_more(self, peer: BrokerNumber) -> None:
@@ -226,14 +254,26 @@ class Fetching:
         unanswered = self._unanswered.get(peer, {})
         for identity in list(unanswered):
             while unanswered[identity]:
-                room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)
+                left_bytes = self._left_bytes.get((peer, identity), JOINED_BYTES)
+                if left_bytes <= 0:
+                    self._say_deferred(peer, identity, list(unanswered[identity]))
+                    break
+                room_bytes = min(self._flow.answer_room_bytes(peer, identity), JOINED_BYTES)
                 if room_bytes <= 0:
                     return
                 ranges = self._fitting(identity, unanswered[identity], room_bytes)
                 for start, end in ranges:
                     unanswered[identity].remove(start, end)
                 self._want(peer, identity, ranges)
+                if (peer, identity) in self._left_bytes:
+                    self._left_bytes[peer, identity] -= self._told_bytes(identity, ranges)
             del unanswered[identity]
+            self._left_bytes.pop((peer, identity), None)
+
+    def _told_bytes(self, identity: StreamId, ranges: Sequence[Range]) -> int:
+        events = self._streams(identity).knowledge.events
+        found = [events.within(start, end) for start, end in ranges]
+        return sum(weight_bytes(run) for run in found if run is not None)
 
     def _fitting(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
         """The lowest of some ranges, with as many of the events known here as there is room for."""
@@ -284,6 +324,18 @@ class Fetching:
             self._on_beyond(identity, highest, ranges)
         else:
             self._machine.send(peer, Beyond(identity, highest, tuple(ranges)))
+
+    def _on_deferred_of(self, peer: BrokerNumber, message: Deferred) -> None:
+        for asker, theirs in self._who_asked(peer, message.stream, message.ranges):
+            self._say_deferred(asker, message.stream, theirs)
+
+    def _say_deferred(
+        self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
+    ) -> None:
+        if peer == self._broker:
+            self._on_deferred(identity, ranges)
+        else:
+            self._machine.send(peer, Deferred(identity, tuple(ranges)))
 
     def _who_asked(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]

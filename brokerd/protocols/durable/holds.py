@@ -143,10 +143,8 @@ class Holds:
         for stream, _ in message.behind:
             knowledge = self._streams(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
-        held = Held(
-            message.at, message.to, message.client, message.number, message.generation, tuple(last)
-        )
-        self._tell(held)
+        whose = message.client, message.number, message.generation
+        self._tell(Held(message.at, message.to, *whose, tuple(last), message.asked_in))
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:

@@ -52,7 +52,8 @@ class HostedStream:
 
     Attributes:
         log: its matches.
-        delivered: all up to here is on disk, and that it is; a restart goes on from there.
+        delivered: all up to here is on disk, and that it is, or is on its way there.
+        delivered_on_disk: that is on disk; a restart goes on from there.
         seen: the position as of the last time that anything was done about it.
         reading: lanes that wait for the log.
     """
@@ -60,7 +61,7 @@ class HostedStream:
     def __init__(self, identity: StreamId, streams: Callable[[StreamId], Stream]) -> None:
         self.identity = identity
         self.log = FilterLog(log_of(identity))
-        self.delivered = self.seen = 0
+        self.delivered = self.delivered_on_disk = self.seen = 0
         self.reading: dict[Lane, None] = {}
         self._streams = streams
         self._open: deque[tuple[int, Delivered]] = deque()
@@ -83,7 +84,7 @@ class HostedStream:
     def released(self, subscriptions: Iterable[DurableSubscription]) -> int:
         """Everybody has acknowledged what is up to here, and that is on disk."""
         committed = [each.lane(self.identity).committed for each in subscriptions]
-        return min([self.delivered, *committed])
+        return min([self.delivered_on_disk, *committed])
 
     def opened(self, last: int, entry: Delivered) -> None:
         """Matches up to a tick are not on disk yet."""
@@ -92,6 +93,7 @@ class HostedStream:
     def commit(self, delivered: int) -> list[Delivered]:
         """All up to here is on disk; returns what is done by that."""
         self.delivered = max(self.delivered, delivered)
+        self.delivered_on_disk = max(self.delivered_on_disk, delivered)
         done = []
         while self._open and self._open[0][0] <= delivered:
             done.append(self._open.popleft()[1])

@@ -64,14 +64,14 @@ class Surroundings:
         all_streams: of all pubends that there are.
         streams: what is known of a stream here.
         fetch: have these ticks of a stream found; `on_found` is told.
-        on_released: this broker's subscriptions may have released more of a stream.
+        on_delivered: more of a stream may be delivered here, and released by all subscriptions.
         tell: have something passed on to another broker.
     """
 
     all_streams: Sequence[StreamId]
     streams: Callable[[StreamId], Stream]
     fetch: Fetch
-    on_released: Callable[[Stream], None]
+    on_delivered: Callable[[Stream], None]
     tell: Callable[[Letter], None]
 
 
@@ -140,10 +140,28 @@ class DurableClients(Clients):
         """All streams."""
         return iter(self._hosted.values())
 
+    def all_subscriptions(self) -> Iterator[DurableSubscription]:
+        """Those of all clients, here or away."""
+        return iter(self._all.values())
+
     def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
         """How far the subscriptions of a client have come in a stream."""
         locals_ = self._clients[client].subscriptions.values()
         return (local.lane(stream) for local in self._ours(locals_))
+
+    @property
+    def uncommitted(self) -> int:
+        """In how many streams more is delivered, or acknowledged, than is committed."""
+        changed = {lane.stream: None for lane in self._changed}
+        for identity, hosted in self._hosted.items():
+            lanes = (each.lane(identity) for each in self._all.values())
+            if hosted.is_ahead or any(lane.committed < lane.acknowledged for lane in lanes):
+                changed[identity] = None
+        return len(changed)
+
+    def delivered_on_disk(self, stream: StreamId) -> int:
+        """Up to where a restart goes on behind what was delivered of a stream."""
+        return self._hosted[stream].delivered_on_disk
 
     @property
     def is_read(self) -> bool:
@@ -158,7 +176,7 @@ class DurableClients(Clients):
         identities = [row[0] for row in event.recovered.get(SUBSCRIPTIONS, {}).values()]
         for identity, hosted in self._hosted.items():
             key = key_of(identity)
-            hosted.delivered = delivered.get(key, 0)
+            hosted.delivered = hosted.delivered_on_disk = delivered.get(key, 0)
             least = [acknowledged.get(f"{each}/{key}", 0) for each in identities]
             chopped = min([hosted.delivered, *least])
             ends = event.logs[hosted.log.name]
@@ -189,6 +207,10 @@ class DurableClients(Clients):
             else:
                 stale.append(Change(ACKNOWLEDGED, key, None))
         self._released.clear()
+        for identity, hosted in self._hosted.items():
+            # It may have ended between a commit and that.
+            for effect in hosted.log.chop(self.released(identity)):
+                self._machine.emit(effect)
         if stale:
             self._machine.emit(Commit(tuple(stale), None))
         for hosted in self._hosted.values():
@@ -332,7 +354,7 @@ class DurableClients(Clients):
         """Everybody here may have acknowledged more of a stream."""
         for effect in hosted.log.chop(self.released(hosted.identity)):
             self._machine.emit(effect)
-        self._around.on_released(hosted.stream)
+        self._around.on_delivered(hosted.stream)
 
     def _on_done(self, entry: Delivered) -> None:
         assert isinstance(entry, Handed), f"{entry} was given to nobody"
@@ -362,6 +384,14 @@ class DurableClients(Clients):
             self._leave_lanes(local)
             local.presented = presented
 
+    def on_deferred(self, identity: StreamId, ranges: Sequence[tuple[int, int]]) -> None:
+        """What subscriptions that catch up have missed comes when they ask for it again."""
+        lanes = [each.lane(identity) for each in self._all.values()]
+        self._catching_up.defer(self._hosted[identity], lanes, ranges)
+        for lane in lanes:
+            if any(start <= lane.floor < end for start, end in ranges):
+                self._tokens.prove(lane.subscription)
+
     # ------------------------------------------------------------ subscriptions
 
     def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
@@ -375,7 +405,7 @@ class DurableClients(Clients):
         others = (*self._all, *self._ending)
         local.identity = max(others, default=0) + 1
         client.subscriptions[local.number] = local
-        changes = []
+        changes, begun = [], {}
         for identity, hosted in self._hosted.items():
             lane = local.lane(identity)
             lane.acknowledged = lane.committed = hosted.position
@@ -383,12 +413,19 @@ class DurableClients(Clients):
             if lane.committed:
                 changes.append(Change(ACKNOWLEDGED, lane_key(lane), lane.committed))
             if hosted.position and not others:  # what is before is for nobody
-                hosted.delivered = hosted.position
+                hosted.delivered = begun[hosted] = hosted.position
                 changes.append(Change(DELIVERED, key_of(identity), hosted.position))
         self._begin(local)
         changes += self._rows_first(client, local)
         self._machine.send(client.name, Subscribed(local.number, "pending"))
-        self._disk.commit(changes, lambda: self._on_kept(client, local))
+
+        def kept() -> None:
+            for hosted, tick in begun.items():
+                hosted.delivered_on_disk = max(hosted.delivered_on_disk, tick)
+                self._around.on_delivered(hosted.stream)
+            self._on_kept(client, local)
+
+        self._disk.commit(changes, kept)
 
     def _place(self, client: OwnClient, lane: Lane) -> None:
         """A subscription begins, where nothing else is said, behind what was delivered here."""

@@ -67,6 +67,14 @@ class Beyond:
 
 
 @record
+class Deferred:
+    """Down: what is in these ranges was not looked for; before it came as much as may at once."""
+
+    stream: StreamId
+    ranges: tuple[Range, ...]
+
+
+@record
 class Hold:
     """Towards a broker: a subscription is at another one now, which needs what you keep for it.
 
@@ -74,6 +82,8 @@ class Hold:
         to, at: the two.
         generation: of the client's stay there.
         behind: streams of `to`; nothing behind these ticks may go. Empty: whatever there is may.
+        asked_in: the incarnation of `at` that asks; an answer to an earlier one says nothing of
+            what is held now.
     """
 
     to: BrokerNumber
@@ -82,6 +92,7 @@ class Hold:
     number: int
     generation: int
     behind: tuple[tuple[StreamId, int], ...]
+    asked_in: int
 
 
 @record
@@ -90,6 +101,7 @@ class Held:
 
     Attributes:
         last: per stream that is held, the last event that there is.
+        asked_in: of the question.
     """
 
     to: BrokerNumber
@@ -98,6 +110,7 @@ class Held:
     number: int
     generation: int
     last: tuple[tuple[StreamId, int], ...]
+    asked_in: int
 
 
 @record
@@ -175,6 +188,7 @@ KINDS: Final = (
     MessageKind(83, NothingFetched),
     MessageKind(84, Beyond),
     MessageKind(85, Decommissioned),
+    MessageKind(86, Deferred),
     MessageKind(88, Hold),
     MessageKind(89, Held),
     MessageKind(90, Moved),

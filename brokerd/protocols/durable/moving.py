@@ -55,6 +55,11 @@ class MovingClients(DurableClients):
             self._cut,
         )
 
+    def start(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See ClientService."""
+        super().start(incarnation, recovered)
+        self.arrivals.start(incarnation)
+
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See DurableClients."""
         super().recover(recovered)

@@ -10,13 +10,14 @@ from brokerd.named_bugs import Edit, NamedBug
 _FOLDER: Final = "brokerd/protocols/durable"
 
 
-def _bug(name: str, file: str, *texts: tuple[str, str]) -> NamedBug:
-    return NamedBug(name, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
+    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
 
 
 BUGS: Final = (
     _bug(
         "previous-of-another",
+        "A record names the one before of the same subscription.",
         "filter_records.py",
         (
             "content = _PACK_ONE(tick, one, newest.get(one, NO_RECORD))",
@@ -29,21 +30,25 @@ BUGS: Final = (
     ),
     _bug(
         "chopped-is-silent",
+        "Nobody knows for whom chopped ticks were.",
         "batch_read.py",
         ("limit = max(self._limit, log.chopped_tick)", "limit = self._after"),
     ),
     _bug(
         "newest-in-place-of-oldest",
+        "A batch that is full has the oldest matches.",
         "batch_read.py",
         ("self._upto = self._found.pop() - 1", "self._found.popleft()"),
     ),
     _bug(
         "written-twice",
+        "A tick that comes again is written once.",
         "filter_log.py",
         ("if tick > last:", "if tick > last - 8:"),
     ),
     _bug(
         "rows-before-matches",
+        "Matches are on disk before the row that says how far they go.",
         "commits.py",
         (
             "self._disk.sync(self._log, lambda: self._on_synced(taken))",
@@ -52,6 +57,7 @@ BUGS: Final = (
     ),
     _bug(
         "told-before-rows",
+        "Rows are on disk before anybody is told of them.",
         "commits.py",
         (
             "self._disk.commit(self._rows(taken), lambda: self._on_committed(taken))",
@@ -60,6 +66,7 @@ BUGS: Final = (
     ),
     NamedBug(
         "released-before-written",
+        "No more is released than is written down.",
         (
             Edit(
                 f"{_FOLDER}/hosted_streams.py",
@@ -68,7 +75,7 @@ BUGS: Final = (
             ),
             Edit(
                 f"{_FOLDER}/hosted_streams.py",
-                "min([self.delivered, *committed])",
+                "min([self.delivered_on_disk, *committed])",
                 "min([self.position, *committed])",
             ),
             Edit(f"{_FOLDER}/hosting.py", "found = self._released.get(stream)", "found = None"),
@@ -76,19 +83,22 @@ BUGS: Final = (
     ),
     _bug(
         "no-floor",
+        "A client is not given again what it has.",
         "catching_up.py",
         ("lane.floor = had\n", "lane.floor = 0\n"),
     ),
     _bug(
         "accepted-before-written",
+        "A subscription is on disk before it is accepted.",
         "hosting.py",
         (
-            "self._disk.commit(changes, lambda: self._on_kept(client, local))",
-            "self._on_kept(client, local); self._disk.commit(changes, int)",
+            "self._disk.commit(changes, kept)",
+            "kept(); self._disk.commit(changes, int)",
         ),
     ),
     _bug(
         "answered-before-committed",
+        "Tokens are on disk before their client is answered.",
         "token_commits.py",
         (
             "self._disk.commit(_rows(taken), lambda: self._on_durable(shard, taken))",
@@ -97,46 +107,55 @@ BUGS: Final = (
     ),
     _bug(
         "redelivered-unmarked",
+        "What was given before is marked as redelivered.",
         "consuming.py",
         ("if lane.given > lane.acknowledged", "if lane.given > lane.acknowledged < 0"),
     ),
     _bug(
         "restart-marks-nothing",
+        "After a restart all that may have been given is marked.",
         "consuming.py",
         ("local.lane(identity).given = ANY", "local.lane(identity).given = 0"),
     ),
     _bug(
         "token-of-the-client",
+        "Where the broker holds the tokens, its own count.",
         "consuming.py",
         ("local.presented[stream] = max(last, local.lane(stream).acknowledged)", "continue"),
     ),
     _bug(
         "commit-waits-for-a-pubend",
+        "A commit is proved by the pubends that it names, and waits for no other.",
         "consuming.py",
         ("            self._tokens.prove(local)\n", "            return\n"),
     ),
     _bug(
         "commit-of-the-future",
+        "Tokens that no pubend has reached are refused.",
         "consuming.py",
         ("            self._tokens.prove(local)\n", "            pass\n"),
     ),
     _bug(
         "committed-again-is-not-answered",
+        "A commit that comes again is answered again.",
         "token_commits.py",
         ("self._then(taken)", "self._then([each for each in taken if _rows([each])])"),
     ),
     _bug(
         "not-truncated",
+        "What the log has behind the last commit is dropped at a restart.",
         "filter_log.py",
         ("if record.tick > self._keep_through:", "if False:"),
     ),
     _bug(
         "live-too-early",
+        "A catch-up stream ends where the common stream is.",
         "catching_up.py",
         ("elif catchup.given >= hosted.position:", "elif catchup.given > lane.floor:"),
     ),
     _bug(
         "released-when-anybody-has",
+        "A tick is released when all brokers release it.",
         "release.py",
         (
             "return min([self._own(stream.identity), *below])",
@@ -144,17 +163,29 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "delivered-is-released",
+        "The pubend keeps what is delivered until it is released.",
+        "retention.py",
+        (
+            "stream.held = max(self._released[stream.identity], stream.held or 0, self.expired())",
+            "stream.held = None",
+        ),
+    ),
+    _bug(
         "silence-said-over-what-is-out",
+        "Silence is said behind everything that was given.",
         "silence.py",
         ("if lane.mode is Mode.LIVE and not lane.out and lane.floor <= position:", "if True:"),
     ),
     _bug(
         "future-token-is-a-floor",
+        "A token that no pubend has reached is no floor.",
         "tokens.py",
         ("if local.is_attached and lane.floor > self._hosted[lane.stream].position:", "if False:"),
     ),
     _bug(
         "open-matches-forgotten",
+        "Matches are done when their clients are.",
         "hosted_streams.py",
         (
             "return self.position > self.delivered or bool(self._open)",
@@ -163,21 +194,25 @@ BUGS: Final = (
     ),
     _bug(
         "younger-is-lost",
+        "What is younger than `max_retain_ns` is kept.",
         "retention.py",
         ("parameters.max_retain_ns\n", "parameters.max_retain_ns // 4\n"),
     ),
     _bug(
         "no-grace",
+        "Who was live has time to come back before anything is lost.",
         "retention.py",
         ("self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)", "0"),
     ),
     _bug(
         "lost-before-told",
+        "What somebody live was not told of is kept, however old.",
         "retention.py",
         ("self._settle(stream)", "stream.finish(stream.held); self._settle(stream)"),
     ),
     _bug(
         "live-from-the-beginning",
+        "Who goes live keeps as its floor what was given before.",
         "catching_up.py",
         (
             "lane.floor = Mode.LIVE, None, catchup.given",
@@ -186,41 +221,66 @@ BUGS: Final = (
     ),
     _bug(
         "gap-to-the-end-of-what-is-lost",
+        "A gap ends with the last loss of what is for its client.",
         "catchup.py",
         ("(self._begun[0] if self._begun else first), last", "first, self.lost.through"),
     ),
     _bug(
         "a-gap-per-batch",
+        "Losses that follow each other are one gap.",
         "catchup.py",
         ("if self.given >= self.lost.through:", "if True:"),
     ),
     _bug(
         "lost-is-silent",
+        "A loss is announced.",
         "catching_up.py",
         ("self._say_lost(lane, [each])", "pass"),
     ),
     _bug(
         "origins-up-to-what-is-published",
+        "A gap names the publications that are lost, and no later ones.",
         "retention.py",
         ("kept.get(source, through + 1) - 1", "through"),
     ),
     _bug(
         "restart-forgets-where-streams-are",
+        "A restart goes on where streams had come to.",
         "hosting.py",
         ("subend.position = max(subend.position, hosted.delivered)", "pass"),
     ),
     _bug(
         "hold-forgotten",
+        "What is held is not released.",
         "core.py",
         ("return own if held is None else min(own, held)", "return own"),
     ),
     _bug(
         "hold-not-on-disk",
+        "What is held is held after a restart.",
         "holds.py",
         ("self._holds[found] = _Named(generation, ticks, is_on_disk=True)", "continue"),
     ),
+    NamedBug(
+        "let-go-before-its-commit",
+        "What is not written down yet is kept where a tick is unknown, too.",
+        (
+            Edit(
+                "brokerd/protocols/gryphon/ostreams.py",
+                "events.ticks(stream.done_here() + 1, events.last + 1)",
+                "events.ticks(stream.subend.done + 1, events.last + 1)",
+            ),
+        ),
+    ),
+    _bug(
+        "held-for-a-crashed-one",
+        "What is held is known from an answer to this incarnation.",
+        "arrivals.py",
+        ("if message.asked_in != self._incarnation:", "if message.asked_in < 0:"),
+    ),
     _bug(
         "let-go-before-it-is-held",
+        "A broker lets go when another one holds.",
         "arrivals.py",
         (
             "asked.until_ns > self._machine.now_ns or self._is_over(arrival, asked)\n"
@@ -230,11 +290,13 @@ BUGS: Final = (
     ),
     _bug(
         "come-without-matches",
+        "For whom events were before a subscription came is not in its broker's log.",
         "catching_up.py",
         ("max(had, lane.acknowledged, lane.matched_after)", "max(had, lane.acknowledged)"),
     ),
     _bug(
         "answered-from-silence",
+        "Only a pubend knows what is silent for everybody.",
         "fetching.py",
         (
             "        if not left:\n            return\n",
@@ -246,6 +308,7 @@ BUGS: Final = (
     ),
     _bug(
         "token-forgotten-between-connect-and-subscribe",
+        "A token counts until its subscription is asked for.",
         "moving.py",
         (
             "moving.brought = {number: dict(seen) for number, seen in message.resume}",
@@ -255,6 +318,7 @@ BUGS: Final = (
     ),
     _bug(
         "ended-stay-is-told-to-nobody",
+        "A stay that has ended is told to the broker that asks.",
         "moving.py",
         (
             "        if local.generation != generation:\n            return\n",
@@ -263,21 +327,25 @@ BUGS: Final = (
     ),
     _bug(
         "fetched-by-each-alone",
+        "What was fetched is kept a while for others.",
         "fetching.py",
         ("            self._lately.add(run)\n", "            pass\n"),
     ),
     _bug(
         "fetched-from-another-stream",
+        "What is fetched for a stream is of that stream.",
         "fetched_events.py",
         ("            if run.source != identity:\n", "            if not run:\n"),
     ),
     _bug(
         "asked-for-without-limit",
+        "Who catches up asks for no more than its window.",
         "catchup_window.py",
         ("        if self._has_room(lane):\n", "        if hosted:\n"),
     ),
     _bug(
         "one-pubend-for-another",
+        "Each pubend has a window of its own.",
         "catchup_window.py",
         (
             "return self._events.get(lane.stream, 0) < self._limit",
@@ -286,16 +354,19 @@ BUGS: Final = (
     ),
     _bug(
         "not-admitted-again",
+        "Who waits for the window is admitted in turn.",
         "catching_up.py",
         ("while not self._is_going_on and", "while self._is_going_on and"),
     ),
     _bug(
         "divergence-unsaid",
+        "A catch-up that comes no nearer is said.",
         "catchup_watch.py",
         ("if behind >= before:", "if behind < 0:"),
     ),
     _bug(
         "forgotten-before-it-is-over",
+        "A subscription's rows go when its end is on disk.",
         "hosting.py",
         (
             "        super()._on_ended(over)\n        self._commits.soon()\n",
@@ -306,19 +377,46 @@ BUGS: Final = (
             "        self._commits.soon()\n",
         ),
     ),
-    _bug(
+    NamedBug(
         "released-by-nobody-and-forgotten",
-        "hosting.py",
+        "A broker where nobody subscribes knows after a restart what it has released.",
         (
-            "        found = self._released.get(stream)\n",
-            "        if not self._all and not self._ending:\n"
-            "            return hosted.stream.subend.done\n"
-            "        found = self._released.get(stream)\n",
+            Edit(
+                f"{_FOLDER}/hosting.py",
+                "        found = self._released.get(stream)\n",
+                "        if not self._all and not self._ending:\n"
+                "            return hosted.stream.subend.done\n"
+                "        found = self._released.get(stream)\n",
+            ),
+            Edit(
+                f"{_FOLDER}/hosting.py",
+                "if hosted.position > hosted.seen:",
+                "if hosted.position > hosted.seen and self._all:",
+            ),
+            Edit(f"{_FOLDER}/core.py", "if stream.upstream is not None:", "if False:"),
         ),
-        ("if hosted.position > hosted.seen:", "if hosted.position > hosted.seen and self._all:"),
+    ),
+    _bug(
+        "done-with-what-a-restart-forgets",
+        "A broker is done with what it has on disk, and no more.",
+        "core.py",
+        ("if stream.upstream is not None:", "if False:"),
+    ),
+    _bug(
+        "chopped-at-the-next-commit",
+        "What was released before a crash is chopped at recovery.",
+        "hosting.py",
+        ("for effect in hosted.log.chop(self.released(identity)):", "for effect in ():"),
+    ),
+    _bug(
+        "quiet-before-its-commit",
+        "A broker is not quiet while a commit is to come.",
+        "core.py",
+        ("        if self._durable.uncommitted:\n", "        if False:\n"),
     ),
     _bug(
         "expected-only-what-is-known",
+        "Who has forgotten what it was done with is told of it.",
         "core.py",
         (
             "max(stream.knowledge.highest, stream.subend.expected, stream.done_by(cell))",
@@ -327,11 +425,13 @@ BUGS: Final = (
     ),
     _bug(
         "decommission-forgotten",
+        "A broker that is decommissioned is so after a restart.",
         "decommissioning.py",
         ("            self._take(int(key))\n", "            pass\n"),
     ),
     _bug(
         "decommissioned-is-let-in",
+        "A decommissioned broker that comes back is told so.",
         "decommissioning.py",
         (
             "Decommissioned((*self._gone,))",
@@ -340,26 +440,31 @@ BUGS: Final = (
     ),
     _bug(
         "decommissioned-before-all-is-held",
+        "Nobody is decommissioned before what came from there is held elsewhere.",
         "core.py",
         ("arrivals = self._durable.arrivals.unheld(broker)", "arrivals = 0"),
     ),
     _bug(
         "decommissioned-is-asked-to-let-go",
+        "Nobody waits for the answer of a decommissioned broker.",
         "arrivals.py",
         ("            arrival.untold.pop(broker, None)\n", "            pass\n"),
     ),
     _bug(
         "decommissioned-holds-back",
+        "Nobody waits for the acknowledgements of a decommissioned broker.",
         "core.py",
         ("            stream.drop(cell)\n", "            pass\n"),
     ),
     _bug(
         "decommissioned-with-what-is-only-there",
+        "No broker is decommissioned that alone has publications.",
         "core.py",
         ("                unfinished,\n", "                False,\n"),
     ),
     _bug(
         "old-session-counts",
+        "What was out to an old session is acknowledged by nobody.",
         "lanes.py",
         (
             "        self.out.clear()\n",
@@ -367,45 +472,54 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "left-with-its-catch-up",
+        "Who goes away leaves no catch-up stream behind.",
+        "lanes.py",
+        ("self.mode, self.catchup = Mode.AWAY, None", "self.mode = Mode.AWAY"),
+    ),
+    _bug(
+        "answered-without-end",
+        "One question is answered with so much, and the rest is deferred.",
+        "fetching.py",
+        ("                if left_bytes <= 0:\n", "                if left_bytes is None:\n"),
+    ),
+    _bug(
+        "deferred-is-silent",
+        "A tick that is deferred is asked for again.",
+        "catchup.py",
+        ("        self.upto = start - 1\n        return True\n", "        return True\n"),
+    ),
+    _bug(
+        "new-pubend-begins-where-it-is",
+        "Who was away misses nothing of a pubend that is new.",
+        "hosting.py",
+        (
+            "had = local.presented.get(identity, lane.acknowledged)",
+            "had = local.presented.get(identity, hosted.position)",
+        ),
+    ),
+    _bug(
+        "ended-stays-in-the-window",
+        "A subscription that ends in mid catch-up leaves the window.",
+        "catching_up.py",
+        ("        self._window.leave(lane)\n", ""),
+    ),
+    _bug(
         "fetched-unbounded",
+        "What is fetched is no longer than the room in its window.",
         "fetching.py",
         (
-            "room_bytes = min(self._flow.answer_room_bytes(peer), JOINED_BYTES)",
+            "room_bytes = min(self._flow.answer_room_bytes(peer, identity), JOINED_BYTES)",
             "room_bytes = JOINED_BYTES",
         ),
     ),
     _bug(
         "fetched-on-by-nobody",
+        "A fetch that had no room goes on when there is room.",
         "core.py",
         ("        self._fetching.answer_more(peer)\n", ""),
     ),
 )
-"""What each leaves out: a record names the one before of the same subscription; nobody knows for
-whom chopped ticks were; a batch that is full has the oldest; what comes again is written once;
-matches are on disk before it is written down how far they go, and that before anybody hears of
-it; nobody says that more is released
-than is written down; what a client has is not given to it again; a subscription that was called
-started is on disk; what is behind the last commit is dropped at a restart; a stream of one's own
-ends where the common one is; everybody has to release; silence is said of what is behind
-everything given; matches are done also where a later subscription begins behind them; a restart
-goes on where it had come to; what was fetched is kept a while for others; events of one stream
-are of that stream; those who catch up ask for so much and no more; whoever waits to ask comes to
-it; who comes no nearer is said; no subscription comes back
-that has acknowledged nothing; what was out to an old session is acknowledged by
-nobody; what is younger is kept; who was live has time to come back; what somebody live was not told
-of is kept, however old; a gap ends with the last of what is for whom it is told; it is one; it is
-told; its publications are those that are lost; nobody waits for a pubend but for what is of it;
-nobody has what its pubend has not published; what is held is not released; it is held after a
-restart, too; nobody lets go before it is; nobody knows what was for whom before it came; only a
-pubend knows what is silent; what a client says of a subscription counts until it asks for it. Who
-has taken less than a window is sent no more of what it fetches, and goes on when it has. Who is
-given up is so after a restart, too, and is told so when it is back; nobody is given up before what
-came from there is held, nor with publications that others lack; nobody waits for its answer, or
-for what it has not acknowledged; a broker where nobody subscribes knows after a restart, too, what
-it has released; who goes live has what was given before. What ends where it has come back to ends
-where it has been meanwhile; nobody waits for what of a token only one pubend can tell, and that
-is asked. Who forgot what it was done with is told of it, also by one that does not know it.
-"""
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}
 """By name."""

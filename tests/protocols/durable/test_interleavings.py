@@ -1,7 +1,4 @@
-"""Where tricky scenarios of durable subscriptions are told.
-
-Not yet: 27 (a pubend that is new).
-"""
+"""Where tricky scenarios of durable subscriptions are told."""
 
 from pathlib import Path
 
@@ -51,8 +48,12 @@ TOLD = {
         ),
     ),
     8: (
-        "a client leaves while it catches up",
-        ("test_returns.py::test_a_question_of_a_session_that_is_over_is_answered_to_nobody",),
+        "a client leaves while it catches up, or unsubscribes",
+        (
+            "test_returns.py::test_a_question_of_a_session_that_is_over_is_answered_to_nobody",
+            "test_returns.py::"
+            "test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up",
+        ),
     ),
     9: (
         "something missed of one pubend only",
@@ -159,6 +160,10 @@ TOLD = {
         "the lease of a hold ends",
         ("test_moves.py::said_after_the_lease",),
     ),
+    27: (
+        "a new pubend, while somebody is away",
+        ("test_returns.py::test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning",),
+    ),
     28: (
         "a slow client is left to catch up, and is live again",
         ("test_stories.py::test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing",),
@@ -178,6 +183,10 @@ TOLD = {
         ),
     ),
 }
+
+
+def test_all_of_them_are_told() -> None:
+    assert sorted(TOLD) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("number", sorted(TOLD))

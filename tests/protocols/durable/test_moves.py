@@ -8,9 +8,18 @@ from contextlib import suppress
 import pytest
 
 from brokerd.model.client_messages import Connect, Gap, Subscribe, Unsubscribe
+from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
-from brokerd.protocols.durable.messages import Fetch, Fetched, Hold, LetGo, Moved, NothingFetched
+from brokerd.protocols.durable.messages import (
+    Fetch,
+    Fetched,
+    Held,
+    Hold,
+    LetGo,
+    Moved,
+    NothingFetched,
+)
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     CloseSession,
@@ -230,13 +239,35 @@ def from_where_nobody_had_subscribed() -> bool:
     return late.received == sent and not story.told(late)
 
 
+def where_nobody_had_subscribed_before_a_crash() -> bool:
+    """Whether somebody gets what came to a broker whose next incarnation it goes to.
+
+    Nothing of that was for anybody there, and its position was not written down.
+    """
+    story = DurableStory(commit_interval_ns=20_000_000_000, ack_interval_ns=10_000_000)
+    mover = story.subscriber("s1")
+    story.settle()
+    away = story.away(mover)
+    sent = story.publish(3)
+    story.cluster.run_for(1)
+    upstream = story.cluster.link("b1", "s2").cut()
+    story.cluster.broker("s2").restart()
+    away.heal()
+    story.cluster.reattach(mover.client.name, "s2")
+    story.cluster.run_for(2)
+    upstream.heal()
+    sent += story.publish(2)
+    story.settle(60)
+    return mover.received == sent
+
+
 def between_connect_and_subscribe() -> bool:
     """Whether a subscription goes on that is let go of just before its client asks for it."""
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
     handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
-    cut = handle(core, MessageReceived(2, 12, Hold(1, 2, "c", 1, 2, ())))
+    cut = handle(core, MessageReceived(2, 12, Hold(1, 2, "c", 1, 2, (), 1)))
     assert any(type(each) is CloseSession and each.peer == "c" for each in cut)
     handle(core, SessionLost("c", 20, "closed_by_us"))
     handle(core, SessionEstablished("c", 21, 1))
@@ -245,6 +276,23 @@ def between_connect_and_subscribe() -> bool:
     assert Send(2, LetGo(2, 1, "c", 1, 2)) in told
     asked = handle(core, MessageReceived("c", 21, Subscribe(1, predicate)))
     return any(type(each) is Send and each.message == Fetch(STREAM, ((7, 10),)) for each in asked)
+
+
+def answered_what_a_crashed_one_asked() -> bool:
+    """Whether what an earlier incarnation had held is no answer: it may be let go of since."""
+    core, predicate = relay(), parse_predicate("true")
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ((1, ((STREAM, 5),)),))))
+    asked = handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    assert any(type(each) is Send and type(each.message) is Hold for each in asked)
+    told = []
+    for incarnation in (0, 1):
+        for other in (0, 2):
+            last = ((StreamId(other, 0, 0), 0), (StreamId(other, 1, 0), 0))
+            held = Held(1, other, "c", 1, 1, last, incarnation)
+            told.append(handle(core, MessageReceived(other, 10 + other, held)))
+    moved = [any(type(each) is Send and type(each.message) is Moved for each in e) for e in told]
+    return moved == [False, False, False, True]
 
 
 def begins_where_nothing_is_known() -> bool:
@@ -297,9 +345,11 @@ STORIES = (
     ("hold-not-on-disk", asked_again_late, (True,)),
     ("let-go-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
+    ("held-for-a-crashed-one", answered_what_a_crashed_one_asked, ()),
     ("ended-stay-is-told-to-nobody", ends_while_its_stay_is_written, ()),
     ("released-by-nobody-and-forgotten", begins_where_nothing_is_known, ()),
     ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),
+    ("done-with-what-a-restart-forgets", where_nobody_had_subscribed_before_a_crash, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
 )
 

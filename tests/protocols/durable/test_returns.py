@@ -11,12 +11,18 @@ import pytest
 from brokerd.config import SECOND_NS
 from brokerd.model.client_messages import Deliveries, Gap, Silence
 from brokerd.named_bugs import planted
+from brokerd.protocols.durable.filter_records import pack_match
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
 from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.interface import Chop, LogEnds, RecordsRead, Started
+from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_stories import DurableStory
+from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
 
 
 def deliveries(story: DurableStory) -> int:
@@ -255,7 +261,87 @@ def test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing() -> 
             assert owners <= {int(key.partition("/")[0]) for key in rows.get(ACKNOWLEDGED, {})}
 
 
+def test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning() -> None:
+    story = DurableStory()
+    subscription = story.subscriber()
+    sent = story.publish(3)
+    link = story.away(subscription)
+    sent += story.publish(3)
+    tokens = {stream for _, stream in story.taken(subscription)}
+    story.add_broker("p2", *TWO_SUBENDS, "b1-p2")
+    story.cluster.run_for(2)
+    new = story.publish(3, at="p2")
+    assert {each.identity for each in story.core("s1").hosted()} > tokens
+    story.cluster.run_for(2)
+    link.heal()
+    story.settle()
+    assert [each for each in subscription.received if each not in new] == sent
+    assert [each for each in subscription.received if each in new] == new
+
+
+def test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up() -> None:
+    """It has asked for as much as may be asked for, and another one waits for its turn."""
+    story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
+    leaver, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
+    links = [story.away(each) for each in (leaver, other)]
+    sent = story.cluster.publish_run("p1", [(story.blob(kind), b"") for kind in 20 * "ab"])
+    story.cluster.run_for(3)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    for link, each in zip(links, (leaver, other), strict=True):
+        link.heal()
+        story.wait_for(lambda each=each: story.mode(each) is Mode.CATCHING_UP)
+    story.cluster.unsubscribe(leaver.client.name, leaver.number)
+    story.cluster.run_for(1)
+    upstream.heal()
+    story.settle()
+    assert leaver.received == []
+    assert other.received == sent[1::2]
+    assert story.cluster.statistics()["catching_up"] == 0
+    assert story.kept("p1") == 0
+    assert not any(len(each.log) for each in story.core("s1").hosted())
+
+
+def test_who_has_something_to_commit_is_not_quiet() -> None:
+    story = DurableStory(commit_interval_ns=5_000_000_000)
+    story.subscriber("s1")
+    story.publish(1)
+    story.cluster.run_for(2)
+    assert any("commit" in line for line in story.core("s1").aftermath())
+    story.cluster.run_for(10)
+    assert not story.core("s1").aftermath()
+
+
+def test_what_was_released_before_a_crash_is_chopped_after_it() -> None:
+    """The last subscription has ended, which was on disk, and nothing of the stream comes."""
+    newest: dict[int, int] = {}
+    records = [pack_match(10 * index, [1], index, newest) for index in (1, 2, 3)]
+    topology, parameters = cells("p1-b1", "b1-s1"), DurableParameters()
+    core = make_protocol("durable", 1, topology, parameters, decode_attribute_table)
+    logs = {log: LogEnds() for log in definition_of("durable").all_logs(topology, parameters)}
+    logs["matches.0.0"] = LogEnds(1, 4)
+    rows = {"delivered": {"0.0": 30}, "written": {"0.0": 4}}
+    core.handle(Started(2, True, rows, logs), 0)
+    found = core.handle(RecordsRead("matches.0.0", 1, tuple(records)), 0)
+    assert Chop("matches.0.0", 4) in found
+
+
 SEEN = (
+    ("quiet-before-its-commit", test_who_has_something_to_commit_is_not_quiet, ()),
+    (
+        "chopped-at-the-next-commit",
+        test_what_was_released_before_a_crash_is_chopped_after_it,
+        (),
+    ),
+    (
+        "new-pubend-begins-where-it-is",
+        test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning,
+        (),
+    ),
+    (
+        "ended-stays-in-the-window",
+        test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up,
+        (),
+    ),
     (
         "forgotten-before-it-is-over",
         test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing,

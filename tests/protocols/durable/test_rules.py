@@ -15,9 +15,40 @@ from brokerd.named_bugs import planted
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
 from tests.helpers.durable_stories import DurableStory
-from tests.protocols.durable import test_early_release, test_moves, test_stories
+from tests.protocols.durable import test_early_release, test_moves, test_returns, test_stories
+
+
+def comes_to_rest() -> bool:
+    """Whether all are live, and all is on disk, once nobody is owed anything."""
+    story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
+    both = story.subscriber(), story.subscriber()
+    links = [story.away(each) for each in both]
+    story.publish(10)
+    upstream = story.cluster.link("p1", "b1").absorb()
+    for link in links:
+        link.heal()
+    story.cluster.run_for(2)
+    upstream.heal()
+    story.cluster.run_for(20)
+    if left := story.cluster.checker.own.left_over(story.cluster.brokers):
+        raise InvariantViolated("left over", "; ".join(left))
+    return True
+
 
 RULES = (
+    ("J2", "gap", "lost-is-silent", test_early_release.away_for_too_long, ()),
+    ("J2", "given again", "no-floor", test_stories.given_again, ()),
+    (
+        "J7",
+        "fed by another",
+        "left-with-its-catch-up",
+        test_returns.test_a_question_of_a_session_that_is_over_is_answered_to_nobody,
+        (),
+    ),
+    ("J8", "live too early", "live-too-early", test_stories.in_small_batches, ()),
+    ("J8", "live too early", "live-from-the-beginning", test_stories.in_small_batches, ()),
+    ("J10", "lost early", "delivered-is-released", test_early_release.away_for_too_long, ()),
+    ("J12", "left over", "not-admitted-again", comes_to_rest, ()),
     ("J1", "released early", "released-before-written", test_stories.one_of_two_is_away, ()),
     ("J1, J6", "order of marks", "not-truncated", test_stories.new_beside_an_old_tail, ()),
     ("J3, J10", "gap unpromised", "let-go-before-it-is-held", test_moves.out_of_reach, ()),

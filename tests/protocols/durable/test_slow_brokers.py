@@ -1,7 +1,8 @@
 """Brokers that are slower than what they fetch is sent: see gryphon's `flow_control.py`."""
 
 from brokerd.named_bugs import planted
-from brokerd.protocols.durable.messages import Fetched
+from brokerd.protocols.durable.fetching import ANSWER_WINDOWS
+from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import WindowUpdate
@@ -34,6 +35,38 @@ def what_was_missed_comes_in_windows() -> bool:
                 taken_bytes = max(taken_bytes, message.taken_bytes if message.again else 0)
     story.settle()
     return len(untaken) > 1 and max(untaken) <= 2 * WINDOW_BYTES + EVENT_BYTES
+
+
+def what_was_missed_elsewhere_comes_in_batches() -> bool:
+    """A subscriber goes on at another broker, has missed ten windows, and takes them slowly."""
+    story = DurableStory(answer_window_bytes=WINDOW_BYTES, catchup_batch=5)
+    subscription = story.subscriber()
+    link = story.away(subscription)
+    sent = story.cluster.publish_run("p1", [(story.blob("a"), bytes(272))] * 100)
+    story.cluster.run_for(2)
+    story.quiet_since()
+    subscription.client.take_after_ns = 1_000_000_000
+    link.heal()
+    story.cluster.reattach(subscription.client.name, "s2")
+    story.cluster.run_for(0.8)
+    batch_bytes = sum(weight_bytes(each.run) for each in story.from_to("b1", "s2", Fetched))
+    sent += story.publish(5)
+    story.settle(60)
+    fetched_bytes = [0]
+    for _, a, b, message in story.said:
+        if (a, b) == ("s2", "b1") and type(message) is Fetch:
+            fetched_bytes.append(0)
+        elif (a, b) == ("b1", "s2") and type(message) is Fetched:
+            fetched_bytes[-1] += weight_bytes(message.run)
+    is_bounded = max(fetched_bytes) == batch_bytes <= ANSWER_WINDOWS * WINDOW_BYTES + EVENT_BYTES
+    return is_bounded and subscription.received == sent
+
+
+def test_what_was_missed_elsewhere_comes_in_batches_however_much_it_is() -> None:
+    assert what_was_missed_elsewhere_comes_in_batches()
+    for bug in ("answered-without-end", "deferred-is-silent"):
+        with planted([MUTANTS[bug]]):
+            assert fails(what_was_missed_elsewhere_comes_in_batches)
 
 
 def test_what_a_subscriber_has_missed_comes_in_windows() -> None:

@@ -5,13 +5,21 @@ Paper: [DS03] §3, §4; what each rule left out does is seen by the story about 
 
 import pytest
 
+from brokerd.config import SECOND_NS
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Deliveries, Gap
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import BUGS, MUTANTS
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
-from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished, SessionLost
-from tests.helpers.durable_cores import handle, relay
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events
+from brokerd.protocols.interface import (
+    DeadlineReached,
+    MessageReceived,
+    Send,
+    SessionEstablished,
+    SessionLost,
+)
+from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM
 
@@ -301,7 +309,25 @@ def back_without_what_it_was_done_with(told: bool) -> bool:
     )
 
 
+def told_again_before_its_commit() -> bool:
+    """Whether a broker that lacks a tick keeps what it has handed out and not written down yet.
+
+    Whoever tells it of that again says what it knows.
+    """
+    core = relay()
+    core.handle(MessageReceived(2, 12, Done(2, ((STREAM, 9),))), 0)
+    again = Events(0, 1, 10, True, True, EVERYWHERE, events(3, 6))
+    core.handle(MessageReceived(0, 10, Events(0, 20, 21, False, True, EVERYWHERE, events(20))), 0)
+    core.handle(DeadlineReached(), 60 * SECOND_NS)
+    try:
+        core.handle(MessageReceived(0, 10, again), 60 * SECOND_NS)
+    except RemoteProtocolError:
+        return False
+    return True
+
+
 STORIES = (
+    ("let-go-before-its-commit", told_again_before_its_commit, [()]),
     ("no-floor", given_again, [()]),
     ("rows-before-matches", crashed, [(each, 0) for each in MOMENTS]),
     ("not-truncated", new_beside_an_old_tail, [()]),

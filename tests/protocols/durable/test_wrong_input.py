@@ -1,11 +1,14 @@
 """What a peer may not say of what is over, and what a client's old token gets."""
 
+from pathlib import Path
+
 import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.messages import (
     Beyond,
+    Deferred,
     Fetch,
     Fetched,
     Held,
@@ -23,6 +26,40 @@ from brokerd.protocols.registry import check_runs_on
 from tests.helpers.durable_cores import events, relay
 from tests.helpers.gryphon_stories import paper_cells
 from tests.helpers.stream_runs import STREAM
+from tests.helpers.told import is_told
+
+TESTS = Path(__file__).parents[2]
+ELSEWHERE = {
+    "a token of another deployment": "client/test_store.py::"
+    "test_a_resume_token_of_somebody_else_is_refused",
+    "a token of the future": "protocols/durable/test_tokens.py::"
+    "test_a_token_of_the_future_is_refused",
+    "a damaged token": "client/test_store.py::"
+    "test_a_damaged_resume_token_is_refused_wherever_it_is_damaged",
+    "a token of a pubend that is gone": "protocols/durable/test_tokens.py::"
+    "test_a_token_of_a_pubend_that_is_gone_is_refused",
+    "two connections of one subscriber": "runtime/test_links.py::"
+    "test_a_newer_client_session_supersedes_the_older_which_is_told_why",
+    "another filter under the same name": "protocols/parts/test_clients.py::"
+    "test_the_same_number_for_something_else_is_refused",
+    "an end while catching up": "protocols/durable/test_returns.py::"
+    "test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up",
+    "matches that are cut in the middle": "protocols/durable/test_disk_crashes.py::"
+    "test_a_log_of_matches_that_is_cut_or_overwritten_is_refused",
+    "rows of another broker": "runtime/test_stores.py::"
+    "test_what_another_broker_has_written_is_refused",
+    "a broker on a full disk": "protocols/durable/test_disk_crashes.py::"
+    "test_while_the_disk_is_full_nothing_is_released_and_nothing_is_lost",
+    "an application on a full disk": "client/test_transactions.py::"
+    "test_a_file_on_a_full_disk_keeps_what_it_has_and_gets_the_rest_when_there_is_room",
+    "less kept than subscribers are away": "bench/test_churn.py::"
+    "test_churn_that_a_protocol_does_not_bear_is_warned_of",
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_users_may_get_wrong_has_its_test(what: str) -> None:
+    assert is_told(ELSEWHERE[what], TESTS)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +71,8 @@ from tests.helpers.stream_runs import STREAM
         (2, Fetch(STREAM, ((5, 6), (1, 2))), "ranges"),
         (2, Beyond(STREAM, 9, ((11, 12),)), "does not come from there"),
         (0, Beyond(STREAM, 9, ()), "ranges"),
+        (2, Deferred(STREAM, ((11, 12),)), "does not come from there"),
+        (0, Deferred(STREAM, ()), "ranges"),
         (2, Fetch(StreamId(9, 0, 0), ((5, 6),)), "no pubend has the stream"),
         (2, Fetched(0, ((1, 4),), events(3)), "does not come from there"),
         (0, Fetched(0, ((1, 3),), events(3)), "beside"),
@@ -41,14 +80,14 @@ from tests.helpers.stream_runs import STREAM
         (0, NothingFetched(STREAM, 0, ()), "ranges"),
         (0, Released(((STREAM, 1),)), "does not go there"),
         (2, Released(((StreamId(1, 0, 0), 7),)), "which is not that far"),
-        (0, Hold(1, 2, "c", 1, 1, ()), "broker 2 is not there"),
-        (0, Hold(1, 9, "c", 1, 1, ()), "no pubend has the stream"),
-        (0, Hold(0, 0, "c", 1, 1, ()), "broker 0 is not here"),
-        (0, Hold(2, 0, "c", 0, 1, ()), "impossible numbers"),
-        (0, Hold(2, 0, "c", 1, -1, ()), "impossible numbers"),
-        (2, Hold(0, 2, "c", 1, 1, ((StreamId(1, 0, 0), 5),)), "not of 0"),
-        (2, Hold(0, 2, "c", 1, 1, ((STREAM, -1),)), "not of 0"),
-        (2, Held(0, 2, "c", 1, 1, ((StreamId(0, 0, 0), 5),)), "not of 2"),
+        (0, Hold(1, 2, "c", 1, 1, (), 1), "broker 2 is not there"),
+        (0, Hold(1, 9, "c", 1, 1, (), 1), "no pubend has the stream"),
+        (0, Hold(0, 0, "c", 1, 1, (), 1), "broker 0 is not here"),
+        (0, Hold(2, 0, "c", 0, 1, (), 1), "impossible numbers"),
+        (0, Hold(2, 0, "c", 1, -1, (), 1), "impossible numbers"),
+        (2, Hold(0, 2, "c", 1, 1, ((StreamId(1, 0, 0), 5),), 1), "not of 0"),
+        (2, Hold(0, 2, "c", 1, 1, ((STREAM, -1),), 1), "not of 0"),
+        (2, Held(0, 2, "c", 1, 1, ((StreamId(0, 0, 0), 5),), 1), "not of 2"),
         (2, Moved(2, 2, "c", 1, 1), "broker 2 is not here"),
         (2, LetGo(0, 0, "c", 1, 1), "broker 0 is not there"),
     ],

@@ -35,6 +35,7 @@ SIMULATED = SimulatedProtocol(
         paired=(
             *CORE.kept.paired,
             "DurableSubscription.lanes",
+            "DurableSubscription.presented",
             "MovingClients._changed",
             "MovingClients._hosted",
             "a row of subscriptions",

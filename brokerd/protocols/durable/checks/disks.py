@@ -6,6 +6,7 @@ from math import inf
 from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.protocols.durable.arrivals import ARRIVING
+from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED, key_of
@@ -33,11 +34,13 @@ class DurableChecks(GryphonChecks):
     - gap to who is live: only who catches up is told of a gap (J4);
     - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
     - committed early: who is told that it is committed finds it on disk (J9);
-    - silence of others: what is not an event, only a pubend says, and who passes that on.
+    - silence of others: what is not an event, only a pubend says, and who passes that on;
+    - those of who feeds whom (J2, J7, J8, J12), see FeedingChecks.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
+        self._feeding = FeedingChecks(world)
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
@@ -48,6 +51,7 @@ class DurableChecks(GryphonChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         found = super().step(broker, event, effects)
+        self._feeding.step(broker, event, effects)
         if type(event) is MessageReceived and type(event.message) is CommitConsumed:
             assert isinstance(event.peer, str), f"{event} of a broker"
             key = broker.number, event.peer, event.message.number
@@ -84,7 +88,7 @@ class DurableChecks(GryphonChecks):
             if broker.alive  # one that was decommissioned never says anything again
             for table in (ARRIVING, HOLDS)
             if (rows := broker.on_disk().get(table))
-        ]
+        ] + self._feeding.left_over(brokers)
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
@@ -93,6 +97,7 @@ class DurableChecks(GryphonChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if core.is_reading:
             return
+        self._feeding.look_into(broker, brokers)
         self._check_lost(broker, core)
         for stream in core.pubend_streams():
             self._check_held(broker, core, stream.identity)

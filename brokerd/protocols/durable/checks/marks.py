@@ -17,7 +17,7 @@ from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.decommissioning import DECOMMISSIONED
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED
-from brokerd.protocols.durable.messages import Fetch, Fetched, LetGo
+from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
 from brokerd.protocols.gryphon.pubends import LOG, RELEASED
 from brokerd.protocols.interface import (
     Chop,
@@ -40,6 +40,7 @@ MARKS = (
     Mark("fetched", "a subscriber's broker asked for what somebody had missed", seeds=6),
     Mark("fetched-for-another", "a broker passed on such a question", seeds=10),
     Mark("fetched-on-the-way", "a broker that is no pubend's answered one", seeds=15),
+    Mark("deferred", "a question was answered in part, and asked again", seeds=500),
     Mark("released", "a pubend let go of what everybody had acknowledged", seeds=2),
     Mark("matches-committed", "it was written down how far a stream had come", seeds=2),
     Mark("matches-chopped", "what was for whom was not needed any more", seeds=2),
@@ -49,8 +50,8 @@ MARKS = (
     Mark("gap-told", "a client was told of what was lost", seeds=40),
     Mark("caught-up", "a client got what it had missed from afar", seeds=10),
     Mark("token-kept", "a broker wrote down what a client has consumed", seeds=6),
-    Mark("tokens-kept-together", "two clients' tokens shared a transaction", seeds=20),
-    Mark("token-asked-again", "a client asked for what was committed already", seeds=20),
+    Mark("tokens-kept-together", "two clients' tokens shared a transaction", seeds=40),
+    Mark("token-asked-again", "a client asked for what was committed already", seeds=12),
     Mark("token-kept-elsewhere", "a broker went on with a token of another one", seeds=20),
     Mark("may-have-had", "a client was told what an earlier process may have had", seeds=10),
     Mark("subscription-came", "a subscription came from another broker", seeds=8),
@@ -70,15 +71,14 @@ class DurableMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        for name in _reached(broker, event, effects):
+        for name in _reached(broker, event, effects) if effects else ():
             self.counts[name] += 1
 
 
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     message = event.message if isinstance(event, MessageReceived) else None
-    answers = sum(
-        type(each) is Send and type(each.message) is ConsumedCommitted for each in effects
-    )
+    said = [effect.message for effect in effects if type(effect) is Send]
+    answers = sum([type(each) is ConsumedCommitted for each in said])
     if answers:
         yield "token-kept"
         if message is not None:
@@ -92,6 +92,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             case Send(message=Fetched()):
                 if type(message) is Fetch and message.stream.broker != broker.number:
                     yield "fetched-on-the-way"
+            case Send(message=Deferred()):
+                yield "deferred"
             case Chop(log=log):
                 yield "released" if log == LOG else "matches-chopped"
             case Shutdown():

@@ -20,7 +20,10 @@ class DurablePlanning(GryphonPlanning):
         return tree_of_cells(sorted(names), bundles)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
-        """See ProtocolPlanning: small batches, so that a few events make several."""
+        """See ProtocolPlanning: small batches, so that a few events make several.
+
+        Tokens mostly have one lane and large batches: else few would share a transaction.
+        """
         chosen = super().options(seed, parameters, long=long, simple=simple)
         random = Random(f"durable {seed}")
         early = Random(f"early release {seed}")
@@ -31,8 +34,8 @@ class DurablePlanning(GryphonPlanning):
             silence_percent=0,
             filters=False,
             hold_lease_ns=NEVER_NS,
-            token_lanes=tokens.choice((1, 4)),
-            token_batch=tokens.choice((0, 0, 1, 2)),
+            token_lanes=tokens.choice((1, 1, 1, 4)),
+            token_batch=tokens.choice((0, 0, 0, 0, 0, 1, 2, 2)),
         )
         if long:
             return options

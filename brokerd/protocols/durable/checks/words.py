@@ -5,6 +5,7 @@ from typing import Any
 from brokerd.protocols.durable.messages import (
     Beyond,
     Decommissioned,
+    Deferred,
     Fetch,
     Fetched,
     Held,
@@ -35,6 +36,8 @@ class DurableWording(GryphonWording):
                 return f"fetched {self.stream(run.source)} {within} at {ticks}"
             case Beyond(stream=stream, ranges=ranges):
                 return f"beyond {self.stream(stream)} {self.listed(stream, ranges)}"
+            case Deferred(stream=stream, ranges=ranges):
+                return f"deferred {self.stream(stream)} {self.listed(stream, ranges)}"
             case NothingFetched(stream=stream, ranges=ranges):
                 return f"nothing fetched {self.stream(stream)} {self.listed(stream, ranges)}"
             case Hold(behind=behind):

@@ -1,0 +1,119 @@
+"""Who feeds subscriptions with what, held against what their clients have.
+
+Paper: [DS03] §3 (catchup(s, p)), §4.1 (catch-up stream, switch-over).
+"""
+
+from collections.abc import Sequence
+
+from brokerd.model.client_messages import Connect, Deliveries, Gap
+from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.lanes import Lane, Mode
+from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+_Had = dict[tuple[int, StreamId], int]
+"""By subscription number and stream: up to where a client has everything."""
+
+
+class FeedingChecks(ProtocolChecks):
+    """See ProtocolChecks.
+
+    - given again: on one session nothing is given, or called lost, that its client has (J2);
+    - fed by another: who is attached has one stream, its own or the common one, and nobody else
+      has any (J7);
+    - live too early: who goes live has all that the others have (J8).
+
+    Left over is who still catches up, and what is not on disk, when nobody is owed anything (J12).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._had: dict[tuple[BrokerNumber, Peer], _Had] = {}
+        self._behind: dict[tuple[BrokerNumber, int, int, StreamId], int] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        if type(event) is MessageReceived and type(event.message) is Connect:
+            self._had[broker.number, event.peer] = {
+                (number, stream): tick
+                for number, seen in event.message.resume
+                for stream, tick in seen
+            }
+        for effect in effects:
+            if type(effect) is Deliver and isinstance(effect.item, Deliveries | Gap):
+                had = self._had[broker.number, effect.client]
+                _check_given(f"{broker.name} to {effect.client}", effect.item, had)
+        return ()
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        core = broker.core
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        positions = {hosted.identity: hosted.position for hosted in core.hosted()}
+        for local in core.subscriptions():
+            for stream, lane in local.lanes.items():
+                key = broker.number, broker.incarnation, local.identity, stream
+                _check_feeding(broker, lane)
+                if lane.mode is Mode.CATCHING_UP:
+                    self._behind[key] = positions[stream]
+                elif (then := self._behind.pop(key, 0)) > lane.floor and lane.mode is Mode.LIVE:
+                    what = f"{_named(broker, lane)} is live behind {lane.floor}"
+                    raise InvariantViolated("live too early", f"{what}, the others had {then}")
+
+    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """See ProtocolChecks."""
+        found = []
+        for broker in brokers:
+            core = broker.core
+            assert isinstance(core, Durable), f"{core} is no core of durable"
+            if not broker.alive:
+                continue
+            lanes = [lane for local in core.subscriptions() for lane in local.lanes.values()]
+            found += [
+                f"{_named(broker, lane)} catches up"
+                for lane in lanes
+                if lane.mode is Mode.CATCHING_UP
+            ]
+            found += [
+                f"{broker.name} has handed out {hosted.position} of {tuple(hosted.identity)}, and "
+                f"{hosted.delivered} is on disk"
+                for hosted in core.hosted()
+                if hosted.is_ahead
+            ]
+        return found
+
+
+def _named(broker: BrokerView, lane: Lane) -> str:
+    local = lane.subscription
+    return f"{broker.name}: {local.client}/{local.number} in {tuple(lane.stream)}"
+
+
+def _check_given(what: str, item: Deliveries | Gap, had: _Had) -> None:
+    if isinstance(item, Gap):
+        stream, first, last = item.stream, item.first, item.last
+    else:
+        stream, first, last = item.run.source, item.run.first, item.run.last
+    for number in item.subscriptions:
+        before = had.get((number, stream), 0)
+        if first <= before:
+            raise InvariantViolated(
+                "given again", f"{what}/{number}: {first} of {tuple(stream)}, which has {before}"
+            )
+        had[number, stream] = last
+
+
+def _check_feeding(broker: BrokerView, lane: Lane) -> None:
+    is_attached, mode = lane.subscription.is_attached, lane.mode
+    if (
+        (mode is Mode.AWAY) == is_attached
+        or (mode is Mode.CATCHING_UP) != (lane.catchup is not None)
+        or (mode is Mode.AWAY and lane.out)
+    ):
+        is_its = "a catch-up stream" if lane.catchup is not None else "no catch-up stream"
+        what = f"{_named(broker, lane)} is {mode.name}, with {is_its}, {len(lane.out)} runs out"
+        raise InvariantViolated("fed by another", f"{what}; attached: {is_attached}")
