@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brokerd.model.client_messages import Connect, Publish
+from brokerd.model.client_messages import Connect, Gap, Publish
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.gets import Gets, Handed, Heads
+from brokerd.protocols.multi_proxy.messages import Lost, Owner
+from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.puts import Puts
 from brokerd.protocols.multi_proxy.topics import Topics
@@ -24,6 +27,8 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
+LOST: Final = "early release"
+"""Why subscribers are told of a gap."""
 BEGINS: Final = "begins"
 """Per subscription that has started, the position behind which it begins in each topic."""
 
@@ -41,11 +46,13 @@ class Clients(OwnSubscriptions[Handed]):
         counters: dict[str, int],
         *,
         topics: Topics,
+        owners: Owners,
         puts: Puts,
         gets: Gets,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._topics = topics
+        self._owners = owners
         self._puts = puts
         self._gets = gets
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
@@ -61,6 +68,8 @@ class Clients(OwnSubscriptions[Handed]):
             self._on_kept(client, local)
             return
         local.begins_after = {StreamId(*stream): position for *stream, position in row}
+        owners = [Owner(each.publisher, each.broker) for each in local.begins_after]
+        self._owners.remember(owners)
         self._follow(local, None)
         self._start(local)
 
@@ -70,8 +79,14 @@ class Clients(OwnSubscriptions[Handed]):
             self._follow(local, partial(self._on_followed, client, local))
 
     def _follow(self, local: OwnSubscription, then: Callable[[Heads], None] | None) -> None:
-        topics = self._followed[local] = self._topics.of_predicate(local.predicate)
-        self._gets.follow(topics, then)
+        topics = self._topics.of_predicate(local.predicate)
+
+        def follow() -> None:
+            if not local.is_over:
+                self._followed[local] = topics
+                self._gets.follow(topics, then)
+
+        self._owners.when_known(topics, follow)
 
     def _on_followed(self, client: OwnClient, local: OwnSubscription, heads: Heads) -> None:
         """Nothing that is published from now on is missed."""
@@ -104,6 +119,24 @@ class Clients(OwnSubscriptions[Handed]):
 
     def _rows_over(self, key: str) -> Sequence[Change]:
         return (*super()._rows_over(key), Change(BEGINS, key, None))
+
+    def tell_lost(self, message: Lost, handed: Handed) -> None:
+        """Tell those who follow a topic what they do not get of it; counts in what that makes.
+
+        All of it is named, because nobody knows any more whom it was for.
+        """
+        stream = StreamId(message.server, message.topic, 0)
+        last = message.last
+        run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
+        for local, topics in self._followed.items():
+            had = max(handed.first - 1, local.begins_after.get(stream, 0))
+            if message.topic not in topics or not local.started or had >= last:
+                continue
+            lacked = [rest for each in message.runs if (rest := each.after(had)) is not None]
+            origins = tuple((rest.source, rest.first, rest.last) for rest in lacked)
+            gap = Gap((local.number,), stream, had + 1, last, LOST, origins)
+            handed.open += 1
+            self.windows.deliver(local.client, run, (local,), (handed,), gap)
 
     def _on_done(self, entry: Handed) -> None:
         self._gets.done(entry)

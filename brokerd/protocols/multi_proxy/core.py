@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.interface import (
     CoreStatus,
@@ -15,41 +15,47 @@ from brokerd.protocols.interface import (
     Instant,
     MessageReceived,
     OpenFailed,
-    OpenSession,
     Persisted,
     RecordsRead,
     SessionEstablished,
     SessionLost,
     Started,
 )
-from brokerd.protocols.multi_proxy.clients import Clients
-from brokerd.protocols.multi_proxy.gets import Gets
+from brokerd.protocols.multi_proxy.arbiter import Ownership
+from brokerd.protocols.multi_proxy.claims import Claims
+from brokerd.protocols.multi_proxy.held_puts import HELD
+from brokerd.protocols.multi_proxy.home import Home
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
-    Answered,
-    Following,
-    Messages,
+    Claim,
+    Merge,
+    Owned,
     Request,
     Servers,
-    Stored,
 )
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.neighbours import RETRY, Neighbours
+from brokerd.protocols.multi_proxy.paper import (
+    PERIOD,
+    PaperClaims,
+    PaperOwners,
+    Periods,
+)
+from brokerd.protocols.multi_proxy.parameters import (
+    ARBITER,
+    PAPER,
+    MultiProxyParameters,
+)
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.proxy import Proxy
-from brokerd.protocols.multi_proxy.puts import Puts
+from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.server import WAITING, Server
 from brokerd.protocols.multi_proxy.topic_log import LOG
-from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.protocols.multi_proxy.ways import UNANSWERED, Ways
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
-
-RETRY: Final = "retry"
-"""Purpose of the deadline at which an unreachable broker is tried again."""
 
 _COUNTERS: Final = (
     "publications_received",
@@ -78,22 +84,33 @@ class MultiProxy(LogFirstMachine):
         self._places = places
         self._parameters = parameters
         self._counters = dict.fromkeys(_COUNTERS, 0)
-        self._sessions: dict[BrokerNumber, int] = {}
-        self._waited_ns: dict[BrokerNumber, int] = {}
-        self._over: dict[BrokerNumber, BrokerNumber] = {}
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
+        self._neighbours = Neighbours(self, places.proxies, self._deadlines, parameters)
+        self._sessions = self._neighbours.sessions
         self._disk = Durability(self)
         self.server: Server | None = None
+        self._ownership: Ownership | None = None
+        self._periods: Periods | None = None
         self._proxy: Proxy | None = None
         if broker in places.servers:
+            if parameters.ownership == ARBITER:
+                self._ownership = Ownership(
+                    broker,
+                    self._disk,
+                    parameters.assign_retry_ns,
+                    decides=lambda topic: places.arbiter(topic) == broker,
+                    proxies=self._sessions,
+                    answer=self._neighbours.answer,
+                )
             self.server = Server(
                 broker,
                 self._disk,
                 self._deadlines,
                 parameters,
                 self._counters,
-                owned=lambda topic: places.owner(topic) == broker,
-                answer=self._answer,
+                owned=self._is_owned,
+                answer=self._neighbours.answer,
+                announce=self._ownership.announce if self._ownership else lambda topics: None,
             )
         if broker in places.proxies:
             self._proxy = Proxy(
@@ -104,66 +121,42 @@ class MultiProxy(LogFirstMachine):
                 self._counters,
                 has_session=self._sessions.__contains__,
                 take=lambda peer, message: self._from_servers[type(message)](peer, message),
-                on_servers=lambda proxy, servers: self._ways.reaches(proxy, servers),
+                on_servers=self._reaches,
+                claims=(PaperClaims if parameters.ownership == PAPER else Claims)(
+                    len(places.arbiters), places.servers_by_name, self._sessions.__contains__
+                ),
+                on_owned=lambda proxy, owners: self._owners.learn(proxy, owners),
             )
-        self._ways = Ways(
+        self._home = Home(
             broker,
-            self,
-            places.proxies_of(broker),
-            places.servers,
-            self._deadlines,
-            parameters,
-            pass_on=self._pass_on,
-            resend=self._resend,
-            waits_for=self._waits_for,
-        )
-        self._puts = Puts(
-            broker,
-            places.owners,
-            send=self._ways.send,
-            on_stored=lambda source: self._clients.tell_stored(source),
-            answered=self._ways.answered,
-        )
-        self._gets = Gets(
-            broker,
-            places.owners,
-            parameters.home_window,
-            send=self._ways.send,
-            hand_out=lambda run, handed: self._clients.hand_out(run, handed),
-            check_run=lambda run, peer: self._clients.check_run(run, peer),
-            answered=self._ways.answered,
-        )
-        self._clients = Clients(
-            broker,
+            places,
             self._disk,
             self._deadlines,
             parameters,
             decode_attributes,
             self._counters,
-            topics=Topics(parameters, decode_attributes),
-            puts=self._puts,
-            gets=self._gets,
+            pass_on=self._pass_on,
         )
+        self._clients, self._gets = self._home.clients, self._home.gets
+        self._ways, self._owners = self._home.ways, self._home.owners
         self.dispatch_events(
             {
                 Started: self._on_started,
                 RecordsRead: self._on_records,
                 SessionEstablished: self._on_session_established,
                 SessionLost: self._on_session_lost,
-                OpenFailed: lambda event: self._retry_later(event.peer),
+                OpenFailed: lambda event: self._neighbours.retry_later(event.peer),
                 MessageReceived: self._on_message,
                 Persisted: lambda event: self._disk.on_persisted(event.token),
                 DeadlineReached: self._on_deadline,
             }
         )
         self._from_clients = self._clients.handlers()
-        self._from_servers: dict[type, MessageHandler] = {
-            Stored: self._puts.on_stored,
-            Following: self._gets.on_following,
-            Messages: self._gets.on_messages,
-            Answered: self._gets.on_answered,
+        self._from_servers = self._home.handlers()
+        self._from_brokers: dict[type, MessageHandler] = {
+            Servers: self._on_servers,
+            Owned: self._on_owned,
         }
-        self._from_brokers: dict[type, MessageHandler] = {Servers: self._on_servers}
         if self._proxy is not None:
             self._from_brokers |= self._proxy.handlers()
         else:
@@ -173,6 +166,14 @@ class MultiProxy(LogFirstMachine):
                 kind: partial(self._on_request, handler)
                 for kind, handler in self.server.handlers().items()
             }
+        if self._ownership is not None:
+            self._from_brokers |= self._ownership.handlers()
+            self._from_brokers[Claim] = partial(self._on_request, self._ownership.arbiter.on_claim)
+        if parameters.ownership == PAPER and self.server is not None:
+            self._periods = Periods(
+                broker, self, self._deadlines, parameters.period_ns, self.server, self._sessions
+            )
+            self._from_brokers[Merge] = self._on_merge
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -220,13 +221,15 @@ class MultiProxy(LogFirstMachine):
         )
 
     def _queued(self) -> int:
-        return self._puts.pending() + (self.server.retained() if self.server else 0)
+        return self._home.puts.pending() + (self.server.retained() if self.server else 0)
 
     # ------------------------------------------------------------ start
 
     def _on_started(self, event: Started) -> None:
         if self.server is not None:
             self.server.recover(event.recovered, event.logs[LOG])
+        if self._ownership is not None:
+            self._ownership.recover(event.recovered)
         self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
@@ -241,11 +244,13 @@ class MultiProxy(LogFirstMachine):
     def _begin(self, event: Started) -> None:
         if self.server is not None:
             self.server.begin()
+        if self._periods is not None:
+            self._periods.tell()
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         self._gets.begin(event.incarnation)
         for neighbour in self._places.neighbours:
-            self.emit(OpenSession(neighbour))
+            self._neighbours.open(neighbour)
 
     # ------------------------------------------------------------ sessions
 
@@ -254,33 +259,25 @@ class MultiProxy(LogFirstMachine):
         if isinstance(peer, str):
             self._clients.on_established(peer, event.session)
             return
-        assert peer not in self._sessions, f"second session with {peer}"
-        self._sessions[peer] = event.session
-        self._deadlines.cancel((RETRY, peer))
-        self._waited_ns.pop(peer, None)
+        assert isinstance(peer, int), f"a session with {peer!r}"
+        self._neighbours.met(peer, event)
         if self._proxy is not None:
             self._proxy.met(peer)
+        if self._ownership is not None and self.server is not None:
+            self._ownership.tell(peer, self.server.asked)
 
     def _on_session_lost(self, event: SessionLost) -> None:
         peer = event.peer
         if isinstance(peer, str):
             self._clients.on_lost(peer, event.session)
             return
-        assert self._sessions.get(peer) == event.session, f"no session for {event}"
-        del self._sessions[peer]
+        assert isinstance(peer, int), f"a session with {peer!r}"
+        self._neighbours.lost(peer, event)
         if self._proxy is not None:
             self._proxy.lost(peer)
         else:
-            self._ways.reaches(peer, ())
-        self._retry_later(peer)
-
-    def _retry_later(self, peer: Peer) -> None:
-        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
-        if peer in self._sessions:
-            return
-        wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
-        self._waited_ns[peer] = wait_ns
-        self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
+            self._reaches(peer, ())
+        self._neighbours.retry_later(peer)
 
     def _on_message(self, event: MessageReceived) -> None:
         if isinstance(event.peer, int):
@@ -296,7 +293,28 @@ class MultiProxy(LogFirstMachine):
 
     def _on_servers(self, peer: Any, message: Servers) -> None:
         self._places.check_proxy(peer, message.reached)
-        self._ways.reaches(peer, message.reached)
+        self._reaches(peer, message.reached)
+
+    def _reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
+        self._ways.reaches(proxy, servers)
+        if isinstance(self._owners, PaperOwners):
+            self._owners.route_over(self._ways.first())
+
+    def _on_owned(self, peer: Any, message: Owned) -> None:
+        self._places.check_proxy(peer, [owner.server for owner in message.owners])
+        self._owners.learn(peer, message.owners)
+
+    def _is_owned(self, topic: int) -> bool:
+        if self._ownership is not None:
+            return self._ownership.owns(topic)
+        if self._parameters.ownership == PAPER:
+            return topic < len(self._places.arbiters)
+        return self._places.arbiter(topic) == self._broker
+
+    def _on_merge(self, peer: Any, message: Merge) -> None:
+        assert self.server is not None, f"{self._broker} is no server and owns nothing"
+        self._places.check_proxy(peer, [owner.server for owner in message.owners])
+        self.server.merge(message.owners)
 
     def _pass_on(self, request: Request) -> None:
         """This broker's own clients ask for something, and it is the proxy."""
@@ -306,46 +324,33 @@ class MultiProxy(LogFirstMachine):
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """A proxy passes on what a home asks; the answer goes back over the same one."""
         self._places.check_request(peer, message)
-        self._over[message.home] = peer
+        self._neighbours.asked_over(peer, message.home)
         handler(peer, message)
 
     def _on_answer(self, peer: Any, message: Answer) -> None:
         self._places.check_answer(peer, message)
         self._from_servers[type(message)](peer, message)
 
-    def _answer(self, home: BrokerNumber, answer: Answer) -> None:
-        """Answer a home over the proxy it asked over last, or over any that is there."""
-        over = home if home in self._places.proxies else self._over.get(home)
-        if over not in self._sessions and home not in self._places.proxies:
-            over = next((peer for peer in self._places.proxies if peer in self._sessions), None)
-        if over is not None and over in self._sessions:
-            self.send(over, answer)
-
-    # ------------------------------------------------------------ what is not answered
-
-    def _waits_for(self, server: BrokerNumber) -> int | None:
-        timeout_ns = self._parameters.timeout_ns
-        if self._puts.unanswered(server) or self._gets.awaits_follow(server):
-            return timeout_ns
-        if self._gets.awaits_get(server):
-            return timeout_ns + self._parameters.get_wait_ns
-        return None
-
-    def _resend(self, server: BrokerNumber) -> None:
-        self._puts.resend(server)
-        self._gets.resend(server)
-
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
         for purpose, whose in self._deadlines.due(self.now_ns):
             if purpose == RETRY:
-                self.emit(OpenSession(whose))
+                self._neighbours.open(whose)
             elif purpose == UNANSWERED:
                 self._ways.due(whose)
+            elif purpose == PERIOD:
+                assert self._periods is not None, f"{self._broker} tells nobody what it owns"
+                self._periods.tell()
             elif purpose == WAITING:
                 assert self.server is not None, f"get of {whose} waits at no server"
                 self.server.due(whose)
+            elif purpose == RETAINED:
+                assert self.server is not None, f"{self._broker} is no server and keeps nothing"
+                self.server.retention.due()
+            elif purpose == HELD:
+                assert self.server is not None, f"puts to {whose} wait at no server"
+                self.server.held_due(whose)
             else:
                 assert purpose == LINGER, f"{purpose!r} of {whose!r}"
                 self._clients.linger_over(whose)

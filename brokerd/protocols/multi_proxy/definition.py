@@ -13,6 +13,7 @@ from brokerd.protocols.definition import (
     ProtocolDefinition,
     excess_of_routes,
 )
+from brokerd.protocols.multi_proxy.clients import LOST
 from brokerd.protocols.multi_proxy.core import MultiProxy
 from brokerd.protocols.multi_proxy.messages import KINDS
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
@@ -70,7 +71,8 @@ MULTI_PROXY = ProtocolDefinition(
     kind=KIND,
     parameters=MultiProxyParameters,
     messages=KINDS,
-    promises=Promises(exactly_once=True, members_may_change=False, order=Order.NONE),
+    promises=Promises(exactly_once=True, members_may_change=False, order=Order.NONE, gaps=(LOST,)),
+    gap_age_ns=lambda parameters: parameters.max_retain_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: False,
@@ -85,6 +87,7 @@ MULTI_PROXY = ProtocolDefinition(
     make_core=_make_core,
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
+    topic_attribute=lambda parameters: str(parameters.topic_attribute),
     checks="brokerd.protocols.multi_proxy.checks",
 )
 """Each publisher's order holds within a topic; a subscription to several has none between them."""

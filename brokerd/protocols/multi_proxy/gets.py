@@ -12,6 +12,7 @@ tells apart from that up to where the clients are done.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -21,10 +22,13 @@ from brokerd.protocols.multi_proxy.messages import (
     Follow,
     Following,
     Get,
+    Lost,
+    Merged,
     Messages,
     Request,
     Wanted,
 )
+from brokerd.protocols.multi_proxy.owners import Owners
 
 Heads = Mapping[StreamId, int]
 """Per topic, the position behind which what is published from now on comes."""
@@ -45,11 +49,15 @@ class FollowedTopic:
 
     Attributes:
         followers: how many of their subscriptions need it.
+        goes_on: somebody was subscribed before a crash, whoever else waits to be; else nothing
+            before the head is needed.
         after: what is up to this position has come; None until the server has said where to begin.
         handed: what clients are not done with, in order.
     """
 
+    server: BrokerNumber
     number: int
+    goes_on: bool = False
     followers: int = 0
     after: int | None = None
     handed: deque[Handed] = field(default_factory=deque)
@@ -106,33 +114,38 @@ class Gets:
     """All that one home follows.
 
     Args:
-        owners: the server of each topic.
+        servers: all of them.
+        owners: the server of each topic; that of a topic is known before it is followed.
         window: publications of a topic with which clients may not be done before no more is
             asked for.
         send: sends a request, if there is a way.
         hand_out: gives a run to all clients who want it; counts in what it is given.
+        tell_lost: tells all clients that may have wanted it what is lost; counts in the same way.
         answered: a server has answered something that was waited for.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
-        owners: Sequence[BrokerNumber],
+        servers: Sequence[BrokerNumber],
+        owners: Owners,
         window: int,
         *,
         send: Callable[[Request], None],
         hand_out: Callable[[PublicationRun, Handed], None],
+        tell_lost: Callable[[Lost, Handed], None],
         check_run: Callable[[PublicationRun, Peer], None],
-        answered: Callable[[BrokerNumber], None],
+        answered: Callable[[BrokerNumber, type], None],
     ) -> None:
         self._broker = broker
         self._owners = owners
         self._window = window
         self._send = send
         self._hand_out = hand_out
+        self._tell_lost = tell_lost
         self._check_run = check_run
         self._answered = answered
-        self._servers = {server: FollowedServer(server) for server in sorted({*owners})}
+        self._servers = {server: FollowedServer(server) for server in servers}
         self._incarnation = 0
 
     def begin(self, incarnation: int) -> None:
@@ -157,8 +170,10 @@ class Gets:
             for number in numbers:
                 topic = followed.topics.get(number)
                 if topic is None:
-                    topic = followed.topics[number] = FollowedTopic(number)
+                    topic = followed.topics[number] = FollowedTopic(followed.server, number)
                     is_new = True
+                if beginning is None:
+                    topic.goes_on = True
                 topic.followers += 1
             if beginning is not None:
                 beginning.awaited += 1
@@ -169,11 +184,33 @@ class Gets:
         if beginning is not None and not beginning.awaited:
             beginning.then({})
 
+    def on_merged(self, peer: Peer, message: Merged) -> None:
+        """Topics that are followed at a server are another one's: follow them there too."""
+        for number, server in message.owners:
+            if server not in self._servers:
+                raise RemoteProtocolError(peer, f"broker {server} owns topic {number}")
+            self._follow_also(number, server)
+
+    def _follow_also(self, number: int, server: BrokerNumber) -> None:
+        followers = [
+            followed.topics[number].followers
+            for followed in self._servers.values()
+            if number in followed.topics
+        ]
+        followed = self._servers[server]
+        if followers and number not in followed.topics:
+            topic = FollowedTopic(server, number, followers=max(followers))
+            followed.topics[number] = topic
+            followed.is_stale = True
+            self._follow(followed)
+
     def unfollow(self, topics: Sequence[int]) -> None:
         """A subscription that needed these topics has ended."""
-        for followed, numbers in self._by_server(topics):
-            for number in numbers:
-                topic = followed.topics[number]
+        for followed in self._servers.values():
+            for number in topics:
+                topic = followed.topics.get(number)
+                if topic is None:
+                    continue
                 topic.followers -= 1
                 if not topic.followers:
                     del followed.topics[number]
@@ -182,7 +219,7 @@ class Gets:
 
     def _by_server(self, topics: Sequence[int]) -> Iterator[tuple[FollowedServer, tuple[int, ...]]]:
         for server, followed in self._servers.items():
-            numbers = tuple(number for number in topics if self._owners[number] == server)
+            numbers = self._owners.owned_by(server, topics)
             if numbers:
                 yield followed, numbers
 
@@ -211,13 +248,13 @@ class Gets:
         if tuple(each.topic for each in message.topics) != follow.topics:
             raise RemoteProtocolError(peer, f"broker {message.server} answers for other topics")
         followed.is_answered = True
-        self._answered(message.server)
+        self._answered(message.server, Follow)
         heads: dict[int, int] = {}
         for each in message.topics:
             heads[each.topic] = each.head
             topic = followed.topics.get(each.topic)
             if topic is not None and topic.after is None:
-                topic.after = each.done
+                topic.after = each.done if topic.goes_on else each.head
         asked, followed.asked = followed.asked, []
         for beginning, numbers in asked:
             for number in numbers:
@@ -235,7 +272,7 @@ class Gets:
         """Clients are done with what they were handed."""
         topic = handed.topic
         topic.close()
-        followed = self._servers[self._owners[topic.number]]
+        followed = self._servers[topic.server]
         if topic.number in followed.takes_none and self._room(topic):
             self._get(followed, again=True)
 
@@ -261,8 +298,9 @@ class Gets:
     def on_messages(self, peer: Peer, message: Messages) -> None:
         """Publications of a topic; what has come before, or lies behind a hole, is let go."""
         run, number = message.run, message.topic
-        server = self._owners[number] if number < len(self._owners) else None
-        if server is None or run.source != self._stream(server, number) or not run.origins:
+        server = run.source.broker
+        is_topic = server in self._servers and run.source == self._stream(server, number)
+        if not is_topic or not run.origins:
             raise RemoteProtocolError(peer, f"{run.source} is not topic {number}")
         self._check_run(run, peer)
         topic = self._servers[server].topics.get(number)
@@ -271,10 +309,33 @@ class Gets:
         rest = run.after(topic.after)
         if rest is None:
             return
-        topic.after = rest.last
-        handed = Handed(topic, rest.first)
+        self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
+
+    def on_lost(self, peer: Peer, message: Lost) -> None:
+        """Publications of a topic that the server has let go of, and this home had not got."""
+        followed = self._servers.get(message.server)
+        if followed is None or not message.runs:
+            raise RemoteProtocolError(peer, f"{message.server} has lost {message.runs[:1]}")
+        position = message.first
+        for run in message.runs:
+            if run.position != position or run.first > run.last:
+                raise RemoteProtocolError(peer, f"{run} is lost, at {position}")
+            position = run.end + 1
+        topic = followed.topics.get(message.topic)
+        if topic is None or topic.after is None or message.last <= topic.after:
+            return
+        if message.first <= topic.after + 1:
+            first = topic.after + 1
+            self._hand(topic, first, message.last, partial(self._tell_lost, message))
+
+    @staticmethod
+    def _hand(
+        topic: FollowedTopic, first: int, last: int, to_clients: Callable[[Handed], None]
+    ) -> None:
+        topic.after = last
+        handed = Handed(topic, first)
         topic.handed.append(handed)
-        self._hand_out(rest, handed)
+        to_clients(handed)
         handed.open -= 1
         topic.close()
 
@@ -287,7 +348,7 @@ class Gets:
             return
         if followed.is_getting:
             followed.is_getting = False
-            self._answered(message.server)
+            self._answered(message.server, Get)
             self._get(followed)
 
     # ------------------------------------------------------------ what is not answered

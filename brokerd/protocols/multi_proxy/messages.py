@@ -132,6 +132,60 @@ class Messages:
     run: PublicationRun
 
 
+class LostRun(NamedTuple):
+    """Consecutive publications of one source, at consecutive positions of a topic.
+
+    Attributes:
+        position: of the first.
+    """
+
+    position: int
+    source: SourceId
+    first: int
+    last: int
+
+    @property
+    def end(self) -> int:
+        """The position of the last."""
+        return self.position + self.last - self.first
+
+    def continues_in(self, run: "LostRun") -> bool:
+        """Whether both are one."""
+        goes_on = self._replace(position=self.end + 1, first=self.last + 1, last=run.last)
+        return run == goes_on
+
+    def after(self, position: int) -> "LostRun | None":
+        """What of it lies behind a position."""
+        if position >= self.end:
+            return None
+        skipped = max(0, position + 1 - self.position)
+        return self._replace(position=self.position + skipped, first=self.first + skipped)
+
+
+@record
+class Lost:
+    """Server → home: these of a topic are kept no more, though the home was not done with them.
+
+    Attributes:
+        runs: all of them from the first position to the last.
+    """
+
+    server: BrokerNumber
+    home: BrokerNumber
+    topic: int
+    runs: tuple[LostRun, ...]
+
+    @property
+    def first(self) -> int:
+        """The first position."""
+        return self.runs[0].position
+
+    @property
+    def last(self) -> int:
+        """The last position."""
+        return self.runs[-1].end
+
+
 @record
 class Answered:
     """Server → home: a get is answered; what there was came before this."""
@@ -142,8 +196,90 @@ class Answered:
     number: int
 
 
-Request = Put | Follow | Get
-Answer = Stored | Following | Messages | Answered
+class Owner(NamedTuple):
+    """A topic, and a server that owns it or may be told to."""
+
+    topic: int
+    server: BrokerNumber
+
+
+@record
+class Owned:
+    """Server → proxy → home: who owns these topics, for ever."""
+
+    owners: tuple[Owner, ...]
+
+
+@record
+class Locate:
+    """Home → the topics' arbiter: who owns them? A proxy makes a Claim of it."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    topics: tuple[int, ...]
+
+
+@record
+class Claim:
+    """Proxy → arbiter: a home asks who owns these topics; those that nobody owns, these might."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    candidates: tuple[Owner, ...]
+
+
+@record
+class Located:
+    """Arbiter → home: the answer to Locate, of as many topics as have an owner by now."""
+
+    server: BrokerNumber
+    home: BrokerNumber
+    owners: tuple[Owner, ...]
+
+
+class Generation(NamedTuple):
+    """Which attempt to give a topic an owner; a later one has a higher number."""
+
+    topic: int
+    number: int
+
+
+@record
+class Assign:
+    """Arbiter → server, over a proxy: own these topics."""
+
+    server: BrokerNumber
+    arbiter: BrokerNumber
+    generations: tuple[Generation, ...]
+
+
+@record
+class Assigned:
+    """Server → arbiter, over a proxy: that these are mine is on disk."""
+
+    server: BrokerNumber
+    arbiter: BrokerNumber
+    generations: tuple[Generation, ...]
+
+
+@record
+class Merge:
+    """Proxy → server: these servers own topics of yours too; own them no more."""
+
+    server: BrokerNumber
+    owners: tuple[Owner, ...]
+
+
+@record
+class Merged:
+    """Server → home: what you follow here, these servers own; subscribe there."""
+
+    home: BrokerNumber
+    owners: tuple[Owner, ...]
+
+
+Request = Put | Follow | Get | Locate | Claim
+Answer = Stored | Following | Messages | Lost | Answered | Located | Merged
 
 
 def _halves(message: Put) -> Sequence[Put]:
@@ -165,5 +301,14 @@ KINDS = (
     MessageKind(101, Get),
     of_run(102, Messages, lambda message: (message.home, message.topic)),
     MessageKind(103, Answered),
+    MessageKind(104, Owned),
+    MessageKind(105, Locate),
+    MessageKind(106, Claim),
+    MessageKind(107, Located),
+    MessageKind(108, Assign),
+    MessageKind(109, Assigned),
+    MessageKind(110, Merge),
+    MessageKind(111, Merged),
+    MessageKind(117, Lost),
 )
-"""With the numbers they have on the wire; 96 to 111 are multi_proxy's."""
+"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, and 117."""

@@ -10,33 +10,47 @@ from brokerd.named_bugs import Edit, NamedBug
 _FOLDER: Final = "brokerd/protocols/multi_proxy"
 
 
-def _bug(name: str, file: str, *texts: tuple[str, str]) -> NamedBug:
-    return NamedBug(name, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
+    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
 
 
 BUGS: Final = (
     _bug(
         "stored-before-it-is-written",
+        "Stored is what is on disk.",
         "topic_log.py",
         (
             "self._disk.append(LOG, (_HEAD.pack(number, first) + bytes(head), *payload), store)",
             "store(); self._disk.append(LOG, (_HEAD.pack(number, first) + head, *payload), int)",
         ),
     ),
-    _bug("puts-twice", "topic_log.py", ("rest = run.after(had)", "rest = run")),
-    _bug("put-before-the-one-before", "topic_log.py", ("if previous > had:", "if previous < 0:")),
+    _bug(
+        "puts-twice",
+        "A publication that comes twice is put once.",
+        "topic_log.py",
+        ("rest = run.after(had)", "rest = run"),
+    ),
+    _bug(
+        "put-before-the-one-before",
+        "A publication is put behind the one that it names as the one before.",
+        "topic_log.py",
+        ("if previous > had:", "if previous < 0:"),
+    ),
     _bug(
         "chopped-with-its-sources",
+        "What was put stays known when its log is chopped.",
         "topic_log.py",
         ('changes[PUT, f"{gone.topic}.{source}"] = gone.sequence', "source.strip()"),
     ),
     _bug(
         "positions-begin-anew",
+        "A position is one publication's for ever.",
         "topic_log.py",
         ("changes[RELEASED, str(gone.topic)] = gone.last", "changes.pop((RELEASED, ''), None)"),
     ),
     _bug(
         "released-when-anybody-is-done",
+        "A publication is released when all who follow its topic are done.",
         "server.py",
         (
             "through = min((topic.durable, *done))",
@@ -45,17 +59,25 @@ BUGS: Final = (
     ),
     _bug(
         "never-released",
+        "What all are done with is released.",
         "server.py",
         ("follower.done[wanted.topic] = wanted.done", "self._machine.now_ns += 0"),
     ),
-    _bug("older-follow-kept", "server.py", ("version < follower.version", "version < _NEVER")),
+    _bug(
+        "older-follow-kept",
+        "The later request of a home counts.",
+        "server.py",
+        ("version < follower.version", "version < _NEVER"),
+    ),
     _bug(
         "followed-before-it-is-written",
+        "What a home follows is on disk before it is answered.",
         "server.py",
         ("self._disk.commit(changes, written)", "self._disk.commit(changes, int); written()"),
     ),
     _bug(
         "head-before-it-is-written",
+        "The positions that a home is told are on disk.",
         "server.py",
         (
             "self.log.sync(lambda: self._answer(home, answer))",
@@ -64,19 +86,22 @@ BUGS: Final = (
     ),
     _bug(
         "follows-one-too-late",
+        "A home goes on behind the position that it was told.",
         "server.py",
         ("topic: before.get(topic, head) for", "topic: before.get(topic, head) + 1 for"),
     ),
     _bug(
         "answers-what-is-not-new",
+        "A get is answered from behind what it names.",
         "server.py",
         (
-            "self.log.topic(wanted.topic).after(wanted.after, most)",
-            "self.log.topic(wanted.topic).after(wanted.after + 1, most)",
+            "run = topic.after(after, most)",
+            "run = topic.after(after + 1, most)",
         ),
     ),
     _bug(
         "done-when-handed-out",
+        "Done is what clients have acknowledged.",
         "gets.py",
         (
             "return self.handed[0].first - 1 if self.handed else self.after or 0",
@@ -84,12 +109,90 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "begins-for-all",
+        "A topic goes on where it was if any of its subscriptions does.",
+        "gets.py",
+        (
+            "                if beginning is None:\n",
+            "                if beginning is None and is_new:\n",
+        ),
+    ),
+    _bug(
+        "puts-without-room",
+        "What is put waits while those who follow its topic are far behind.",
+        "held_puts.py",
+        ("reader.after < lowest and", "reader.after < 0 and"),
+    ),
+    _bug(
+        "held-for-ever",
+        "What waits for room is put when there is some.",
+        "held_puts.py",
+        (
+            "        while held and not self._is_full(topic):\n",
+            "        while held and not held:\n",
+        ),
+    ),
+    _bug(
+        "waits-for-the-dead",
+        "A follower that comes no further is not waited for for ever.",
+        "held_puts.py",
+        ("reader.moved_ns > since_ns", "reader.moved_ns >= 0"),
+    ),
+    _bug(
+        "holds-in-silence",
+        "Who has put what waits hears that it has come.",
+        "puts.py",
+        (
+            "            chain[0].asked_ns = self._machine.now_ns\n            return\n",
+            "            answering.heard_ns = 0\n            return\n",
+        ),
+    ),
+    _bug(
+        "kept-for-ever",
+        "What is older than it has to be kept is let go of.",
+        "retention.py",
+        ("if through > topic.released:", "if through > topic.durable:"),
+    ),
+    _bug(
+        "lost-before-its-time",
+        "Nothing is let go of that somebody lacks before it is old.",
+        "retention.py",
+        ("self._machine.now_ns - self._max_retain_ns", "self._machine.now_ns"),
+    ),
+    _bug(
+        "lost-in-silence",
+        "Who has not got what a server has let go of is told so.",
+        "clients.py",
+        ("            self.windows.deliver(local.client, run, (local,), (handed,), gap)\n", ""),
+        ("            handed.open += 1\n", ""),
+    ),
+    _bug(
+        "lost-for-all",
+        "Who has what a server has let go of is told of no gap.",
+        "clients.py",
+        ("if (rest := each.after(had)) is not None]", "if (rest := each) is not None]"),
+    ),
+    _bug(
+        "lost-and-forgotten",
+        "A server that was down knows what it had let go of.",
+        "topic_log.py",
+        ("            lost += [row] if row is not None else []\n", ""),
+    ),
+    _bug(
+        "lost-counts-as-done",
+        "What a server has let go of is not what its homes are done with.",
+        "topic_log.py",
+        ("return self.released if first is None else first - 1", "return self.released"),
+    ),
+    _bug(
         "over-a-hole",
+        "Nothing behind a hole is handed out.",
         "gets.py",
         ("topic.after is None or run.first > topic.after + 1", "topic.after is None"),
     ),
     _bug(
         "begins-unfollowed",
+        "A subscription starts when all of its servers know of it.",
         "gets.py",
         ("if beginning is not None and not beginning.awaited:", "if beginning is not None:"),
         (
@@ -100,11 +203,13 @@ BUGS: Final = (
     ),
     _bug(
         "goes-on-at-the-head",
+        "A home goes on behind what it was done with.",
         "gets.py",
-        ("topic.after = each.done", "topic.after = each.head"),
+        ("topic.after = each.done if topic.goes_on else each.head", "topic.after = each.head"),
     ),
     _bug(
         "recovers-unfollowed",
+        "A subscription that a crash found half-way is asked for again.",
         "clients.py",
         (
             "            self._on_kept(client, local)\n            return\n",
@@ -113,6 +218,7 @@ BUGS: Final = (
     ),
     _bug(
         "follows-piece-by-piece",
+        "A home says at once all that it follows.",
         "gets.py",
         (
             "            if self._incarnation:\n                self._follow(followed)",
@@ -122,6 +228,7 @@ BUGS: Final = (
     ),
     _bug(
         "done-with-the-last-topic",
+        "A publisher is done when all of its topics are.",
         "puts.py",
         (
             "return min(firsts) - 1 if firsts else self.submitted",
@@ -130,37 +237,142 @@ BUGS: Final = (
     ),
     _bug(
         "puts-only-the-last-again",
+        "What is put again begins with the first that has no answer.",
         "puts.py",
-        ("                for run in chain:\n", "                for run in [chain[-1]]:\n"),
+        ("        for put in chain:\n", "        for put in [*chain][-1:]:\n"),
     ),
     _bug(
         "never-asks-again",
+        "Who has no answer asks again.",
         "ways.py",
-        ("        self._resend(server)\n        self._set(way)", "        self._set(way)"),
+        ("        way.asked.clear()\n        self._resend(server)", "        way.asked.clear()"),
     ),
     _bug(
         "keeps-to-its-proxy",
+        "Who has no answer asks over another proxy.",
         "ways.py",
-        ("way.proxy = self._next_proxy(server, way.proxy)\n        self._resend", "self._resend"),
+        ("way.proxy = self._next_proxy(server, way.proxy)\n        way.asked", "way.asked"),
+    ),
+    _bug(
+        "any-answer-will-do",
+        "Who has an answer to something else asks again all the same.",
+        "ways.py",
+        (
+            "        return min(dues, default=self._machine.now_ns) + way.waited_ns\n",
+            "        return max(dues, default=self._machine.now_ns) + way.waited_ns\n",
+        ),
+    ),
+    _bug(
+        "what-was-overtaken-is-waited-for",
+        "What was put before something that is stored, and is not, is lost.",
+        "puts.py",
+        ("return oldest if oldest < answering.asked_ns else max(", "return max("),
+    ),
+    _bug(
+        "server-at-work-is-asked-again",
+        "What has its turn is not put again while its server stores what came before it.",
+        "puts.py",
+        ("else max(oldest, answering.heard_ns)", "else oldest"),
     ),
     _bug(
         "new-way-begins-empty",
+        "A new way carries all that the old one has not answered.",
         "ways.py",
         (
             "            if way.proxy is not None:\n                self._resend(way.server)",
             "            pass",
         ),
     ),
+    _bug(
+        "owner-told-before-it-is-written",
+        "Who owns a topic is on its arbiter's disk before anybody is told.",
+        "arbiter.py",
+        (
+            "                owners = (Owner(topic, decision.server),)\n"
+            "                self._answer(home, Located(self._broker, home, owners))\n\n"
+            "        self._disk.commit((_row(topic, decision),), kept)",
+            "                owners = (Owner(topic, decision.server),)\n"
+            "                self._answer(home, Located(self._broker, home, owners))\n\n"
+            "        self._disk.commit((_row(topic, decision),), int)\n"
+            "        kept()",
+        ),
+    ),
+    _bug(
+        "assigned-before-it-is-written",
+        "A topic that is assigned to a server is on that server's disk before it says so.",
+        "arbiter.py",
+        (
+            "self._disk.commit(changes, kept)",
+            "self._disk.commit(changes, int); kept()",
+        ),
+    ),
+    _bug(
+        "newest-candidate-owns",
+        "Who owns a topic stays its owner.",
+        "arbiter.py",
+        ("if decision is not None and decision.is_owner and decision.is_kept:", "if False:"),
+        (
+            "elif decision.is_kept and decision.server != candidate and self._is_late(decision):",
+            "elif decision.server != candidate:",
+        ),
+    ),
+    _bug(
+        "decisions-forgotten",
+        "An arbiter knows after a restart what it has decided.",
+        "arbiter.py",
+        ("in recovered.get(OWNERS, {}).items():", "in {}.items():"),
+    ),
+    _bug(
+        "keeps-to-its-candidate",
+        "A server that does not take a topic loses it to another one.",
+        "arbiter.py",
+        ("self._disk.machine.now_ns - decision.since_ns >= self._retry_ns", "False"),
+    ),
+    _bug(
+        "older-generation-owns",
+        "What a server says of an assignment that was taken back counts for nothing.",
+        "arbiter.py",
+        ("if number == decision.generation and decision.is_kept", "if decision.is_kept"),
+    ),
+    _bug(
+        "never-put-when-owned",
+        "What has waited for an owner is put when there is one.",
+        "puts.py",
+        (
+            "                self._put_all(server, topic, chain)\n\n    def disowned",
+            "                self._put_all(server, topic, ())\n\n    def disowned",
+        ),
+    ),
+    _bug(
+        "forgets-its-owners",
+        "A home that was down knows the owners that it knew.",
+        "clients.py",
+        (
+            "self._owners.remember(owners)",
+            "self._owners.remember(owners[:0])",
+        ),
+    ),
+    _bug(
+        "asks-an-arbiter-once",
+        "Who asks for an owner asks until it is told.",
+        "owners.py",
+        (
+            "        if self.awaits(server):\n            self._send",
+            "        if False:\n            self._send",
+        ),
+    ),
+    _bug(
+        "merged-without-subscribers",
+        "Who follows one of two owners follows the other when they merge.",
+        "server.py",
+        ("                if owner.topic in follower.done:\n", "                if False:\n"),
+    ),
+    _bug(
+        "never-merges",
+        "Servers that own the same topic merge.",
+        "paper.py",
+        ("known.get(owner.topic, owner.server) != owner.server]", "not owner.server + 1]"),
+    ),
 )
-"""What each leaves out: stored is what is on disk; what comes twice is put once, also when the log
-that had it is chopped; what is put names what comes before it; a position is one publication's for
-ever; all who follow are done, not one of them, and in the end nothing stays; a later request of a
-home wins; what a home follows is on disk before it is told, and so are the positions that it is
-told; it goes on behind where it was done; done is what clients have acknowledged; nothing is handed
-out behind a hole; a subscription has started when all servers know of it, also one that a crash has
-found half-way; a home says all that it follows at once; a publisher is done when all topics are;
-what is put again begins with the first; who has no answer asks again, over another proxy; a new way
-carries all that the old one has not answered.
-"""
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

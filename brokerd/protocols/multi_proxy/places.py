@@ -22,7 +22,8 @@ class Places:
     Attributes:
         proxies, servers: all of them, in the order of the topology.
         neighbours: with whom this broker wants sessions.
-        owners: the server of each topic.
+        arbiters: per topic the server that follows from a hash: its arbiter, or its owner.
+        servers_by_name: number and name of each.
         role: what this broker is, for people.
     """
 
@@ -36,12 +37,12 @@ class Places:
         self.role = overlay.role(broker)
         across = [a if b == broker else b for a, b in overlay.links if broker in (a, b)]
         self.neighbours = tuple(sorted(across))
-        named = [(server, topology.brokers[server]) for server in self.servers]
-        self.owners = owners(topics, named)
+        self.servers_by_name = [(server, topology.brokers[server]) for server in self.servers]
+        self.arbiters = owners(topics, self.servers_by_name)
 
-    def owner(self, topic: int) -> BrokerNumber | None:
-        """The server that owns a topic; None: there is no such topic."""
-        return self.owners[topic] if topic < len(self.owners) else None
+    def arbiter(self, topic: int) -> BrokerNumber | None:
+        """The server that follows from a topic's hash; None: there is no such topic."""
+        return self.arbiters[topic] if topic < len(self.arbiters) else None
 
     def proxies_of(self, home: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """The proxies in the order in which a home tries them; one that is a proxy needs no other.

@@ -11,13 +11,22 @@ from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Answered,
+    Assign,
+    Assigned,
     Follow,
     Following,
     Get,
+    Locate,
+    Located,
+    Lost,
+    Merged,
     Messages,
+    Owned,
+    Owner,
     Put,
     Request,
     Servers,
@@ -33,6 +42,8 @@ class Proxy:
         has_session: whether it has one with a broker.
         take: takes an answer for this broker's own clients.
         on_servers: told which servers are reached, as this broker's own clients see it.
+        claims: who owns what, as far as this proxy knows.
+        on_owned: told who owns topics, for this broker's own clients.
     """
 
     def __init__(
@@ -46,6 +57,8 @@ class Proxy:
         has_session: Callable[[BrokerNumber], bool],
         take: Callable[[BrokerNumber, Any], None],
         on_servers: Callable[[BrokerNumber, Sequence[BrokerNumber]], None],
+        claims: Claims,
+        on_owned: Callable[[BrokerNumber, Sequence[Owner]], None],
     ) -> None:
         self._broker = broker
         self._machine = machine
@@ -55,12 +68,21 @@ class Proxy:
         self._has_session = has_session
         self._take = take
         self._on_servers = on_servers
+        self._claims = claims
+        self._on_owned = on_owned
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which message."""
-        requests = dict.fromkeys((Put, Follow, Get), self._on_request)
-        answers = dict.fromkeys((Stored, Following, Messages, Answered), self._on_answer)
-        return {**requests, **answers}
+        requests = dict.fromkeys((Put, Follow, Get, Locate), self._on_request)
+        answers = dict.fromkeys(
+            (Stored, Following, Messages, Lost, Answered, Located, Merged), self._on_answer
+        )
+        between: dict[type, MessageHandler] = {
+            Assign: self._on_assign,
+            Assigned: self._on_assigned,
+            Owned: self._on_owners,
+        }
+        return {**requests, **answers, **between}
 
     def met(self, peer: BrokerNumber) -> None:
         """A session is up: homes hear of a server, a home of the servers."""
@@ -68,6 +90,8 @@ class Proxy:
             self._tell_all()
         else:
             self._machine.send(peer, self._reached())
+        if known := self._claims.known():
+            self._machine.send(peer, Owned(known))
 
     def lost(self, peer: BrokerNumber) -> None:
         """A session is over."""
@@ -76,14 +100,22 @@ class Proxy:
 
     def pass_on(self, request: Request) -> None:
         """Pass a request on; what cannot be is sent again when its server is reached."""
-        if self._has_session(request.server):
-            self._machine.send(request.server, request)
+        if type(request) is Locate:
+            located = self._claims.located(request, request.home)
+            if located is not None:
+                self._answer(self._broker, located)
+                return
+            request = self._claims.claim(request, request.home)
+        self._send(request.server, request)
+
+    def _send(self, peer: BrokerNumber, message: Any) -> None:
+        if self._has_session(peer):
+            self._machine.send(peer, message)
         else:
             self._counters["messages_ignored"] += 1
 
     def _on_request(self, peer: Peer, message: Request) -> None:
-        if message.server not in self._servers:
-            raise RemoteProtocolError(peer, f"broker {message.server} is no server")
+        self._check_server(message.server, peer)
         if message.home != peer:
             raise RemoteProtocolError(peer, f"asks for broker {message.home}")
         if type(message) is Put:
@@ -91,16 +123,49 @@ class Proxy:
         self.pass_on(message)
 
     def _on_answer(self, peer: Any, message: Answer) -> None:
-        if peer not in self._servers:
-            raise RemoteProtocolError(peer, "it answers, and is no server")
+        self._check_server(peer)
         if type(message) is Messages:
             self._counters["publications_forwarded"] += len(message.run)
+        self._answer(peer, message)
+        if type(message) is Located:
+            self._learn(peer, message.owners)
+
+    def _answer(self, peer: BrokerNumber, message: Answer) -> None:
         if message.home == self._broker:
             self._take(peer, message)
-        elif self._has_session(message.home):
-            self._machine.send(message.home, message)
         else:
-            self._counters["messages_ignored"] += 1
+            self._send(message.home, message)
+
+    def _on_owners(self, peer: Any, message: Owned) -> None:
+        self._check_server(peer)
+        self._learn(peer, message.owners)
+
+    def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
+        """Somebody says who owns topics: homes hear what is new."""
+        new = self._claims.learn(peer, owners)
+        for merge in self._claims.merges:
+            self._send(merge.server, merge)
+        self._claims.merges.clear()
+        if not new:
+            return
+        for home in self._homes:
+            if self._has_session(home):
+                self._machine.send(home, Owned(new))
+        self._on_owned(self._broker, new)
+
+    def _on_assign(self, peer: Any, message: Assign) -> None:
+        self._check_server(peer)
+        self._check_server(message.server, peer)
+        self._send(message.server, message)
+
+    def _on_assigned(self, peer: Any, message: Assigned) -> None:
+        self._check_server(peer)
+        self._check_server(message.arbiter, peer)
+        self._send(message.arbiter, message)
+
+    def _check_server(self, broker: BrokerNumber, peer: Peer | None = None) -> None:
+        if broker not in self._servers:
+            raise RemoteProtocolError(broker if peer is None else peer, f"{broker} is no server")
 
     def _reached(self) -> Servers:
         return Servers(tuple(server for server in self._servers if self._has_session(server)))

@@ -7,16 +7,44 @@ because a later one came first over another proxy.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Instant
 from brokerd.protocols.multi_proxy.messages import Put, Stored
+from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.parts.event_machine import EventMachine
 
-Chain = deque[PublicationRun]
+
+@dataclass(slots=True)
+class AskedPut:
+    """Some publications to one topic, and when they were put last, or their server has said that
+    they wait there."""
+
+    run: PublicationRun
+    asked_ns: Instant
+
+
+Chain = deque[AskedPut]
 """What one source has to put to one topic, in order; the first is put first."""
+
+
+@dataclass(slots=True)
+class Answering:
+    """How one server answers puts, which it does in the order in which they come.
+
+    Attributes:
+        unanswered: how many it has not stored.
+        heard_ns: when it has last stored something, or had no room for it.
+        asked_ns: when the latest of what it has stored was put.
+    """
+
+    unanswered: int = 0
+    heard_ns: Instant = 0
+    asked_ns: Instant = 0
 
 
 @dataclass(slots=True)
@@ -36,7 +64,7 @@ class PendingSource:
     @property
     def done(self) -> int:
         """Up to where everything it has published is stored."""
-        firsts = [chain[0].first for chain in self.chains.values()]
+        firsts = [chain[0].run.first for chain in self.chains.values()]
         return min(firsts) - 1 if firsts else self.submitted
 
 
@@ -44,7 +72,7 @@ class Puts:
     """All puts of one home that are not stored.
 
     Args:
-        owners: the server of each topic.
+        owners: the server of each topic, as far as it is known.
         send: sends a put, if there is a way.
         on_stored: a source has come further.
         answered: a server has answered something that was waited for.
@@ -53,19 +81,21 @@ class Puts:
     def __init__(
         self,
         broker: BrokerNumber,
-        owners: Sequence[BrokerNumber],
+        machine: EventMachine,
+        owners: Owners,
         *,
         send: Callable[[Put], None],
         on_stored: Callable[[SourceId], None],
-        answered: Callable[[BrokerNumber], None],
+        answered: Callable[[BrokerNumber, type], None],
     ) -> None:
         self._broker = broker
+        self._machine = machine
         self._owners = owners
         self._send = send
         self._on_stored = on_stored
         self._answered = answered
         self._sources: dict[SourceId, PendingSource] = {}
-        self._unanswered: dict[BrokerNumber, int] = {}
+        self._servers: dict[BrokerNumber, Answering] = {}
 
     def come(self, source: SourceId, published: int) -> None:
         """A publisher is here, and all that it has published before is done up to a number."""
@@ -91,11 +121,33 @@ class Puts:
                 continue
             pending.submitted = max(pending.submitted, rest.last)
             chain = pending.chains.setdefault(topic, deque())
-            previous = chain[-1].last if chain else 0
-            chain.append(rest)
-            server = self._owners[topic]
-            self._unanswered[server] = self._unanswered.get(server, 0) + 1
-            self._send(Put(server, self._broker, topic, previous, rest))
+            previous = chain[-1].run.last if chain else 0
+            chain.append(AskedPut(rest, self._machine.now_ns))
+            server = self._owners.of(topic)
+            if server is None:
+                self._owners.seek((topic,))
+            else:
+                self._server(server).unanswered += 1
+                self._send(Put(server, self._broker, topic, previous, rest))
+
+    def owned(self, topics: Iterable[int]) -> None:
+        """It is known now who owns these topics: put what has waited for that."""
+        for pending in self._sources.values():
+            for topic in topics:
+                server, chain = self._owners.of(topic), pending.chains.get(topic, ())
+                assert server is not None, f"nobody owns topic {topic}"
+                self._server(server).unanswered += len(chain)
+                self._put_all(server, topic, chain)
+
+    def disowned(self, gone: Mapping[int, BrokerNumber]) -> tuple[int, ...]:
+        """It is not known any more who owns these; returns the topics to which something is put."""
+        topics: dict[int, None] = {}
+        for pending in self._sources.values():
+            topics.update(dict.fromkeys(pending.chains))
+            for topic, server in gone.items():
+                if topic in pending.chains:
+                    self._server(server).unanswered -= len(pending.chains[topic])
+        return tuple(topics)
 
     def done(self, source: SourceId) -> int:
         """Up to where what a source has published is stored."""
@@ -103,15 +155,35 @@ class Puts:
 
     def unanswered(self, server: BrokerNumber) -> bool:
         """Whether a server has not stored something."""
-        return bool(self._unanswered.get(server))
+        return self._server(server).unanswered > 0
+
+    def waits_since(self, server: BrokerNumber) -> Instant | None:
+        """Since when a server has stored nothing that it should have; None: there is nothing.
+
+        What was put later than something and stored before it has overtaken it, which says that it
+        was lost; otherwise it has its turn, and the server is at work as long as it stores others.
+        """
+        firsts = [
+            chain[0].asked_ns
+            for pending in self._sources.values()
+            for topic, chain in pending.chains.items()
+            if self._owners.of(topic) == server
+        ]
+        if not firsts:
+            return None
+        oldest, answering = min(firsts), self._server(server)
+        return oldest if oldest < answering.asked_ns else max(oldest, answering.heard_ns)
+
+    def _server(self, server: BrokerNumber) -> Answering:
+        return self._servers.setdefault(server, Answering())
 
     def pending(self) -> int:
         """How many publications are not stored."""
         return sum(
-            len(run)
+            len(put.run)
             for source in self._sources.values()
             for chain in source.chains.values()
-            for run in chain
+            for put in chain
         )
 
     def resend(self, server: BrokerNumber) -> None:
@@ -120,31 +192,42 @@ class Puts:
             return
         for pending in self._sources.values():
             for topic, chain in pending.chains.items():
-                if self._owners[topic] != server:
-                    continue
-                previous = 0
-                for run in chain:
-                    self._send(Put(server, self._broker, topic, previous, run))
-                    previous = run.last
+                if self._owners.of(topic) == server:
+                    self._put_all(server, topic, chain)
+
+    def _put_all(self, server: BrokerNumber, topic: int, chain: Iterable[AskedPut]) -> None:
+        previous = 0
+        for put in chain:
+            put.asked_ns = self._machine.now_ns
+            self._send(Put(server, self._broker, topic, previous, put.run))
+            previous = put.run.last
 
     def on_stored(self, peer: Peer, message: Stored) -> None:
         """What a source has put to a topic is stored up to a number."""
         topic, source = message.topic, message.source
-        if topic >= len(self._owners) or self._owners[topic] != message.server:
+        if self._owners.of(topic) != message.server and self._owners.may_change:
+            return
+        if self._owners.of(topic) != message.server:
             raise RemoteProtocolError(peer, f"broker {message.server} stores topic {topic}")
         pending = self._sources.get(source)
         chain = pending.chains.get(topic) if pending is not None else None
-        if pending is None or chain is None or chain[0].first > message.through:
+        if pending is None or chain is None:
             return
-        while chain and chain[0].last <= message.through:
-            chain.popleft()
-            self._unanswered[message.server] -= 1
-        rest = chain[0].after(message.through) if chain else None
+        answering = self._server(message.server)
+        answering.heard_ns = self._machine.now_ns
+        self._answered(message.server, Put)
+        if chain[0].run.first > message.through:
+            # The server has what was put, and no room for it yet.
+            chain[0].asked_ns = self._machine.now_ns
+            return
+        while chain and chain[0].run.last <= message.through:
+            answering.asked_ns = max(answering.asked_ns, chain.popleft().asked_ns)
+            answering.unanswered -= 1
+        rest = chain[0].run.after(message.through) if chain else None
         if rest is not None:
-            chain[0] = rest
+            chain[0].run = rest
         else:
             del pending.chains[topic]
-        self._answered(message.server)
         self._on_stored(source)
         self._forget(source, pending)
 

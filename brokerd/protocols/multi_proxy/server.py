@@ -5,13 +5,14 @@ message is there once, and each home that follows the topic has said up to where
 server that crashes has forgotten that, and what it was told last it is told again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
+from brokerd.protocols.multi_proxy.held_puts import HeldPuts
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Answered,
@@ -19,12 +20,15 @@ from brokerd.protocols.multi_proxy.messages import (
     Followed,
     Following,
     Get,
+    Merged,
     Messages,
+    Owner,
     Put,
     Stored,
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.retention import Retention
 from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -69,6 +73,11 @@ class Server:
     Args:
         owned: whether it owns a topic.
         answer: tells a home something, over whichever proxy reaches it.
+        announce: tells proxies of topics that this server is asked for, the first time.
+
+    Attributes:
+        retention: what it lets go of for its age.
+        asked: topics that homes have asked for, so that they know it to be the owner.
     """
 
     def __init__(
@@ -81,8 +90,12 @@ class Server:
         *,
         owned: Callable[[int], bool],
         answer: Callable[[BrokerNumber, Answer], None],
+        announce: Callable[[Sequence[int]], None],
     ) -> None:
         self.log = TopicLog(broker, disk, self._on_durable)
+        self.retention = Retention(
+            broker, disk.machine, deadlines, self.log, parameters.max_retain_ns
+        )
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
@@ -91,7 +104,12 @@ class Server:
         self._counters = counters
         self._owned = owned
         self._answer = answer
+        self._announce = announce
+        self.asked: dict[int, None] = {}
         self._followers: dict[BrokerNumber, Follower] = {}
+        self._held = HeldPuts(
+            self._machine, deadlines, parameters, append=self._append, say_held=self._say_held
+        )
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which request."""
@@ -102,7 +120,7 @@ class Server:
         self.log.recover(recovered, ends)
         for key, (incarnation, number, topics) in recovered.get(FOLLOWERS, {}).items():
             follower = Follower(Version(incarnation, number))
-            follower.done = {topic: self.log.topic(topic).released for topic in topics}
+            follower.done = {topic: self.log.topic(topic).needed_after for topic in topics}
             self._followers[int(key)] = follower
 
     def on_records(self, event: RecordsRead) -> None:
@@ -112,11 +130,14 @@ class Server:
     def begin(self) -> None:
         """All that was on disk is known."""
         for topic in self.log:
+            self.asked[topic.number] = None
             self._settle(topic)
+        self.retention.kept()
 
     def retained(self) -> int:
-        """How many publications somebody is not done with."""
-        return sum(topic.durable - topic.released for topic in self.log)
+        """How many publications somebody is not done with, or wait."""
+        kept = sum(topic.durable - topic.released for topic in self.log)
+        return kept + self._held.count()
 
     def retained_bytes(self) -> int:
         """The size of their payloads."""
@@ -128,24 +149,56 @@ class Server:
         if follower is not None and follower.waits:
             self._end_get(home, follower)
 
+    def holds(self, message: Put) -> bool:
+        """Whether what is put waits for those who follow its topic."""
+        return self._held.holds(message)
+
+    def held_due(self, number: int) -> None:
+        """What was put to a topic has waited for a while."""
+        self._held.due(self.log.topic(number))
+
     # ------------------------------------------------------------ requests
 
-    def _check(self, peer: Peer, home: BrokerNumber, topics: tuple[int, ...]) -> None:
+    def _check(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
         for topic in topics:
             if not self._owned(topic):
                 raise RemoteProtocolError(peer, f"broker {home} asks for topic {topic} here")
 
+    def merge(self, owners: Sequence[Owner]) -> None:
+        """Other servers own these topics too; who follows them here is to follow them there."""
+        for owner in owners:
+            self.asked.pop(owner.topic, None)
+            for home, follower in self._followers.items():
+                if owner.topic in follower.done:
+                    self._answer(home, Merged(home, (owner,)))
+
+    def _ask(self, topics: Sequence[int]) -> None:
+        new = dict.fromkeys(topic for topic in topics if topic not in self.asked)
+        if new:
+            self.asked.update(new)
+            self._announce(tuple(new))
+
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
         self._check(peer, home, (number,))
+        self._ask((number,))
         if run.source.broker != home or run.origins:
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
         self._counters["publications_received"] += len(run)
+        self._held.put(self.log.topic(number), message)
+
+    def _append(self, message: Put) -> None:
+        home, number, source = message.home, message.topic, message.run.source
 
         def tell(through: int) -> None:
-            self._answer(home, Stored(self._broker, home, number, run.source, through))
+            self._answer(home, Stored(self._broker, home, number, source, through))
 
-        self.log.put(number, message.previous, run, tell)
+        self.log.put(number, message.previous, message.run, tell)
+
+    def _say_held(self, message: Put) -> None:
+        home, number, source = message.home, message.topic, message.run.source
+        through = self.log.topic(number).stored.get(source, 0)
+        self._answer(home, Stored(self._broker, home, number, source, through))
 
     def _on_follow(self, peer: Peer, message: Follow) -> None:
         home = message.home
@@ -158,6 +211,7 @@ class Server:
             follower = self._followers[home] = Follower(version)
         follower.version = version
         before = follower.done
+        self._ask([topic for topic in message.topics if topic not in before])
         heads = {topic: self.log.topic(topic).assigned for topic in message.topics}
         follower.done = {topic: before.get(topic, head) for topic, head in heads.items()}
         followed = tuple(
@@ -170,6 +224,7 @@ class Server:
             changes = (Change(FOLLOWERS, str(home), row),)
         for gone in before:
             if gone not in follower.done:
+                self._held.left(home, self.log.topic(gone))
                 self._settle(self.log.topic(gone))
 
         def written() -> None:
@@ -183,7 +238,7 @@ class Server:
 
     def _on_get(self, peer: Peer, message: Get) -> None:
         home = message.home
-        self._check(peer, home, tuple(wanted.topic for wanted in message.wanted))
+        self._check(peer, home, [wanted.topic for wanted in message.wanted])
         follower = self._followers.get(home)
         version = Version(message.incarnation, message.number)
         if follower is None or version <= follower.got:
@@ -196,6 +251,7 @@ class Server:
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
         for wanted in waits.values():
+            self._held.got(home, self.log.topic(wanted.topic), wanted.after)
             if wanted.done > follower.done[wanted.topic]:
                 follower.done[wanted.topic] = wanted.done
                 self._settle(self.log.topic(wanted.topic))
@@ -216,6 +272,7 @@ class Server:
             if wanted is not None and self._has(wanted):
                 self._end_get(home, follower)
         self._settle(topic)
+        self.retention.kept()
 
     def _end_get(self, home: BrokerNumber, follower: Follower) -> None:
         """Answer a get with what there is."""
@@ -223,7 +280,11 @@ class Server:
         self._deadlines.cancel((WAITING, home))
         for wanted in waits.values():
             most = min(wanted.most, self._parameters.get_publications)
-            run = self.log.topic(wanted.topic).after(wanted.after, most) if most else None
+            topic, after = self.log.topic(wanted.topic), wanted.after
+            for lost in self.retention.told(home, topic, after) if most else ():
+                self._answer(home, lost)
+                after = lost.last
+            run = topic.after(after, most) if most else None
             if run is not None:
                 self._counters["publications_forwarded"] += len(run)
                 self._answer(home, Messages(home, wanted.topic, run))
@@ -237,5 +298,5 @@ class Server:
             if topic.number in follower.done
         ]
         through = min((topic.durable, *done))
-        if through > topic.released:
+        if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
-from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
+from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
+from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS, LostRecords
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
@@ -52,9 +53,12 @@ class Topic:
         stored: the last one of each that is on disk.
         runs: what is on disk and not released, in order; sequences are positions.
         retained_bytes: of their payloads.
+        since: of those, up to which position they are kept since when.
+        lost: of what was released, that with which somebody is not done.
     """
 
     number: int
+    lost: LostRecords = field(init=False)
     assigned: int = 0
     durable: int = 0
     released: int = 0
@@ -62,13 +66,18 @@ class Topic:
     stored: dict[SourceId, int] = field(default_factory=dict)
     runs: deque[PublicationRun] = field(default_factory=deque)
     retained_bytes: int = 0
+    since: deque[tuple[int, Instant]] = field(default_factory=deque)
 
-    def retain(self, run: PublicationRun) -> None:
+    def __post_init__(self) -> None:
+        self.lost = LostRecords(self.number)
+
+    def retain(self, run: PublicationRun, now_ns: Instant) -> None:
         """Keep publications that are on disk, until they are released."""
         self.durable = run.last
         if run.last > self.released:
             self.runs.append(run)
             self.retained_bytes += run.payload_bytes()
+            self.since.append((run.last, now_ns))
 
     def after(self, position: int, most: int) -> PublicationRun | None:
         """What follows a position, no more than `most` and in one run; None: nothing."""
@@ -88,6 +97,31 @@ class Topic:
         self.released = max(self.released, through)
         while self.runs and self.runs[0].last <= self.released:
             self.retained_bytes -= self.runs.popleft().payload_bytes()
+        while self.since and self.since[0][0] <= self.released:
+            self.since.popleft()
+
+    @property
+    def needed_after(self) -> int:
+        """Nobody needs to hear of anything up to this position."""
+        first = self.lost.first
+        return self.released if first is None else first - 1
+
+    def old_through(self, before_ns: Instant) -> int:
+        """Up to which position everything is kept since an instant or longer."""
+        through = self.released
+        for last, since_ns in self.since:
+            if since_ns > before_ns:
+                break
+            through = last
+        return through
+
+    def expire(self, through: int) -> None:
+        """Let go of publications up to a position; what is lost with them stays known."""
+        for run in self.runs:
+            if run.last > through:
+                break
+            self.lost.add(run)
+        self.release(through)
 
 
 class TopicLog:
@@ -134,6 +168,9 @@ class TopicLog:
             number, *source = map(int, key.split("."))
             topic = self.topic(number)
             topic.put[SourceId(*source)] = topic.stored[SourceId(*source)] = sequence
+        for key, runs in recovered.get(LOST_ROWS, {}).items():
+            number, last = map(int, key.split("."))
+            self.topic(number).lost.recover(last, runs)
         self._next = ends.next
         self.is_read = ends.first == ends.next
         if not self.is_read:
@@ -153,7 +190,8 @@ class TopicLog:
                         f"after {topic.assigned}"
                     )
                 topic.assigned = last
-                topic.retain(_placed(self._stream(number), first, run))
+                now_ns = self._disk.machine.now_ns
+                topic.retain(_placed(self._stream(number), first, run), now_ns)
             sequence = max(run.last, topic.put.get(run.source, 0))
             topic.put[run.source] = topic.stored[run.source] = sequence
             self._logged.append(_Logged(index, number, last, run.source, run.last))
@@ -189,7 +227,7 @@ class TopicLog:
         self._next += 1
 
         def store() -> None:
-            topic.retain(placed)
+            topic.retain(placed, self._disk.machine.now_ns)
             topic.stored[rest.source] = rest.last
             then(rest.last)
             self._on_durable(topic)
@@ -209,7 +247,14 @@ class TopicLog:
     def release(self, topic: Topic, through: int) -> None:
         """All who follow a topic are done with it up to a position that is on disk."""
         assert through <= topic.durable, f"{through} of topic {topic.number}: {topic.durable}"
+        self._disk.commit(tuple(topic.lost.forget(through)), lambda: None)
         topic.release(through)
+        self._chop()
+
+    def expire(self, topic: Topic, through: int) -> None:
+        """Let go of what is up to a position, with which somebody is not done."""
+        assert through <= topic.durable, f"{through} of topic {topic.number}: {topic.durable}"
+        topic.expire(through)
         self._chop()
 
     def _chop(self) -> None:
@@ -218,11 +263,14 @@ class TopicLog:
         if self._is_chopping:
             return
         changes: dict[tuple[str, str], int] = {}
+        lost: list[Change] = []
         while logged and logged[0].last <= self._topics[logged[0].topic].released:
             gone = logged.popleft()
             source = ".".join(map(str, gone.source))
             changes[PUT, f"{gone.topic}.{source}"] = gone.sequence
             changes[RELEASED, str(gone.topic)] = gone.last
+            row = self._topics[gone.topic].lost.row(gone.last)
+            lost += [row] if row is not None else []
         if not changes:
             return
         self._is_chopping = True
@@ -234,7 +282,7 @@ class TopicLog:
             self._chop()
 
         rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
-        self._disk.commit(rows, chop)
+        self._disk.commit((*rows, *lost), chop)
 
 
 def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:

@@ -3,16 +3,17 @@
 Paper: [MP22] §3 (a client tries the proxies in order; no answer in time: again, three times).
 Deviates: each home begins with another proxy, which shares the load; it goes on for ever, since
 what it holds is not done; only the home tries again, for a proxy that does so too multiplies what
-an overloaded server gets.
+an overloaded server gets. What has no answer is noticed for each kind of request by itself: a home
+whose gets are answered all the time would else never put again what was lost.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Instant
-from brokerd.protocols.multi_proxy.messages import Request
+from brokerd.protocols.multi_proxy.messages import Get, Put, Request
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -28,6 +29,10 @@ class WayParameters(Protocol):
         """Before another proxy is tried."""
 
     @property
+    def get_wait_ns(self) -> int:
+        """How much longer a get may be left unanswered."""
+
+    @property
     def retry_limit_ns(self) -> int:
         """At most, after failures."""
 
@@ -39,11 +44,13 @@ class Way:
     Attributes:
         proxy: over which; None: no proxy that is reached says that it reaches the server.
         waited_ns: how long the last answer was waited for in vain; 0: it has come.
+        asked: since when an answer is waited for, by the type of the request; puts are not here.
     """
 
     server: BrokerNumber
     proxy: BrokerNumber | None = None
     waited_ns: int = 0
+    asked: dict[type, Instant] = field(default_factory=dict)
 
 
 class Ways:
@@ -53,7 +60,8 @@ class Ways:
         proxies: in the order in which this home tries them.
         pass_on: takes a request where the home is the proxy itself.
         resend: sends all that a server has not answered.
-        waits_for: for how long, if at all, an answer of a server is waited for; None: for none.
+        awaits: whether an answer of a server is waited for.
+        puts_since: since when a server has stored nothing that it should have; None: there is none.
     """
 
     def __init__(
@@ -67,7 +75,8 @@ class Ways:
         *,
         pass_on: Callable[[Request], None],
         resend: Callable[[BrokerNumber], None],
-        waits_for: Callable[[BrokerNumber], int | None],
+        awaits: Callable[[BrokerNumber], bool],
+        puts_since: Callable[[BrokerNumber], Instant | None],
     ) -> None:
         self._broker = broker
         self._machine = machine
@@ -76,7 +85,8 @@ class Ways:
         self._parameters = parameters
         self._pass_on = pass_on
         self._resend = resend
-        self._waits_for = waits_for
+        self._awaits = awaits
+        self._puts_since = puts_since
         self._reached: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
         self._ways = {server: Way(server) for server in servers}
 
@@ -85,40 +95,49 @@ class Ways:
 
     def send(self, request: Request) -> None:
         """Send a request, where there is a way; else it is sent again as soon as there is one."""
-        proxy = self._ways[request.server].proxy
+        way = self._ways[request.server]
+        proxy = way.proxy
         if proxy is None:
             return
         if proxy == self._broker:
             self._pass_on(request)
         else:
             self._machine.send(proxy, request)
-        self.watch(request.server)
+        if type(request) is not Put:
+            way.asked[type(request)] = self._machine.now_ns
+        due_ns = self._machine.now_ns + self._timeout_ns(type(request)) + way.waited_ns
+        set_ns = self._deadlines.instant((UNANSWERED, request.server))
+        if set_ns is None or due_ns < set_ns:
+            self._deadlines.set((UNANSWERED, request.server), due_ns)
 
-    def watch(self, server: BrokerNumber) -> None:
-        """Something is to be answered by a server: see to it that this is noticed if it is not."""
-        way = self._ways[server]
-        due_ns, set_ns = self._due_ns(way), self._deadlines.instant((UNANSWERED, server))
-        if due_ns is not None and (set_ns is None or due_ns < set_ns):
-            self._deadlines.set((UNANSWERED, server), due_ns)
+    def answered(self, server: BrokerNumber, kind: type, *, wholly: bool = True) -> None:
+        """A server has answered a request of one type that was waited for.
 
-    def answered(self, server: BrokerNumber) -> None:
-        """A server has answered something that was waited for."""
+        Args:
+            wholly: all that was asked in such requests; else it goes on with the rest.
+        """
         way = self._ways[server]
         way.waited_ns = 0
-        self._set(way)
+        if way.asked.pop(kind, None) is not None and not wholly:
+            way.asked[kind] = self._machine.now_ns
 
     def due(self, server: BrokerNumber) -> None:
-        """A server has answered nothing in time: try the next proxy."""
+        """A server may have left something unanswered for too long: try the next proxy then."""
         way = self._ways[server]
-        if self._waits_for(server) is None or way.proxy is None:
+        if not self._awaits(server) or way.proxy is None:
+            way.asked.clear()
+            return
+        due_ns = self._due_ns(way)
+        if due_ns > self._machine.now_ns:
+            self._deadlines.set((UNANSWERED, server), due_ns)
             return
         way.waited_ns = min(
             max(2 * way.waited_ns, self._parameters.timeout_ns),
             max(self._parameters.retry_limit_ns, self._parameters.timeout_ns),
         )
         way.proxy = self._next_proxy(server, way.proxy)
+        way.asked.clear()
         self._resend(server)
-        self._set(way)
 
     def reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
         """A proxy is there, and reaches these servers and no others; none: as if it were not.
@@ -138,6 +157,10 @@ class Ways:
             if way.proxy is not None:
                 self._resend(way.server)
 
+    def first(self) -> BrokerNumber | None:
+        """The first proxy in their order that reaches any server."""
+        return next((proxy for proxy in self._proxies if self._reached.get(proxy)), None)
+
     def _next_proxy(self, server: BrokerNumber, last: BrokerNumber | None) -> BrokerNumber | None:
         """The first one behind `last` that reaches a server, in their order; `last` at the end."""
         begin = self._proxies.index(last) + 1 if last is not None else 0
@@ -146,13 +169,14 @@ class Ways:
                 return proxy
         return None
 
-    def _set(self, way: Way) -> None:
-        due_ns = self._due_ns(way)
-        if due_ns is None:
-            self._deadlines.cancel((UNANSWERED, way.server))
-        else:
-            self._deadlines.set((UNANSWERED, way.server), due_ns)
+    def _timeout_ns(self, kind: type) -> int:
+        more_ns = self._parameters.get_wait_ns if kind is Get else 0
+        return self._parameters.timeout_ns + more_ns
 
-    def _due_ns(self, way: Way) -> Instant | None:
-        wait_ns = self._waits_for(way.server)
-        return None if wait_ns is None else self._machine.now_ns + wait_ns + way.waited_ns
+    def _due_ns(self, way: Way) -> Instant:
+        """When the first of what is waited for has been waited for long enough."""
+        dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.asked.items()]
+        puts_ns = self._puts_since(way.server)
+        if puts_ns is not None:
+            dues.append(puts_ns + self._timeout_ns(Put))
+        return min(dues, default=self._machine.now_ns) + way.waited_ns

@@ -1,42 +1,63 @@
 """What a home takes of what comes: only what continues what it has."""
 
+from collections.abc import Callable
 from typing import Any
 
-from brokerd.model.client_messages import Connect, Deliveries, Subscribe
+import pytest
+
+from brokerd.model.client_messages import Connect, Connected, Deliveries, Publish, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     Commit,
+    DeadlineReached,
     Deliver,
+    DeliveryProtocol,
     MessageReceived,
     Persisted,
     Send,
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.multi_proxy.messages import Follow, Followed, Following, Messages, Servers
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Follow,
+    Followed,
+    Following,
+    Get,
+    Messages,
+    Put,
+    Servers,
+    Stored,
+)
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
 
 PROXY, SERVER, HOME = 0, 1, 2
 
 
+def make_home() -> DeliveryProtocol:
+    return make_protocol(
+        "multi_proxy",
+        HOME,
+        sides(proxies=1, servers=1, edges=1),
+        MultiProxyParameters(ownership=RENDEZVOUS, topics=8, topic_attribute="kind"),
+        decode_attribute_table,
+    )
+
+
 class Home:
     """A home's core with one client, which has subscribed to one topic; its disk is quick."""
 
     def __init__(self) -> None:
-        self.core = make_protocol(
-            "multi_proxy",
-            HOME,
-            sides(proxies=1, servers=1, edges=1),
-            MultiProxyParameters(topics=8, topic_attribute="kind"),
-            decode_attribute_table,
-        )
+        self.core = make_home()
+        self.now_ns = 0
         self.said: list[Any] = []
         self.got: list[int] = []
         self.do(Started(1, False, {}))
@@ -53,7 +74,7 @@ class Home:
 
     def do(self, event: Any) -> None:
         """An event, and all that follows when what is written is on disk."""
-        for effect in self.core.handle(event, 0):
+        for effect in self.core.handle(event, self.now_ns):
             if isinstance(effect, Send):
                 self.said.append(effect.message)
             elif isinstance(effect, Commit) and effect.token is not None:
@@ -90,6 +111,114 @@ def test_nothing_is_taken_behind_a_hole() -> None:
     assert nothing_is_taken_behind_a_hole()
     with planted([MUTANTS["over-a-hole"]]):
         assert not nothing_is_taken_behind_a_hole()
+
+
+def a_subscription_goes_on_beside_one_that_begins() -> bool:
+    """Of two for the same topic the first had not started when their home crashed."""
+    home = Home()
+    rows: dict[str, dict[str, Any]] = {
+        "subscriptions": {f"{client}/1": [[["kind", "=", ["plain", "a"]]]] for client in "as"},
+        "begins": {"s/1": [[SERVER, home.topic, 0, 0]]},
+    }
+    home.said.clear()
+    home.core = make_home()
+    home.do(Started(2, True, rows))
+    home.do(SessionEstablished(PROXY, 7, 1))
+    home.do(MessageReceived(PROXY, 7, Servers((SERVER,))))
+    topics = (Followed(home.topic, 3, 9),)
+    home.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, topics)))
+    (get,) = [each for each in home.said if isinstance(each, Get)]
+    return get.wanted[0].after == 3
+
+
+def test_a_subscription_goes_on_beside_one_that_begins() -> None:
+    assert a_subscription_goes_on_beside_one_that_begins()
+    with planted([MUTANTS["begins-for-all"]]):
+        assert not a_subscription_goes_on_beside_one_that_begins()
+
+
+class Publishing(Home):
+    """Its client is joined by a publisher; what has been put again is seen at 300 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.do(SessionEstablished("p", 9, 1))
+        self.do(MessageReceived("p", 9, Connect(True, 1, 1, 0, ())))
+        (connected,) = [each for each in self.said if isinstance(each, Connected) and each.source]
+        assert connected.source is not None
+        self.source = connected.source
+
+    def publish(self, at_ms: int, kind: str, first: int, last: int) -> int:
+        """Publications of a kind; returns their topic."""
+        self.now_ns = at_ms * MILLISECOND_NS
+        blob = encode_attributes({"kind": kind})
+        numbers = range(first, last + 1)
+        run = PublicationRun(self.source, numbers, (blob,), bytes(len(numbers)), 0, ())
+        self.do(MessageReceived("p", 9, Publish(run)))
+        return next(each.topic for each in reversed(self.said) if isinstance(each, Put))
+
+    def stored(self, at_ms: int, topic: int, through: int) -> None:
+        """The server says how far the publisher has come in a topic."""
+        self.hears(at_ms, Stored(SERVER, HOME, topic, self.source, through))
+
+    def hears(self, at_ms: int, message: Any) -> None:
+        """A message of the server comes over its proxy."""
+        self.now_ns = at_ms * MILLISECOND_NS
+        self.do(MessageReceived(PROXY, 7, message))
+
+    def put_again(self) -> list[int]:
+        """The topics to which something is put at 300 ms."""
+        self.now_ns = 300 * MILLISECOND_NS
+        self.said.clear()
+        self.do(DeadlineReached())
+        return sorted(each.topic for each in self.said if isinstance(each, Put))
+
+
+def what_waits_at_its_server_is_not_put_again() -> bool:
+    home = Publishing()
+    topic = home.publish(0, "a", 1, 3)
+    home.stored(200, topic, 0)
+    return not home.put_again()
+
+
+def what_is_lost_is_put_again_though_gets_are_answered() -> bool:
+    home = Publishing()
+    topic = home.publish(0, "a", 1, 3)
+    get = next(each for each in reversed(home.said) if isinstance(each, Get))
+    home.hears(200, Answered(SERVER, HOME, get.incarnation, get.number))
+    return home.put_again() == [topic]
+
+
+def what_was_overtaken_is_put_again_though_others_are_stored() -> bool:
+    home = Publishing()
+    first = home.publish(0, "a", 1, 3)
+    second = home.publish(10, "b", 4, 4)
+    home.publish(20, "b", 5, 5)
+    home.stored(200, second, 4)
+    return set(home.put_again()) == {first, second}
+
+
+def what_has_its_turn_is_not_put_again() -> bool:
+    home = Publishing()
+    first = home.publish(0, "a", 1, 3)
+    home.publish(10, "b", 4, 4)
+    home.stored(200, first, 3)
+    return not home.put_again()
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "holds-in-silence": what_waits_at_its_server_is_not_put_again,
+    "any-answer-will-do": what_is_lost_is_put_again_though_gets_are_answered,
+    "what-was-overtaken-is-waited-for": what_was_overtaken_is_put_again_though_others_are_stored,
+    "server-at-work-is-asked-again": what_has_its_turn_is_not_put_again,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        assert not RULES[bug]()
 
 
 def test_what_has_come_is_not_taken_again() -> None:

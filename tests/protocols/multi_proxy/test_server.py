@@ -13,6 +13,7 @@ from brokerd.protocols.interface import (
     Append,
     Chop,
     Commit,
+    DeadlineReached,
     DeliveryProtocol,
     LogEnds,
     MessageReceived,
@@ -35,7 +36,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.multi_proxy.topic_log import LOG
 from brokerd.protocols.registry import make_protocol
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
@@ -48,12 +49,17 @@ TOPIC = 3
 class Disk:
     """A server's core, whose disk writes when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, ownership: str = RENDEZVOUS, servers: int = 1, topic_window: int = 2_048
+    ) -> None:
+        self._ownership, self._servers = ownership, servers
+        self._topic_window = topic_window
         self.waiting: list[Commit | Append] = []
         self.said: list[Any] = []
         self._rows: dict[str, dict[str, Any]] = {}
         self._records: list[bytes] = []
         self._first = 1
+        self.now_ns = 0
         self.start(1)
 
     def start(self, incarnation: int) -> None:
@@ -62,8 +68,13 @@ class Disk:
         self.core: DeliveryProtocol = make_protocol(
             "multi_proxy",
             SERVER,
-            sides(proxies=1, servers=1, edges=2),
-            MultiProxyParameters(topics=8, topic_attribute="kind"),
+            sides(proxies=1, servers=self._servers, edges=2),
+            MultiProxyParameters(
+                ownership=self._ownership,
+                topics=8,
+                topic_attribute="kind",
+                topic_window=self._topic_window,
+            ),
             decode_attribute_table,
         )
         ends = LogEnds(self._first, self._first + len(self._records))
@@ -71,7 +82,7 @@ class Disk:
         self._do(SessionEstablished(PROXY, 7, 1))
 
     def _do(self, event: Any) -> None:
-        for effect in self.core.handle(event, 0):
+        for effect in self.core.handle(event, self.now_ns):
             if isinstance(effect, Send):
                 self.said.append(effect.message)
             elif isinstance(effect, Commit | Append):
@@ -98,7 +109,15 @@ class Disk:
     def ask(self, message: Any, *writes: type) -> list[Any]:
         """What it says to a request, with such effects on disk."""
         self.said.clear()
-        self._do(MessageReceived(PROXY, 7, message))
+        return self._happens(MessageReceived(PROXY, 7, message), *writes)
+
+    def tick(self) -> list[Any]:
+        """What it says when what was to be waited for is over, with all on disk."""
+        self.said.clear()
+        return self._happens(DeadlineReached(), Commit, Append)
+
+    def _happens(self, event: Any, *writes: type) -> list[Any]:
+        self._do(event)
         while ready := [each for each in self.waiting if isinstance(each, writes)]:
             self.waiting.remove(ready[0])
             self._write(ready[0])
@@ -227,7 +246,38 @@ def an_answer_begins_behind_what_the_home_has() -> bool:
     return list(messages.run.sequences) == [5, 6, 7, 8, 9]
 
 
+def crowded(disk: Disk) -> list[Any]:
+    """A home has one of ten publications, and five may be under way; what is said of one more."""
+    disk.tell(follow(1, TOPIC))
+    disk.tell(get(1, 0, 0))
+    disk.tell(put(1, 1))
+    disk.tell(get(2, 1, 1, most=0))
+    disk.tell(put(2, 10))
+    return disk.tell(put(11, 12))
+
+
+def what_finds_no_room_waits() -> bool:
+    disk = Disk(topic_window=5)
+    return crowded(disk) == [stored(10)] and head(disk) == 10
+
+
+def what_waits_is_put_when_there_is_room() -> bool:
+    disk = Disk(topic_window=5)
+    crowded(disk)
+    return stored(12) in disk.tell(get(3, 1, 9)) and head(disk) == 12
+
+
+def who_comes_no_further_is_not_waited_for() -> bool:
+    disk = Disk(topic_window=5)
+    crowded(disk)
+    disk.now_ns = 3_000_000_000
+    return stored(12) in disk.tick()
+
+
 RULES: dict[str, Callable[[], bool]] = {
+    "puts-without-room": what_finds_no_room_waits,
+    "held-for-ever": what_waits_is_put_when_there_is_room,
+    "waits-for-the-dead": who_comes_no_further_is_not_waited_for,
     "stored-before-it-is-written": what_is_put_is_stored_when_it_is_on_disk,
     "puts-twice": what_was_stored_is_not_stored_again,
     "put-before-the-one-before": what_comes_before_the_one_it_names_is_let_go,

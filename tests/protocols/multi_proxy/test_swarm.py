@@ -8,6 +8,10 @@ from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.protocols.multi_proxy.test_arbiter import RULES as AT_AN_ARBITER
+from tests.protocols.multi_proxy.test_homes import RULES as AT_A_HOME
+from tests.protocols.multi_proxy.test_paper import RULES as WITH_TWO_OWNERS
+from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
 from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
 from tests.protocols.multi_proxy.test_stories import RULES as STORIES
 
@@ -42,5 +46,14 @@ def test_the_row_of_a_bug_fits_the_source(bug: NamedBug) -> None:
 
 def test_each_bug_has_a_story() -> None:
     """The rest of what a story shows is in the tests of servers and homes."""
-    told = {*STORIES, *AT_A_SERVER, "over-a-hole"}
+    told = {
+        *STORIES,
+        *AT_A_SERVER,
+        *AT_AN_ARBITER,
+        *WITH_TWO_OWNERS,
+        *WHERE_IT_IS_LET_GO_OF,
+        "over-a-hole",
+        "begins-for-all",
+        *AT_A_HOME,
+    }
     assert told == {*MUTANTS}

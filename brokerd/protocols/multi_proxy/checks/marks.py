@@ -6,11 +6,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from brokerd.model.client_messages import Gap
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.interface import (
     Append,
     Chop,
+    Commit,
     DeadlineReached,
     Deliver,
     Effect,
@@ -18,12 +20,21 @@ from brokerd.protocols.interface import (
     MessageReceived,
     RecordsRead,
     Send,
+    SessionEstablished,
+    Started,
 )
+from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
+    Assign,
+    Assigned,
+    Claim,
     Follow,
     Get,
+    Located,
+    Lost,
     Messages,
+    Owned,
     Put,
     Servers,
     Stored,
@@ -37,6 +48,7 @@ MARKS = (
     Mark("put-again", "a home put again what it did not know to be stored", seeds=4),
     Mark("stored-before", "a server had on disk what was put", seeds=4),
     Mark("put-too-early", "a put came before the one it names", seeds=60),
+    Mark("put-held", "a put waited for those who follow its topic", seeds=20),
     Mark("get-waits", "a get was answered with nothing when its time was over", seeds=4),
     Mark("came-twice", "a home got messages and all of them had come before", seeds=20),
     Mark(
@@ -48,6 +60,17 @@ MARKS = (
     Mark("server-back", "a proxy told homes that it reaches a server again", seeds=4),
     Mark("log-read", "a restarted server found publications in its log", seeds=12),
     Mark("log-chopped", "a server let go of publications that all were done with", seeds=2),
+    Mark("expired", "a server let go of what a home was not done with", seeds=12),
+    Mark("lost-told", "a server told a home what it had let go of", seeds=20),
+    Mark("gap-told", "a home told clients what they do not get", seeds=20),
+    Mark("lost-read", "a restarted server knew what it had let go of", seeds=60),
+    Mark("owner-found", "an arbiter was told that a server has a topic", seeds=4),
+    Mark("owner-known", "an arbiter was asked for an owner that it knew", seeds=8),
+    Mark("assigned-before", "a server was told again to own a topic", seeds=20),
+    Mark(
+        "other-candidate", "an arbiter gave a topic that was not taken to another server", seeds=60
+    ),
+    Mark("owners-told", "a proxy was told what a server owns as their session began", seeds=4),
 )
 
 
@@ -93,13 +116,33 @@ class MultiProxyMarks:
                 yield "follow-shrank"
 
 
+def _lost(event: Event, said: Sequence[Any], effects: Sequence[Effect]) -> Iterator[str]:
+    """What is let go of for its age."""
+    changes = [change for effect in effects if type(effect) is Commit for change in effect.changes]
+    if any(change.table == LOST_ROWS and change.value is not None for change in changes):
+        yield "expired"
+    if type(event) is Started and event.recovered.get(LOST_ROWS):
+        yield "lost-read"
+    is_asked = type(event) is MessageReceived and type(event.message) is Get
+    if is_asked and any(type(message) is Lost for message in said):
+        yield "lost-told"
+
+
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     said = [effect.message for effect in effects if type(effect) is Send]
     kinds = {type(message): None for message in said}
+    if any(type(each) is Assign and each.generations[0].number > 1 for each in said):
+        yield "other-candidate"
+    role = broker.core.status().detail["role"]
+    if type(event) is SessionEstablished and role == "server" and Owned in kinds:
+        yield "owners-told"
     if type(event) is RecordsRead:
         yield "log-read"
     if any(type(effect) is Chop for effect in effects):
         yield "log-chopped"
+    if any(type(effect) is Deliver and type(effect.item) is Gap for effect in effects):
+        yield "gap-told"
+    yield from _lost(event, said, effects)
     if type(event) is DeadlineReached:
         if any(kind in kinds for kind in (Put, Get, Follow)):
             yield "asked-in-vain"
@@ -110,11 +153,20 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
     if type(event) is not MessageReceived:
         return
     message = event.message
-    if type(message) is Put and message.server == broker.number:
-        if Stored in kinds:
+    if type(message) is Assigned and message.arbiter == broker.number:
+        yield "owner-found"
+    elif type(message) is Claim and Located in kinds:
+        yield "owner-known"
+    elif type(message) is Assign and message.server == broker.number:
+        if not any(type(effect) is Commit for effect in effects):
+            yield "assigned-before"
+    elif type(message) is Put and message.server == broker.number:
+        core: Any = broker.core
+        if core.server.holds(message):
+            yield "put-held"
+        elif Stored in kinds:
             yield "stored-before"
         elif message.previous and not any(type(effect) is Append for effect in effects):
-            core: Any = broker.core
             put = core.server.log.topic(message.topic).put
             if message.previous > put.get(message.run.source, 0):
                 yield "put-too-early"

@@ -6,7 +6,11 @@ from random import Random
 from typing import Any
 
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import (
+    ARBITER,
+    RENDEZVOUS,
+    MultiProxyParameters,
+)
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
@@ -14,7 +18,7 @@ from brokerd.simulator.world.clock import MILLISECOND_NS
 class MultiProxyPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
-    kept = (*ProtocolPlanning.kept, "topic_attribute", "topics")
+    kept = (*ProtocolPlanning.kept, "ownership", "topic_attribute", "topics")
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: two or three proxies, one to three servers, edges or none."""
@@ -41,9 +45,13 @@ class MultiProxyPlanning(ProtocolPlanning):
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: few topics, and answers of a few publications."""
-        random = Random(f"multi_proxy {seed}")
+        random, early = Random(f"multi_proxy {seed}"), Random(f"early release {seed}")
         chosen: MultiProxyParameters = replace(
-            parameters, topic_attribute="kind", topics=random.choice((1, 3, 8))
+            parameters,
+            topic_attribute="kind",
+            topics=random.choice((1, 3, 8)),
+            ownership=random.choice((ARBITER, ARBITER, RENDEZVOUS)),
+            assign_retry_ns=random.choice((50, 400)) * MILLISECOND_NS,
         )
         if long:
             return chosen
@@ -53,6 +61,9 @@ class MultiProxyPlanning(ProtocolPlanning):
             get_wait_ns=random.choice((20, 200)) * MILLISECOND_NS,
             get_publications=random.choice((50, 4_096)),
             home_window=random.choice((64, 16_384)),
+            topic_window=random.choice((8, 64, 16_384)),
+            patience_ns=random.choice((100, 2_000)) * MILLISECOND_NS,
+            max_retain_ns=early.choice((0, 0, 200, 600)) * MILLISECOND_NS,
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:

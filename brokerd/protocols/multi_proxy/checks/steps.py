@@ -8,20 +8,23 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     5    nothing after the end oracle: `delivered` (ended)
     6    no answer, no loss    oracle: `judge_end`
     7    put once              here: put twice
+    8    one owner             here: two owners
     9    positions stay        here: position reused
     13   done only grows       here: done less
     14   order in a topic      here: topic order
     15   nobody waits for ever swarm: liveness
 
-`tests/protocols/multi_proxy/test_checks.py` shows a mistake that each of these rules sees.
+What lies in a gap was kept for `max_retain_ns`: oracle, `gap`. What a server says to be lost is
+what was there: here, position reused. `tests/protocols/multi_proxy/test_checks.py` shows a
+mistake that each rule here sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
-from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Effect, Event, Send
-from brokerd.protocols.multi_proxy.messages import Get, Messages
+from brokerd.protocols.multi_proxy.messages import Get, Lost, Messages
+from brokerd.protocols.multi_proxy.parameters import PAPER
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -35,6 +38,8 @@ class MultiProxyChecks(ProtocolChecks):
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
         self._told: dict[StreamId, dict[int, _Origin]] = {}
+        self._owners: dict[int, BrokerNumber] = {}
+        self._has_one_owner = world.parameters.ownership != PAPER
         self._places: dict[tuple[StreamId, _Origin], int] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
 
@@ -47,21 +52,34 @@ class MultiProxyChecks(ProtocolChecks):
                 continue
             message = effect.message
             if type(message) is Messages and message.run.source.broker == broker.number:
-                self._check_told(broker, message.run)
+                run = message.run
+                origins = [(each.source, n) for each in run.origins for n in each.sequences]
+                self._check_told(broker, run.source, [*zip(run.sequences, origins, strict=True)])
+            elif type(message) is Lost and message.server == broker.number:
+                stream = StreamId(message.server, message.topic, 0)
+                self._check_told(broker, stream, [*_places(message)])
             elif type(message) is Get and message.home == broker.number:
                 self._check_done(broker, message)
         return ()
 
-    def _check_told(self, broker: BrokerView, run: PublicationRun) -> None:
-        """A position is one publication for ever, a publication has one, and order is kept."""
-        told = self._told.setdefault(run.source, {})
-        origins = [(each.source, number) for each in run.origins for number in each.sequences]
+    def _check_told(
+        self, broker: BrokerView, stream: StreamId, places: Sequence[tuple[int, _Origin]]
+    ) -> None:
+        """A position is one publication for ever, a publication has one, and order is kept.
+
+        The same holds for what is lost: whoever is told of it must know what it was.
+        """
+        topic, owner = stream.publisher, stream.broker
+        if self._owners.setdefault(topic, owner) != owner and self._has_one_owner:
+            what = f"{broker.name} gives out topic {topic}"
+            raise InvariantViolated("two owners", f"{what}, which is {self._owners[topic]}'s")
+        told = self._told.setdefault(stream, {})
         last: dict[SourceId, int] = {}
-        for position, origin in zip(run.sequences, origins, strict=True):
-            what = f"{broker.name}: {origin} at {position} of topic {run.source.publisher}"
+        for position, origin in places:
+            what = f"{broker.name}: {origin} at {position} of topic {topic}"
             if told.setdefault(position, origin) != origin:
                 raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
-            if self._places.setdefault((run.source, origin), position) != position:
+            if self._places.setdefault((stream, origin), position) != position:
                 raise InvariantViolated("put twice", what)
             source, number = origin
             if number <= last.get(source, 0):
@@ -80,3 +98,9 @@ class MultiProxyChecks(ProtocolChecks):
                 what = f"{broker.name} is done with {wanted.done} of topic {wanted.topic}"
                 raise InvariantViolated("done less", f"{what}, after {before}")
             self._done[key] = wanted.done
+
+
+def _places(message: Lost) -> Iterator[tuple[int, _Origin]]:
+    for run in message.runs:
+        for sequence in range(run.first, run.last + 1):
+            yield run.position + sequence - run.first, (run.source, sequence)

@@ -6,10 +6,21 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
+    Assign,
+    Assigned,
+    Claim,
     Follow,
     Following,
+    Generation,
     Get,
+    Locate,
+    Located,
+    Lost,
+    Merge,
+    Merged,
     Messages,
+    Owned,
+    Owner,
     Put,
     Servers,
     Stored,
@@ -46,8 +57,31 @@ class MultiProxyWording(Wording):
             case Messages(home=home, topic=topic, run=run):
                 positions = f"{run.first} to {run.last}"
                 return f"messages for {self.name(home)} topic {topic} {positions}: {self.run(run)}"
+            case Lost(home=home, topic=topic, runs=runs):
+                what = self.ranges(tuple((run.source, run.first, run.last) for run in runs))
+                positions = f"{message.first} to {message.last}"
+                return f"lost for {self.name(home)} topic {topic} {positions}: {what}"
             case Answered():
                 return f"answered {self._between(message.server, message.home)}"
+            case Owned(owners=owners):
+                return f"owned {self._owners(owners)}"
+            case Merge(owners=owners) | Merged(owners=owners):
+                return f"{type(message).__name__.lower()} {self._owners(owners)}"
+            case Locate(topics=topics):
+                return f"locate {self._between(message.home, message.server)} {_listed(topics)}"
+            case Claim(candidates=candidates):
+                ways = self._between(message.home, message.server)
+                return f"claim {ways} {self._owners(candidates)}"
+            case Located(owners=owners):
+                return (
+                    f"located {self._between(message.server, message.home)} {self._owners(owners)}"
+                )
+            case Assign(generations=generations):
+                ways = self._between(message.arbiter, message.server)
+                return f"assign {ways} {_generations(generations)}"
+            case Assigned(generations=generations):
+                ways = self._between(message.server, message.arbiter)
+                return f"assigned {ways} {_generations(generations)}"
         return super().message(message)
 
     def run(self, run: PublicationRun) -> str:
@@ -57,8 +91,15 @@ class MultiProxyWording(Wording):
         origins = ((each.source, each.sequences[0], each.sequences[-1]) for each in run.origins)
         return self.ranges(tuple(origins))
 
+    def _owners(self, owners: tuple[Owner, ...]) -> str:
+        return " ".join(f"{each.topic}:{self.name(each.server)}" for each in owners)
+
     def _between(self, a: BrokerNumber, b: BrokerNumber) -> str:
         return f"{self.name(a)}>{self.name(b)}"
+
+
+def _generations(generations: tuple[Generation, ...]) -> str:
+    return " ".join(f"{each.topic}/{each.number}" for each in generations)
 
 
 def _listed(topics: tuple[int, ...]) -> str:

@@ -1,0 +1,129 @@
+"""A home: what a broker does for its own clients, as a client of all servers.
+
+Paper: [MP22] §2. Deviates: the paper's client is one user; a home is one for all of its clients.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.multi_proxy.clients import Clients
+from brokerd.protocols.multi_proxy.gets import Gets
+from brokerd.protocols.multi_proxy.messages import (
+    Answered,
+    Following,
+    Located,
+    Lost,
+    Merged,
+    Messages,
+    Request,
+    Stored,
+)
+from brokerd.protocols.multi_proxy.paper import make_owners
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.places import Places
+from brokerd.protocols.multi_proxy.puts import Puts
+from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.multi_proxy.ways import Ways
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import MessageHandler
+
+
+class Home:
+    """The parts of a home, and what each of them needs of another one.
+
+    Args:
+        pass_on: takes a request where the home is the proxy itself.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        places: Places,
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: MultiProxyParameters,
+        decode_attributes: DecodeAttributes,
+        counters: dict[str, int],
+        *,
+        pass_on: Callable[[Request], None],
+    ) -> None:
+        self.ways = Ways(
+            broker,
+            disk.machine,
+            places.proxies_of(broker),
+            places.servers,
+            deadlines,
+            parameters,
+            pass_on=pass_on,
+            resend=self._resend,
+            awaits=self._awaits,
+            puts_since=lambda server: self.puts.waits_since(server),
+        )
+        self.owners = make_owners(
+            broker,
+            places.arbiters,
+            parameters.ownership,
+            send=self.ways.send,
+            on_known=lambda topics: self.puts.owned(topics),
+            answered=self.ways.answered,
+            on_gone=lambda gone: self.puts.disowned(gone),
+        )
+        self.puts = Puts(
+            broker,
+            disk.machine,
+            self.owners,
+            send=self.ways.send,
+            on_stored=lambda source: self.clients.tell_stored(source),
+            answered=self.ways.answered,
+        )
+        self.gets = Gets(
+            broker,
+            places.servers,
+            self.owners,
+            parameters.home_window,
+            send=self.ways.send,
+            hand_out=lambda run, handed: self.clients.hand_out(run, handed),
+            tell_lost=lambda message, handed: self.clients.tell_lost(message, handed),
+            check_run=lambda run, peer: self.clients.check_run(run, peer),
+            answered=self.ways.answered,
+        )
+        self.clients = Clients(
+            broker,
+            disk,
+            deadlines,
+            parameters,
+            decode_attributes,
+            counters,
+            topics=Topics(parameters, decode_attributes),
+            owners=self.owners,
+            puts=self.puts,
+            gets=self.gets,
+        )
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes which answer of a server."""
+        return {
+            Stored: self.puts.on_stored,
+            Following: self.gets.on_following,
+            Messages: self.gets.on_messages,
+            Lost: self.gets.on_lost,
+            Answered: self.gets.on_answered,
+            Located: self.owners.on_located,
+            Merged: self.gets.on_merged,
+        }
+
+    def _awaits(self, server: BrokerNumber) -> bool:
+        return (
+            self.puts.unanswered(server)
+            or self.gets.awaits_follow(server)
+            or self.gets.awaits_get(server)
+            or self.owners.awaits(server)
+        )
+
+    def _resend(self, server: BrokerNumber) -> None:
+        self.owners.resend(server)
+        self.puts.resend(server)
+        self.gets.resend(server)

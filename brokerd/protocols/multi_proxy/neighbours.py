@@ -1,0 +1,89 @@
+"""A broker's sessions with others, and over which of them it answers a home."""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.interface import Instant, OpenSession, SessionEstablished, SessionLost
+from brokerd.protocols.multi_proxy.messages import Answer
+from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+RETRY: Final = "retry"
+"""Purpose of the deadline at which an unreachable broker is tried again."""
+
+
+class RetryParameters(Protocol):
+    """How long to wait before an unreachable broker is tried again; doubles up to the limit."""
+
+    @property
+    def retry_first_ns(self) -> Instant:
+        """At first."""
+
+    @property
+    def retry_limit_ns(self) -> Instant:
+        """At most."""
+
+
+class Neighbours:
+    """The other brokers that one has links to.
+
+    Args:
+        proxies: of these any may pass an answer on.
+
+    Attributes:
+        sessions: by broker, those that are up.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        proxies: Sequence[BrokerNumber],
+        deadlines: DeadlineQueue[Any],
+        parameters: RetryParameters,
+    ) -> None:
+        self.sessions: dict[BrokerNumber, int] = {}
+        self._machine = machine
+        self._proxies = tuple(proxies)
+        self._deadlines = deadlines
+        self._parameters = parameters
+        self._waited_ns: dict[BrokerNumber, int] = {}
+        self._over: dict[BrokerNumber, BrokerNumber] = {}
+
+    def open(self, peer: BrokerNumber) -> None:
+        """Have a session with a broker."""
+        self._machine.emit(OpenSession(peer))
+
+    def met(self, peer: BrokerNumber, event: SessionEstablished) -> None:
+        """A session is up."""
+        assert peer not in self.sessions, f"second session with {peer}"
+        self.sessions[peer] = event.session
+        self._deadlines.cancel((RETRY, peer))
+        self._waited_ns.pop(peer, None)
+
+    def lost(self, peer: BrokerNumber, event: SessionLost) -> None:
+        """A session is over."""
+        assert self.sessions.get(peer) == event.session, f"no session for {event}"
+        del self.sessions[peer]
+
+    def retry_later(self, peer: Peer) -> None:
+        """There is no session with a broker, and one is wanted."""
+        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
+        if peer in self.sessions:
+            return
+        wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
+        self._waited_ns[peer] = wait_ns
+        self._deadlines.set((RETRY, peer), self._machine.now_ns + wait_ns)
+
+    def asked_over(self, proxy: BrokerNumber, home: BrokerNumber) -> None:
+        """A home's request came over a proxy: its answer goes back over the same one."""
+        self._over[home] = proxy
+
+    def answer(self, home: BrokerNumber, answer: Answer) -> None:
+        """Answer a home over the proxy it asked over last, or over any that is there."""
+        over = home if home in self._proxies else self._over.get(home)
+        if over not in self.sessions and home not in self._proxies:
+            over = next((peer for peer in self._proxies if peer in self.sessions), None)
+        if over is not None and over in self.sessions:
+            self._machine.send(over, answer)

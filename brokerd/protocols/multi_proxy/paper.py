@@ -1,0 +1,179 @@
+"""The paper's own ownership: each proxy gives topics to servers, and merges what it finds.
+
+A proxy that has forgotten everything gives a topic that a server owns to another one, until the
+servers tell it, every `period_ns`, what they own; then one of the two is told to own it no more.
+What was published meanwhile is lost to those who had subscribed at the other server. It is here to
+be measured.
+
+Paper: [MP22] §3 (assignment), §3.1.5 (PERIODIC), §3.1.6 (MERGE), §4 (the loss). Deviates: a server
+whose topic is merged keeps what its subscribers have not got until they have fetched it, instead of
+sending it with TRANSFER; and it tells them to subscribe at the other server, where TRANSFER would
+have made them subscribers.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.multi_proxy.claims import Claims
+from brokerd.protocols.multi_proxy.messages import Locate, Located, Merge, Owned, Owner
+from brokerd.protocols.multi_proxy.owners import Answered, Owners
+from brokerd.protocols.multi_proxy.parameters import PAPER, RENDEZVOUS
+from brokerd.protocols.multi_proxy.server import Server
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+PERIOD: Final = "period"
+"""Purpose of the deadline at which a server tells proxies what it owns."""
+
+
+class PaperOwners(Owners):
+    """What the proxy says that a home goes over; another one may say otherwise, and so may it.
+
+    Args:
+        on_gone: told of topics that are not known any more, each with who owned it.
+    """
+
+    may_change = True
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        arbiters: Sequence[BrokerNumber],
+        *,
+        send: Callable[[Locate], None],
+        on_known: Callable[[Sequence[int]], None],
+        answered: Answered,
+        on_gone: Callable[[Mapping[int, BrokerNumber]], Sequence[int]],
+    ) -> None:
+        super().__init__(broker, arbiters, {}, send=send, on_known=on_known, answered=answered)
+        self._on_gone = on_gone
+        self._proxy: BrokerNumber | None = None
+
+    def route_over(self, proxy: BrokerNumber | None) -> None:
+        """A home goes over another proxy, or over one that has begun anew: what it says counts."""
+        if proxy == self._proxy:
+            return
+        self._proxy = proxy
+        gone, self._known = self._known, {}
+        self._sought.clear()
+        self.seek((*self._on_gone(gone), *self.waited_for()))
+
+    def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """See Owners: a proxy has merged these topics."""
+        if self._from_proxy(peer, owners):
+            self._set(owners)
+
+    def on_located(self, peer: Peer, message: Located) -> None:
+        """See Owners: the proxy has answered, and asked nobody."""
+        if self._from_proxy(peer, message.owners):
+            before = self.awaits(message.server)
+            self._set(message.owners)
+            if before:
+                self._answered(message.server, Locate, wholly=not self.awaits(message.server))
+
+    def _from_proxy(self, peer: Peer, owners: Sequence[Owner]) -> bool:
+        if any(owner.topic >= len(self._arbiters) for owner in owners):
+            raise RemoteProtocolError(peer, f"not all of {owners} are topics")
+        return peer == self._proxy
+
+    def _set(self, owners: Sequence[Owner]) -> None:
+        changed = {
+            topic: self._known[topic]
+            for topic, server in owners
+            if self._known.get(topic, server) != server
+        }
+        for topic in changed:
+            del self._known[topic]
+        self._on_gone(changed)
+        self._add(owners)
+
+
+class PaperClaims(Claims):
+    """What one proxy thinks: it gives topics to servers, and finds out when it was wrong."""
+
+    def located(self, message: Locate, peer: Peer) -> Located:
+        """Who owns topics; what is not known goes to the server with the fewest."""
+        claim = self.claim(message, peer)
+        super().learn(peer, claim.candidates)
+        return Located(message.server, message.home, claim.candidates)
+
+    def known(self) -> tuple[Owner, ...]:
+        """See Claims: it tells nobody who does not ask."""
+        return ()
+
+    def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
+        """See Claims: a server says what it owns; returns the owners of what has to be merged."""
+        merged = [self._smaller(peer, owner) for owner in self._conflicts(owners)]
+        super().learn(peer, [owner for owner in owners if owner.topic not in self._known])
+        return tuple(merged)
+
+    def _conflicts(self, owners: Sequence[Owner]) -> list[Owner]:
+        known = self._known
+        return [owner for owner in owners if known.get(owner.topic, owner.server) != owner.server]
+
+    def _smaller(self, peer: Peer, owner: Owner) -> Owner:
+        """Two servers own a topic: the one whose name comes first keeps it."""
+        topic, server = owner
+        if server not in self._names:
+            raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
+        both = sorted((server, self._known[topic]), key=self._names.__getitem__)
+        self.merges.append(Merge(both[1], (Owner(topic, both[0]),)))
+        self._counts[self._known[topic]] -= 1
+        self._known[topic] = both[0]
+        self._counts[both[0]] += 1
+        return Owner(topic, both[0])
+
+
+class Periods:
+    """What a server tells all proxies every now and then: which topics are its.
+
+    Args:
+        proxies: those with which there is a session.
+
+    Paper: [MP22] §3.1.5 (PERIODIC), §5.2.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[Any],
+        period_ns: int,
+        server: Server,
+        proxies: Collection[BrokerNumber],
+    ) -> None:
+        self._broker = broker
+        self._machine = machine
+        self._deadlines = deadlines
+        self._period_ns = period_ns
+        self._server = server
+        self._proxies = proxies
+
+    def tell(self) -> None:
+        """Tell it, and see to it that it is told again in time."""
+        owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.asked))
+        for proxy in self._proxies:
+            self._machine.send(proxy, owned)
+        due_ns = self._machine.now_ns + self._period_ns
+        self._deadlines.set((PERIOD, self._broker), due_ns)
+
+
+def make_owners(
+    broker: BrokerNumber,
+    arbiters: Sequence[BrokerNumber],
+    ownership: str,
+    *,
+    send: Callable[[Locate], None],
+    on_known: Callable[[Sequence[int]], None],
+    answered: Answered,
+    on_gone: Callable[[Mapping[int, BrokerNumber]], Sequence[int]],
+) -> Owners:
+    """The owners that a home knows, as the topology's `ownership` has it; see Owners."""
+    if ownership == PAPER:
+        return PaperOwners(
+            broker, arbiters, send=send, on_known=on_known, answered=answered, on_gone=on_gone
+        )
+    known = dict(enumerate(arbiters)) if ownership == RENDEZVOUS else {}
+    return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)

@@ -1,0 +1,72 @@
+"""Retention: a server lets go of what it has kept for long, although some home has not come for it.
+
+Who was not done with it, and has not got it, is told a gap. How long an earlier incarnation of the
+server had kept something, no clock says for sure: it counts as kept since this one has read it.
+
+Paper: none. [MP22] §4 keeps everything until each subscriber has fetched it, so that one that never
+comes back fills the disk.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.interface import Instant
+from brokerd.protocols.multi_proxy.messages import Lost, LostRun
+from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+RETAINED: Final = "retained"
+"""Purpose of the deadline at which something has been kept for long enough."""
+
+_RUNS_TOLD: Final = 4_096
+"""In one message, at most."""
+
+
+class Retention:
+    """What one server lets go of for its age.
+
+    Args:
+        max_retain_ns: how long something is kept; 0: for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[Any],
+        log: TopicLog,
+        max_retain_ns: Instant,
+    ) -> None:
+        self._broker = broker
+        self._machine = machine
+        self._deadlines = deadlines
+        self._log = log
+        self._max_retain_ns = max_retain_ns
+
+    def kept(self) -> None:
+        """There may be something that will get old."""
+        if not self._max_retain_ns or (RETAINED, None) in self._deadlines:
+            return
+        oldest = [topic.since[0][1] for topic in self._log if topic.since]
+        if oldest:
+            pause_ns = min(max(self._max_retain_ns // 16, MILLISECOND_NS), SECOND_NS)
+            due_ns = max(min(oldest) + self._max_retain_ns, self._machine.now_ns + pause_ns)
+            self._deadlines.set((RETAINED, None), due_ns)
+
+    def due(self) -> None:
+        """Let go of what is old."""
+        for topic in self._log:
+            through = topic.old_through(self._machine.now_ns - self._max_retain_ns)
+            if through > topic.released:
+                self._log.expire(topic, through)
+        self.kept()
+
+    def told(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Lost]:
+        """What a home is to be told of what was lost behind a position."""
+        runs = topic.lost.after(after)
+        for start in range(0, len(runs), _RUNS_TOLD):
+            part: tuple[LostRun, ...] = tuple(runs[start : start + _RUNS_TOLD])
+            yield Lost(self._broker, home, topic.number, part)

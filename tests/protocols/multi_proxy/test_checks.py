@@ -1,0 +1,76 @@
+"""What the checks of multi_proxy see in what brokers say: a mistake for each rule."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.protocols.interface import DeadlineReached, Send
+from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
+from brokerd.protocols.multi_proxy.messages import Get, Lost, LostRun, Messages, Wanted
+from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
+from brokerd.simulator.checks.oracle import InvariantViolated
+
+PROXY, SERVER, OTHER, HOME = 0, 1, 2, 3
+TOPIC = 1
+SOURCE = SourceId(HOME, 0, 1)
+
+
+def check(*said: tuple[int, Any], ownership: str = "arbiter") -> None:
+    """Brokers say this, one after the other."""
+    world: Any = SimpleNamespace(parameters=MultiProxyParameters(ownership=ownership))
+    checks = MultiProxyChecks(world)
+    for number, message in said:
+        broker: Any = SimpleNamespace(number=number, name=f"b{number}")
+        checks.step(broker, DeadlineReached(), [Send(PROXY, message)])
+
+
+def given(first: int, sequences: Sequence[int], server: int = SERVER) -> tuple[int, Messages]:
+    """A server gives out these publications, at positions from the first on."""
+    count = len(sequences)
+    run = PublicationRun(
+        StreamId(server, TOPIC, 0),
+        range(first, first + count),
+        (b"",),
+        bytes(count),
+        0,
+        (),
+        tuple(OriginRun(SOURCE, (sequence,)) for sequence in sequences),
+    )
+    return server, Messages(HOME, TOPIC, run)
+
+
+def lost(first: int, low: int, high: int) -> tuple[int, Lost]:
+    return SERVER, Lost(SERVER, HOME, TOPIC, (LostRun(first, SOURCE, low, high),))
+
+
+def get(done: int, after: int, incarnation: int = 1) -> tuple[int, Get]:
+    return HOME, Get(SERVER, HOME, incarnation, 1, (Wanted(TOPIC, done, after, 9),))
+
+
+def test_what_is_right_is_let_pass() -> None:
+    check(given(1, [5, 6, 9]), given(2, [6, 9, 12]), lost(2, 6, 6), lost(5, 13, 14), given(6, [14]))
+    check(get(0, 4), get(3, 4), get(3, 9), get(0, 0, incarnation=2))
+    check(given(1, [5]), given(1, [5], server=OTHER), ownership=PAPER)
+
+
+@pytest.mark.parametrize(
+    "rule, said",
+    [
+        ("position reused", [given(1, [5, 6]), given(2, [7])]),
+        ("position reused", [given(1, [5, 6]), lost(1, 6, 6)]),
+        ("put twice", [given(1, [5]), given(4, [5])]),
+        ("put twice", [lost(1, 5, 5), given(4, [5])]),
+        ("topic order", [given(1, [6, 5])]),
+        ("two owners", [given(1, [5]), given(1, [5], server=OTHER)]),
+        ("done less", [get(3, 4), get(2, 4)]),
+        ("done less", [get(3, 2)]),
+    ],
+)
+def test_a_mistake_is_seen(rule: str, said: list[tuple[int, Any]]) -> None:
+    with pytest.raises(InvariantViolated) as found:
+        check(*said)
+    assert found.value.rule == rule

@@ -1,0 +1,76 @@
+"""The paper's own ownership: what two proxies make of one topic is found and merged in a period."""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.multi_proxy.messages import Located, Merge
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
+from tests.helpers.proxy_stories import Story, sides
+
+KINDS = "abcdef"
+
+
+class Twins(Story):
+    """Two proxies have given most topics to different servers."""
+
+    def __init__(self) -> None:
+        super().__init__(sides(proxies=2, servers=3, edges=2), ownership=PAPER, topics=64)
+        self.subscriptions = []
+        for at, kinds in (("e1", KINDS), ("e2", KINDS[::-1])):
+            for kind in kinds:
+                self.subscriptions.append((kind, self.cluster.subscribe(at, f"kind = '{kind}'")))
+                self.cluster.run_for(0.05)
+
+    def lost(self, seconds: float) -> int:
+        """How many of what is published over both proxies do not come to both sides."""
+        sent = [(kind, self.publish(at, 1, kind=kind)[0]) for kind in KINDS for at in ("e1", "e2")]
+        self.cluster.run_for(seconds)
+        return sum(
+            each not in subscription.received
+            for kind, each in sent
+            for wanted, subscription in self.subscriptions
+            if kind == wanted
+        )
+
+
+def what_is_published_after_a_merge_is_not_lost() -> bool:
+    story = Twins()
+    split = story.lost(1)
+    story.cluster.run_for(7)
+    return split > 0 and story.lost(2) == 0
+
+
+def test_proxies_that_ask_nobody_make_two_owners_and_find_it() -> None:
+    story = Twins()
+    told: dict[int, set[int]] = {}
+    for _, _, message in story.said:
+        if isinstance(message, Located):
+            for topic, server in message.owners:
+                told.setdefault(topic, set()).add(server)
+    assert any(len(servers) > 1 for servers in told.values())
+    story.cluster.run_for(7)
+    assert any(story.told(name, Merge) for name in ("x1", "x2"))
+    before = len(story.told("x1", Merge)) + len(story.told("x2", Merge))
+    story.cluster.run_for(10)
+    assert len(story.told("x1", Merge)) + len(story.told("x2", Merge)) == before
+
+
+def test_who_chooses_it_is_told_what_it_costs() -> None:
+    assert "loses" in MultiProxyParameters(ownership=PAPER).warnings()[0]
+    assert not MultiProxyParameters().warnings()
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "merged-without-subscribers": what_is_published_after_a_merge_is_not_lost,
+    "never-merges": what_is_published_after_a_merge_is_not_lost,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        assert not RULES[bug]()

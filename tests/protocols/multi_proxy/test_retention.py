@@ -1,0 +1,276 @@
+"""What servers let go of for its age, and what those are told who lack it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from brokerd.config import SECOND_NS
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.model.client_messages import Connect, Gap, Subscribe
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.named_bugs import planted
+from brokerd.protocols.interface import (
+    CloseSession,
+    Commit,
+    Deliver,
+    MessageReceived,
+    Persisted,
+    SessionEstablished,
+    Started,
+)
+from brokerd.protocols.multi_proxy.clients import LOST
+from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
+from brokerd.protocols.multi_proxy.lost_records import LostRecords
+from brokerd.protocols.multi_proxy.messages import (
+    Followed,
+    Following,
+    Lost,
+    LostRun,
+    Servers,
+)
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
+from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.wire.attributes import decode_attribute_table
+from tests.helpers.proxy_stories import Story, sides
+from tests.protocols.multi_proxy.test_stories import owner_of, queued
+
+PROXY, SERVER, HOME = 0, 1, 2
+TOPIC = 1
+SOURCE = SourceId(2, 0, 1)
+AWAY_S = 3.0
+
+
+def retaining() -> Story:
+    """What is older than a second may be lost."""
+    return Story(max_retain_ns=SECOND_NS)
+
+
+def told(subscription: Subscription) -> list[tuple[int, int]]:
+    """The publisher's numbers of which an application was told that they do not come."""
+    gaps = [gap for gap in subscription.client.gaps if gap.number == subscription.number]
+    assert {gap.reason for gap in gaps} <= {LOST}
+    return [(gap.first, gap.last) for gap in gaps]
+
+
+def numbers(sent: Sequence[Published]) -> list[int]:
+    return [each.sequence for each in sent]
+
+
+def missed_while_away(story: Story) -> tuple[Subscription, list[Published]]:
+    """A subscriber's broker is down when something is published, and for longer than it is kept."""
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    story.publish("e2", 2)
+    story.cluster.run_for(0.5)
+    story.cluster.broker("e1").kill()
+    missed = story.publish("e2", 3)
+    story.cluster.run_for(AWAY_S)
+    return subscription, missed
+
+
+# ------------------------------------------------------------ rules, each with its bug
+
+
+def what_is_kept_for_long_goes() -> bool:
+    story = retaining()
+    missed_while_away(story)
+    return queued(story, owner_of(story, "a")) == 0
+
+
+def who_comes_back_too_late_is_told_what_it_lacks() -> bool:
+    """No more than that, and it gets all that comes later."""
+    story = retaining()
+    subscription, missed = missed_while_away(story)
+    before = list(subscription.received)
+    story.cluster.broker("e1").start()
+    later = story.publish("e2", 2)
+    story.cluster.run_for(3)
+    story.cluster.oracle.judge_end()
+    first, *_, last = numbers(missed)
+    return (told(subscription), subscription.received) == ([(first, last)], before + later)
+
+
+def who_comes_back_lacks_nothing_that_is_not_old() -> bool:
+    story = retaining()
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    story.cluster.broker("e1").kill()
+    first, last = numbers(story.publish("e2", 2))
+    story.cluster.run_for(0.7)
+    sent = story.publish("e2", 3)
+    story.cluster.run_for(0.5)
+    story.cluster.broker("e1").start()
+    story.cluster.run_for(3)
+    return (told(subscription), subscription.received) == ([(first, last)], sent)
+
+
+def a_server_that_was_down_still_knows_what_it_has_let_go_of() -> bool:
+    story = retaining()
+    subscription, missed = missed_while_away(story)
+    story.cluster.broker(owner_of(story, "a")).kill().start()
+    story.cluster.run_for(1)
+    story.cluster.broker("e1").start()
+    story.cluster.run_for(3)
+    story.cluster.oracle.judge_end()
+    first, *_, last = numbers(missed)
+    return told(subscription) == [(first, last)]
+
+
+def who_has_some_of_it_is_told_of_the_rest() -> bool:
+    """Its home was done with less than it has, as it says when it comes back."""
+    home = Home()
+    home.restarted(had=14)
+    home.lost(LostRun(11, SOURCE, 101, 105), LostRun(16, SOURCE, 107, 108))
+    (gap,) = home.gaps
+    return (gap.first, gap.last, gap.origins) == (15, 17, ((SOURCE, 105, 105), (SOURCE, 107, 108)))
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "kept-for-ever": what_is_kept_for_long_goes,
+    "lost-before-its-time": who_comes_back_lacks_nothing_that_is_not_old,
+    "lost-in-silence": who_comes_back_too_late_is_told_what_it_lacks,
+    "lost-for-all": who_has_some_of_it_is_told_of_the_rest,
+    "lost-and-forgotten": a_server_that_was_down_still_knows_what_it_has_let_go_of,
+    "lost-counts-as-done": a_server_that_was_down_still_knows_what_it_has_let_go_of,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        try:
+            assert not RULES[bug]()
+        except InvariantViolated:
+            pass
+
+
+# ------------------------------------------------------------ the rest
+
+
+class Home:
+    """A home's core that was down, and the gaps that its client is told."""
+
+    def __init__(self) -> None:
+        self.core = make_protocol(
+            "multi_proxy",
+            HOME,
+            sides(proxies=1, servers=1, edges=1),
+            MultiProxyParameters(ownership=RENDEZVOUS, topics=1, topic_attribute="kind"),
+            decode_attribute_table,
+        )
+        self.gaps: list[Gap] = []
+
+    def restarted(self, had: int) -> None:
+        """Its client has all of the topic up to a position; the home was done with less."""
+        rows: dict[str, dict[str, Any]] = {
+            "subscriptions": {"s/1": [[["kind", "=", ["plain", "a"]]]]},
+            "begins": {"s/1": [[SERVER, TOPIC, 0, 0]]},
+        }
+        self.do(Started(2, True, rows))
+        self.do(SessionEstablished(PROXY, 7, 1))
+        self.do(MessageReceived(PROXY, 7, Servers((SERVER,))))
+        self.do(SessionEstablished("s", 8, 1))
+        resume = ((1, ((StreamId(SERVER, TOPIC, 0), had),)),)
+        self.do(MessageReceived("s", 8, Connect(False, 0, 1, 0, resume)))
+        self.do(MessageReceived("s", 8, Subscribe(1, parse_predicate("kind = 'a'"))))
+        followed = (Followed(TOPIC, 10, 20),)
+        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, followed)))
+
+    def lost(self, *runs: LostRun) -> None:
+        """Its server has let go of these."""
+        self.do(MessageReceived(PROXY, 7, Lost(SERVER, HOME, TOPIC, runs)))
+
+    def do(self, event: Any) -> None:
+        """An event, and all that follows when what is written is on disk."""
+        for effect in self.core.handle(event, 0):
+            if isinstance(effect, Commit) and effect.token is not None:
+                self.do(Persisted(effect.token))
+            elif isinstance(effect, Deliver):
+                assert isinstance(effect.item, Gap)
+                self.gaps.append(effect.item)
+            elif isinstance(effect, CloseSession):
+                raise RemoteProtocolError(effect.peer, effect.reason)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [(), (LostRun(11, SOURCE, 5, 4),), (LostRun(11, SOURCE, 1, 2), LostRun(14, SOURCE, 3, 4))],
+)
+def test_what_cannot_have_been_lost_is_refused(runs: tuple[LostRun, ...]) -> None:
+    home = Home()
+    home.restarted(had=10)
+    with pytest.raises(RemoteProtocolError):
+        home.lost(*runs)
+
+
+def test_what_was_lost_behind_a_hole_or_has_come_is_let_go() -> None:
+    home = Home()
+    home.restarted(had=10)
+    home.lost(LostRun(12, SOURCE, 1, 2))
+    home.lost(LostRun(8, SOURCE, 1, 3))
+    assert home.gaps == []
+    home.lost(LostRun(9, SOURCE, 1, 4))
+    home.lost(LostRun(9, SOURCE, 1, 4))
+    assert [(gap.first, gap.last, gap.origins) for gap in home.gaps] == [
+        (11, 12, ((SOURCE, 3, 4),)),
+    ]
+
+
+def test_of_a_publisher_with_two_topics_only_the_lost_one_is_told() -> None:
+    """What comes of the other one has higher numbers, and lower ones."""
+    story = retaining()
+    kinds = {owner_of(story, kind): kind for kind in "abcdefgh"}
+    first, second = (kinds[server] for server in sorted(kinds))
+    subscription = story.cluster.subscribe("e1")
+    story.cluster.run_for(1)
+    story.cluster.broker("e1").kill()
+    missed = []
+    for _ in range(3):
+        missed += story.publish("e2", 1, kind=first)
+        story.publish("e2", 1, kind=second)
+    story.cluster.run_for(AWAY_S)
+    dead = story.cluster.broker(owner_of(story, second))
+    dead.kill()
+    story.cluster.broker("e1").start()
+    later = story.publish("e2", 1, kind=first)
+    story.cluster.run_for(2)
+    assert told(subscription) == [(number, number) for number in numbers(missed)]
+    assert subscription.received == later
+    dead.start()
+    story.cluster.run_for(3)
+    story.cluster.oracle.judge_end()
+
+
+def test_a_gap_is_promised_where_something_is_let_go_of_and_nowhere_else() -> None:
+    retaining_for_1_s = MultiProxyParameters(max_retain_ns=SECOND_NS)
+    assert MULTI_PROXY.promised(MultiProxyParameters()).gaps == ()
+    promised = MULTI_PROXY.promised(retaining_for_1_s)
+    assert (promised.gaps, promised.gap_age_ns) == ((LOST,), SECOND_NS)
+    (warning,) = retaining_for_1_s.warnings()
+    assert "1 s is told of a gap" in warning
+    with pytest.raises(ConfigError, match="max_retain_ns = -1; at least 0"):
+        MultiProxyParameters(max_retain_ns=-1).check("here")
+
+
+def test_what_was_lost_survives_its_row() -> None:
+    blob = (b"",)
+    origins = (OriginRun(SOURCE, (1, 2, 5)), OriginRun(SourceId(3, 0, 1), range(7, 9)))
+    run = PublicationRun(StreamId(SERVER, 4, 0), range(11, 16), blob, bytes(5), 0, (), origins)
+    lost, again = LostRecords(4), LostRecords(4)
+    lost.add(run)
+    row = lost.row(15)
+    assert row is not None
+    again.recover(15, row.value)
+    assert again.after(10) == lost.after(10) == [
+        LostRun(11, SOURCE, 1, 2), LostRun(13, SOURCE, 5, 5), LostRun(14, SourceId(3, 0, 1), 7, 8),
+    ]  # fmt: skip
+    assert again.first == 11
+    assert [change.value for change in again.forget(15)] == [None]
+    assert (again.first, len(again)) == (None, 0)
