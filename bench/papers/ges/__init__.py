@@ -1,0 +1,1 @@
+"""[GES]: what its routing costs, and whether it is right, on hierarchies of any kind."""

@@ -1,0 +1,20 @@
+"""What simulations know of ges."""
+
+from brokerd.protocols.ges.checks.marks import MARKS, GesMarks
+from brokerd.protocols.ges.checks.planning import GesPlanning
+from brokerd.protocols.ges.checks.steps import GesChecks
+from brokerd.protocols.ges.checks.words import GesWording
+from brokerd.protocols.ges.mutants import MUTANTS
+from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+
+SIMULATED = SimulatedProtocol(
+    bugs=MUTANTS,
+    canaries=("sent-to-all-units",),
+    marks=MARKS,
+    make_observer=GesMarks,
+    make_checks=GesChecks,
+    checks_always=True,
+    forgiven=("gap", "incomplete"),
+    make_wording=GesWording,
+    make_planning=GesPlanning,
+)

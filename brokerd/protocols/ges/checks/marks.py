@@ -1,0 +1,113 @@
+"""The marks of ges, found in what goes into a core and what comes out of it.
+
+`PROTOCOL.md` names each of them at the rule that it stands for.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from brokerd.model.client_messages import Subscribed
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.ges.messages import (
+    GraphStated,
+    ProfileChanged,
+    ProfileStated,
+    RoutedPublications,
+)
+from brokerd.protocols.ges.versions import is_its_own
+from brokerd.protocols.interface import DeadlineReached, Effect, Event, MessageReceived, Send
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+MARKS = (
+    Mark("came-around", "what was said of a unit came back into it from outside", seeds=8),
+    Mark("in-outline", "a profile was told with a unit in its broker's place", seeds=4),
+    Mark("profile-known", "a profile came over another connection than first", seeds=4),
+    Mark("waits-no-more", "a subscription started without who is away for long", seeds=8),
+    Mark("kept-out", "nobody beyond a gatekeeper wanted a publication", seeds=4),
+    Mark("inner-way", "a way that was decided on crossed a unit on a way found there", seeds=20),
+    Mark("way-gone", "a way was given up and another one taken", seeds=20),
+    Mark("no-way", "there was no way to who wanted a publication", seeds=20),
+    Mark("came-twice", "a publication came that was there, or had been overtaken", seeds=16),
+    Mark("spoken-for", "brokers said for one that it has no connections any more", seeds=8),
+    Mark("wants-nothing", "brokers said for one that nobody there wants anything", seeds=8),
+    Mark("refuted", "a broker that lives heard that others had spoken for it", seeds=20),
+)
+
+_COUNTED = {"no-way": "publications_without_route", "came-twice": "duplicates_received"}
+
+
+class GesMarks:
+    """See MarkObserver."""
+
+    def __init__(self, graph: OverlayGraph) -> None:
+        self.counts = {mark.name: 0 for mark in MARKS}
+        self._counted: dict[tuple[BrokerNumber, str], int] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """See MarkObserver."""
+        said = [effect.message for effect in effects if type(effect) is Send]
+        for name in (*_said(broker, event, said), *_heard(broker, event, said)):
+            self.counts[name] += 1
+        statistics = broker.core.statistics()
+        for name, counter in _COUNTED.items():
+            key, value = (broker.number, name), statistics[counter]
+            if value > self._counted.get(key, 0):
+                self.counts[name] += 1
+            self._counted[key] = value
+
+
+def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str]:
+    core: Any = broker.core
+    depth = len(core.place.address)
+    came = getattr(event, "message", None)
+    reroutes = (
+        max((target.reroutes for target in came.targets), default=0)
+        if type(came) is RoutedPublications
+        else 0
+    )
+    for message in said:
+        if type(message) is RoutedPublications:
+            if any(len(target.frames) > 1 for target in message.targets):
+                yield "inner-way"
+            if any(target.reroutes > reroutes for target in message.targets):
+                yield "way-gone"
+        elif type(message) in (ProfileStated, ProfileChanged) and len(message.place) < depth:
+            yield "in-outline"
+    if type(event) is not DeadlineReached:
+        return
+    for message in said:
+        if type(message) is Subscribed and message.state == "started":
+            yield "waits-no-more"
+        elif type(message) is GraphStated:
+            if not all(is_its_own(each.version) for each in message.statements):
+                yield "spoken-for"
+        elif type(message) is ProfileStated and not is_its_own(message.version):
+            yield "wants-nothing"
+
+
+def _heard(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str]:
+    if type(event) is not MessageReceived:
+        return
+    core: Any = broker.core
+    message = event.message
+    if type(message) is GraphStated:
+        for each in message.statements:
+            ends = [end for end in (each.low_end, each.high_end) if core.place.is_in(end)]
+            if any(end != core.place.address for end in ends):
+                yield "came-around"
+            if each.by == broker.number and not is_its_own(each.version) and said:
+                yield "refuted"
+    elif type(message) is ProfileStated and message.origin == broker.number:
+        if not is_its_own(message.version) and said:
+            yield "refuted"
+    elif type(message) is ProfileChanged and not any(type(each) is type(message) for each in said):
+        yield "profile-known"
+    elif type(message) is RoutedPublications and not said and _asks(message):
+        yield "kept-out"
+
+
+def _asks(message: RoutedPublications) -> bool:
+    """Whether a gatekeeper is to say who gets it."""
+    return any(target.level for target in message.targets)

@@ -1,0 +1,95 @@
+"""The hierarchies and parameters that simulated seeds draw, and who is lost for ever in them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.generate import random_hierarchy
+from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.units import is_inside
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+_ROUNDS = 6
+"""A unit is missed after one and a half times `purge_ns`; what only shows then, as late again."""
+
+
+class GesPlanning(ProtocolPlanning):
+    """See ProtocolPlanning."""
+
+    def topology(self, random: Random) -> Topology:
+        """See ProtocolPlanning: up to three levels of small units."""
+        brokers, levels = random.randrange(2, 11), random.randrange(1, 4)
+        return random_hierarchy(brokers, levels, random.randrange)
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """See ProtocolPlanning: who does not come back is missed within seconds."""
+        if long:
+            return parameters
+        purge_ns = Random(f"ges {seed}").choice((600, 2_000)) * MILLISECOND_NS
+        return replace(parameters, purge_ns=purge_ns)
+
+    def forgetting_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning."""
+        return int(parameters.purge_ns) * _ROUNDS
+
+    def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
+        """See ProtocolPlanning: gatekeepers first, and both ends of a link between units at once.
+
+        What is left of each unit is connected inside: units that come apart are not borne.
+        """
+        section = topology.of_kind("hierarchy").section
+        assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
+        gateways: list[tuple[int, ...]] = [
+            link for link in section.links if section.link_level(*link)
+        ]
+        ends: list[tuple[int, ...]] = [(end,) for link in gateways for end in link]
+        anybody: list[tuple[int, ...]] = [(number,) for number in range(len(topology.brokers))]
+        gone: list[BrokerNumber] = []
+        found: list[tuple[str, ...]] = []
+        for choices in (random.choice((gateways, ends)), anybody)[: random.randrange(1, 3)]:
+            possible = [
+                each
+                for each in choices  # of several one may fail already, and is not lost
+                if is_whole_without(section, each) and is_whole_without(section, [*gone, *each])
+            ]
+            if possible:
+                chosen = random.choice(possible)
+                gone += chosen
+                found.append(tuple(topology.brokers[number] for number in chosen))
+        return found
+
+
+def is_whole_without(hierarchy: Hierarchy, gone: Collection[BrokerNumber]) -> bool:
+    """Whether two brokers at least are left, and each unit of what is left is connected inside."""
+    left = [number for number in range(len(hierarchy.addresses)) if number not in gone]
+    if len(left) < 2 or len({*gone}) < len(gone):
+        return False
+    units = {
+        hierarchy.addresses[number][:length] for number in left for length in _lengths(hierarchy)
+    }
+    return all(_is_connected(hierarchy, left, unit) for unit in sorted(units))
+
+
+def _lengths(hierarchy: Hierarchy) -> range:
+    return range(len(hierarchy.addresses[0]))
+
+
+def _is_connected(
+    hierarchy: Hierarchy, left: Sequence[BrokerNumber], unit: tuple[int, ...]
+) -> bool:
+    members = [number for number in left if is_inside(hierarchy.addresses[number], unit)]
+    reached = {members[0]: None}
+    waiting = [members[0]]
+    while waiting:
+        here = waiting.pop()
+        for a, b in hierarchy.links:
+            if here in (a, b):
+                other = a if here == b else b
+                if other in members and other not in reached:
+                    reached[other] = None
+                    waiting.append(other)
+    return len(reached) == len(members)

@@ -1,0 +1,117 @@
+"""What must hold in each step of a broker of a hierarchy, and once all is quiet.
+
+G1  a way leaves a unit once: the levels along it do not decrease (`_check_way`)
+G2  a unit is sent nothing that, as far as who decides knows, nobody in it wants (`_check_wanted`)
+G3  each broker's graph is the outline of the sessions that there are (`settled`)
+G4  each broker knows just what clients of the others want, each behind the largest unit that
+    it is not in itself (`settled`)
+G5  a graph has no more brokers and units than the blocks of its levels hold (`settled`)
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.publication import PublicationRun
+from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.messages import RoutedPublications
+from brokerd.protocols.ges.paths import Path
+from brokerd.protocols.ges.router import SYSTEM, Target
+from brokerd.protocols.ges.units import Unit, is_inside
+from brokerd.protocols.interface import Effect, Event, MessageReceived, Send
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+BLOCK = 64
+"""Units in a unit, at most."""
+
+
+class GesChecks(ProtocolChecks):
+    """See ProtocolChecks."""
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[ClientId, int]]:
+        """See ProtocolChecks."""
+        came: dict[tuple[int, Unit, Unit], None] = {}
+        if type(event) is MessageReceived and type(event.message) is RoutedPublications:
+            came = {_what(target): None for target in event.message.targets}
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is RoutedPublications:
+                for target in effect.message.targets:
+                    for way in target.frames:
+                        _check_way(broker, way)
+                    decided = _what(target) not in came and target.skip == SYSTEM
+                    if target.level == 0 and decided:
+                        self._check_wanted(broker, target.unit, effect.message.run)
+        return ()
+
+    def _check_wanted(self, broker: BrokerView, unit: Unit, run: PublicationRun) -> None:
+        core: Any = broker.core
+        predicates = [
+            predicate
+            for known in core.profiles.known().values()
+            if is_inside(known.place, unit)
+            for predicate in known.predicates.values()
+        ]
+        for number, blob, _ in run.publications():
+            if not any(self.world.oracle.wants(each, bytes(blob)) for each in predicates):
+                raise InvariantViolated(
+                    "unwanted", f"{broker.name} sends {number} of {run.source} to {unit}"
+                )
+
+    def settled(self, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        cores: dict[BrokerNumber, Any] = {
+            broker.number: broker.core for broker in brokers if broker.alive
+        }
+        addresses = {number: core.place.address for number, core in cores.items()}
+        up = {
+            (broker.number, peer): 1
+            for broker in brokers
+            if broker.alive
+            for peer in broker.ends
+            if isinstance(peer, int) and broker.number < peer and peer in cores
+        }
+        for number, core in cores.items():
+            name = brokers[number].name
+            _check_graph(name, core, outline(addresses, up, number))
+            _check_profiles(name, core, cores)
+
+
+def _what(target: Target) -> tuple[int, Unit, Unit]:
+    return target.level, target.unit, target.skip
+
+
+def _check_way(broker: BrokerView, way: Path) -> None:
+    if len({*way}) < len(way) or any(len(here) < len(onward) for here, onward in pairwise(way)):
+        raise InvariantViolated("way", f"{broker.name} sends along {way}")
+
+
+def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]]) -> None:
+    if core.view.edges != should:
+        found = {edge: [*behind] for edge, behind in core.view.edges.items()}
+        wanted = {edge: [*behind] for edge, behind in should.items()}
+        raise InvariantViolated("graph", f"{name} has {found}, not {wanted}")
+    if len(core.view.units()) > BLOCK * len(core.place.address):
+        raise InvariantViolated("graph size", f"{name} knows {len(core.view.units())} units")
+
+
+def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> None:
+    for origin, known in core.profiles.known().items():
+        wanted: Mapping[Any, Any] = {}
+        if origin in cores:
+            wanted = cores[origin].profiles.known()[origin].predicates
+            address: Address = cores[origin].place.address
+            if known.place != core.place.seen_as(address):
+                raise InvariantViolated("profile", f"{name} has that of {origin} at {known.place}")
+        if known.predicates != wanted:
+            raise InvariantViolated(
+                "profile", f"{name} has {[*known.predicates]} of {origin}, not {[*wanted]}"
+            )
+    if missing := [origin for origin in cores if origin not in core.profiles.known()]:
+        raise InvariantViolated("profile", f"{name} has none of {missing}")

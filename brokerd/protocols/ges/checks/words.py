@@ -1,0 +1,45 @@
+"""How scenarios say what brokers of a hierarchy tell each other."""
+
+from typing import Any
+
+from brokerd.protocols.ges.messages import (
+    GraphStated,
+    ProfileChanged,
+    ProfileReached,
+    ProfileStated,
+    RoutedPublications,
+)
+from brokerd.protocols.ges.units import Unit
+from brokerd.simulator.checks.wording import Wording
+
+
+class GesWording(Wording):
+    """See Wording."""
+
+    def message(self, message: Any) -> str:
+        """See Wording."""
+        match message:
+            case RoutedPublications(run=run, targets=targets):
+                places = " ".join(_unit(target.unit) for target in targets)
+                return f"publication {self.run(run)} to {places}"
+            case GraphStated(statements=statements):
+                ends = [f"{_unit(each.low_end)}-{_unit(each.high_end)}" for each in statements]
+                states = [
+                    f"{end} {'up' if each.factor else 'down'}"
+                    for end, each in zip(ends, statements, strict=True)
+                ]
+                return f"links: {', '.join(states)}"
+            case ProfileStated(origin=origin, predicates=entries):
+                listed = " ".join(self.subscription(entry[0]) for entry in entries) or "nothing"
+                return f"all of {self.name(origin)}: {listed}"
+            case ProfileChanged(added=added, removed=removed):
+                gone = " ".join(map(self.subscription, removed))
+                come = " ".join(self.subscription(entry[0]) for entry in added)
+                return f"profile: {f'with {come}' if come else f'without {gone}'}"
+            case ProfileReached(origin=origin):
+                return f"all have the profile of {self.name(origin)}"
+        return super().message(message)
+
+
+def _unit(unit: Unit) -> str:
+    return ".".join(map(str, unit))

@@ -1,0 +1,151 @@
+"""[GES], best effort: connections and profiles are known in outline everywhere, and routed by.
+
+A publication goes to gatekeepers and keepers, who say in which units somebody wants it, and from
+there to those units only. What a link or broker swallows on the way is gone.
+
+Paper: [GES] §2, §3.
+"""
+
+from collections.abc import Mapping
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.overlay.hierarchy import Address
+from brokerd.protocols.ges.ageing import LOOKS, Ageing
+from brokerd.protocols.ges.forwarding import PublicationForwarding
+from brokerd.protocols.ges.graph import Graph
+from brokerd.protocols.ges.messages import (
+    GraphStated,
+    ProfileChanged,
+    ProfileReached,
+    ProfileStated,
+    RoutedPublications,
+)
+from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.ges.paths import Paths
+from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.propagation import Propagation
+from brokerd.protocols.ges.router import Router
+from brokerd.protocols.ges.subscriptions import LocalSubscriptions
+from brokerd.protocols.ges.units import Place
+from brokerd.protocols.ges.view import GraphView
+from brokerd.protocols.parts.forwarding_core import ForwardingCore
+
+PURGE = "purge"
+"""Purpose of the deadline at which a neighbour is not waited for any more."""
+
+LOOK = "look"
+"""Purpose of the deadline at which it is looked who is missing."""
+
+
+class Ges(ForwardingCore):
+    """A broker of a hierarchy.
+
+    Args:
+        neighbours: those it has links to, with their addresses.
+
+    Attributes:
+        place: where it is.
+        view: the connections that it knows of.
+        profiles: who wants what, as far as it knows.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        address: Address,
+        neighbours: Mapping[BrokerNumber, Address],
+        parameters: GesParameters,
+        decode_attributes: DecodeAttributes,
+    ) -> None:
+        super().__init__(broker, tuple(neighbours), parameters)
+        self._purge_ns = parameters.purge_ns
+        self.place = place = Place(address)
+        self.view = view = GraphView(broker, place)
+        paths = Paths(place, view)
+        router = Router(broker, place, view, paths, parameters.reroute_limit)
+        self.profiles = Profiles(decode_attributes)
+        self._graph = Graph(self, place, view, neighbours, self.reaches)
+        self._propagation = Propagation(
+            self, broker, place, neighbours, self.profiles, self.reaches
+        )
+        self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
+        self._forwarding = PublicationForwarding(self, place, router, self.profiles, self.reaches)
+        subscriptions = LocalSubscriptions(
+            self, self.profiles, self._propagation, self._forwarding, self.reaches
+        )
+        self.begin(
+            subscriptions,
+            {
+                GraphStated: self._on_graph_stated,
+                ProfileStated: self._on_profile_stated,
+                ProfileChanged: self._on_profile_changed,
+                ProfileReached: self._propagation.on_reached,
+                RoutedPublications: self._forwarding.on_routed,
+            },
+        )
+
+    def routing_statistics(self) -> Mapping[str, int]:
+        """See ForwardingCore."""
+        return {
+            **self._forwarding.counters,
+            **self.profiles.statistics(),
+            "spoken_for": self._ageing.spoken_for,
+        }
+
+    def start_routing(self, incarnation: int) -> None:
+        """See ForwardingCore: nobody is connected, and nobody here wants anything."""
+        self._graph.start(incarnation)
+        self._propagation.start(incarnation)
+        self._looked_at = self.view.changes
+        for peer in self._neighbours:
+            self._purge_later(peer)
+
+    def neighbour_came(self, peer: BrokerNumber) -> None:
+        """See ForwardingCore: it is told of connections and profiles."""
+        self._deadlines.cancel((PURGE, peer))
+        self._graph.on_up(peer)
+        self._propagation.offer_all(peer)
+        self._look_later()
+
+    def neighbour_went(self, peer: BrokerNumber) -> None:
+        """See ForwardingCore: ways around it are taken from now on."""
+        self._graph.on_down(peer)
+        self._purge_later(peer)
+        self._look_later()
+
+    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
+        """See ForwardingCore."""
+        if purpose == PURGE:
+            self._propagation.give_up(peer)
+            return
+        assert purpose == LOOK, f"{purpose!r} of broker {peer}"
+        self._looked_at = self.view.changes
+        # Who has no session at all is the one that is missing.
+        if self._sessions and self._ageing.look():
+            self._look_again()
+
+    def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
+        self._graph.on_stated(peer, message)
+        self._look_later()
+
+    def _on_profile_stated(self, peer: BrokerNumber, message: ProfileStated) -> None:
+        self._propagation.on_stated(peer, message)
+        self._look_later()
+
+    def _on_profile_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
+        self._propagation.on_changed(peer, message)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        """Somebody may be missing after a change of the graph, or known to outsiders only."""
+        if (LOOK, self._broker) in self._deadlines:
+            return
+        if self._looked_at != self.view.changes or self._propagation.only_outside():
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._deadlines.set((LOOK, self._broker), self.now_ns + self._purge_ns // LOOKS)
+
+    def _purge_later(self, peer: BrokerNumber) -> None:
+        self._deadlines.set((PURGE, peer), self.now_ns + self._purge_ns)

@@ -1,0 +1,104 @@
+"""A broker's part in telling everybody of connections.
+
+Paper: [GES] §3 (dissemination of connections).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.hierarchy import Address
+from brokerd.protocols.ges.messages import GraphStated
+from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.ges.view import DOWN, GraphView, Statement
+from brokerd.protocols.parts.event_machine import EventMachine
+
+UP = 1
+"""By what the cost of a connection is multiplied."""
+
+
+class Graph:
+    """What a broker says of its connections, and passes on of others.
+
+    Args:
+        neighbours: with their addresses.
+        reaches: whether a neighbour has a session.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        place: Place,
+        view: GraphView,
+        neighbours: Mapping[BrokerNumber, Address],
+        reaches: Callable[[BrokerNumber], bool],
+    ) -> None:
+        self._machine = machine
+        self._place = place
+        self._view = view
+        self._neighbours = neighbours
+        self._reaches = reaches
+
+    def start(self, incarnation: int) -> None:
+        """This broker begins, without a connection; what it said before is over."""
+        self._view.start(incarnation)
+        for peer, address in self._neighbours.items():
+            self._view.state(peer, address, DOWN)
+
+    def on_up(self, peer: BrokerNumber) -> None:
+        """There is a session: the neighbour is told all, and all others are told of it."""
+        made = self._view.state(peer, self._neighbours[peer], UP)
+        self._tell(peer, self._view.known())
+        self._tell_others((made,), peer)
+
+    def on_down(self, peer: BrokerNumber) -> None:
+        """The session is over, and with it what it carried."""
+        made = self._view.state(peer, self._neighbours[peer], DOWN)
+        self._tell_others((made,), peer)
+
+    def on_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
+        """A neighbour says what it knows of connections."""
+        for statement in message.statements:
+            self._check(peer, statement)
+        statements = [self._view.precise(each) for each in message.statements]
+        news = [each for each in statements if self._view.learn(each)]
+        self._tell_others(news, peer)
+        refuted = [each for each in message.statements if self._view.is_refuted(each)]
+        self._tell_others([self._state_anew(each) for each in refuted], None)
+        later = [self._view.spoken_for_since(each) for each in message.statements]
+        self._tell(peer, [each for each in later if each is not None])
+
+    def speak_for(self, unit: Unit) -> None:
+        """Say for a broker or unit that it has no connection any more."""
+        self._tell_others(self._view.state_for(unit), None)
+
+    def _state_anew(self, refuted: Statement) -> Statement:
+        """How a connection really is of which others have spoken in this broker's place."""
+        peer = refuted.high if refuted.by == refuted.low else refuted.low
+        factor = UP if self._reaches(peer) else DOWN
+        return self._view.state(peer, self._neighbours[peer], factor)
+
+    def _tell_others(self, statements: Iterable[Statement], origin: BrokerNumber | None) -> None:
+        told = tuple(statements)
+        for peer in self._neighbours:
+            if peer != origin and self._reaches(peer):
+                self._tell(peer, told)
+
+    def _tell(self, peer: BrokerNumber, statements: Iterable[Statement]) -> None:
+        address = self._neighbours[peer]
+        told = [self._view.for_peer(each, peer, address) for each in statements]
+        seen = tuple(each for each in told if each is not None)
+        if seen:
+            self._machine.send(peer, GraphStated(seen))
+
+    def _check(self, peer: BrokerNumber, statement: Statement) -> None:
+        ends = statement.low_end, statement.high_end
+        deepest = len(self._place.address)
+        if (
+            not statement.low < statement.high
+            or statement.by not in (statement.low, statement.high)
+            or not all(0 < len(end) <= deepest for end in ends)
+            or is_inside(*ends)
+            or is_inside(*reversed(ends))
+        ):
+            raise RemoteProtocolError(peer, f"no connection can be so: {statement}"[:300])

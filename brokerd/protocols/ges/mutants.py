@@ -1,0 +1,142 @@
+"""Named bugs of ges: what a mistake in one of its rules looks like."""
+
+from typing import Final
+
+from brokerd.named_bugs import Edit, NamedBug
+
+_FOLDER: Final = "brokerd/protocols/ges"
+
+
+def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
+    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+
+
+BUGS: Final = (
+    _bug(
+        "links-told-as-inside",
+        "Outside a unit its connections are told with the unit in the place of an end.",
+        "view.py",
+        ("left if is_inside(end, left) else end for end", "end for end"),
+    ),
+    _bug(
+        "believes-what-came-around",
+        "Inside a unit nobody believes what comes back from outside.",
+        "view.py",
+        (
+            "if end != self._place.address and self._place.is_in(end):",
+            "if end != self._place.address and end == ():",
+        ),
+    ),
+    _bug(
+        "profiles-told-as-inside",
+        "Outside a unit a profile is told with the unit in its broker's place.",
+        "propagation.py",
+        ("return left if level and is_inside(place, left) else place", "return place"),
+    ),
+    _bug(
+        "lost-session-stays-in-graph",
+        "A connection is there while both ends say so.",
+        "graph.py",
+        (
+            "made = self._view.state(peer, self._neighbours[peer], DOWN)\n"
+            "        self._tell_others((made,), peer)",
+            "self._view.near((peer,))",
+        ),
+    ),
+    _bug(
+        "sent-to-all-units",
+        "A unit gets what somebody in it wants.",
+        "router.py",
+        (
+            "siblings = interested(self._place.own(level + 1))",
+            "siblings = self._view.siblings(level)",
+        ),
+    ),
+    _bug(
+        "ways-come-back",
+        "A way leaves a unit once.",
+        "paths.py",
+        ("and may(other) and len(other) <= len(here)", "and may(other)"),
+    ),
+    _bug(
+        "one-way-only",
+        "A way that is gone is replaced by another one.",
+        "router.py",
+        ("if target.reroutes > self._reroute_limit:", "if target.reroutes:"),
+    ),
+    _bug(
+        "overtaken-is-delivered",
+        "A broker delivers the numbers of a source in ascending order.",
+        "forwarding.py",
+        ("if number > latest]", "if number > 0]"),
+    ),
+    _bug(
+        "started-before-all-know",
+        "A subscription has started when all have answered.",
+        "propagation.py",
+        (
+            "return all(each.version > version for each in waiting)",
+            "return bool(version or waiting)",
+        ),
+    ),
+    _bug(
+        "waits-for-who-is-gone",
+        "Who is away for long is not waited for.",
+        "propagation.py",
+        ("self._answered(origin, peer, lambda version: True)", "self._given_up.pop(peer, None)"),
+    ),
+    _bug(
+        "links-of-the-dead-stay",
+        "Of who does not come back all say that its connections are gone.",
+        "graph.py",
+        ("self._tell_others(self._view.state_for(unit), None)", "self._view.near(unit)"),
+    ),
+    _bug(
+        "the-dead-want-for-ever",
+        "Of who does not come back all say that nobody there wants anything.",
+        "propagation.py",
+        ("            self._profiles.replace(gone)\n            self._pass_on(gone, None)\n", ""),
+    ),
+    _bug(
+        "dead-and-silent-about-wants",
+        "A broker that hears that others speak for it says what its clients want.",
+        "propagation.py",
+        ("return known[0] == message.version[0]", "return False"),
+    ),
+    _bug(
+        "dead-and-silent-about-links",
+        "A broker that hears that others speak for it says what connections it has.",
+        "view.py",
+        (
+            "if statement.by != self._broker:\n            return False\n        own",
+            "return False\n        own",
+        ),
+    ),
+    _bug(
+        "wants-inside-not-asked",
+        "What is said outside of a unit's brokers goes on to them.",
+        "propagation.py",
+        ("        message = self._precise(message)\n", ""),
+    ),
+    _bug(
+        "only-outsiders-remember",
+        "Of who is known outside of its unit only those in the unit say that it is gone.",
+        "ageing.py",
+        ("for origin in sorted(self._unknown):", "for origin in sorted(self._unknown)[:0]:"),
+    ),
+    _bug(
+        "missed-at-first-sight",
+        "Who was missing at each look for `purge_ns` is gone.",
+        "ageing.py",
+        ("if self._missed[unit] > LOOKS:", "if self._missed[unit]:"),
+    ),
+    _bug(
+        "alone-and-speaks-for-all",
+        "Who has no session at all speaks for nobody.",
+        "core.py",
+        ("if self._sessions and self._ageing.look():", "if self._ageing.look():"),
+    ),
+)
+"""Each as its name, the sentence that it leaves out, and where."""
+
+MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -1,0 +1,160 @@
+"""What clients want, per broker or unit that they are in, as far as one broker knows.
+
+Every broker has the profiles of all, each under the largest unit around its origin that this
+broker is not in itself. Only keepers and gatekeepers decide by them; they are where routes ask.
+
+Paper: [GES] §3 (profile graph, destinations). Deviates: profiles are kept by every broker, not
+only by the gatekeepers that need them, so that none has to fetch a snapshot before it decides.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
+from brokerd.model.predicate import DecodeAttributes, Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.ges.messages import Entry, ProfileStated
+from brokerd.protocols.ges.units import Unit, is_inside
+from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.parts.selection import match_run
+
+
+class Interest(NamedTuple):
+    """Who wants a publication.
+
+    Attributes:
+        places: brokers and units with such clients.
+        clients: those of this broker, each with the numbers of its subscriptions that match.
+    """
+
+    places: tuple[Unit, ...]
+    clients: Mapping[ClientId, tuple[int, ...]]
+
+    def inside(self, unit: Unit) -> Sequence[Unit]:
+        """Those units in a unit, one level below, in which somebody wants it."""
+        length = len(unit)
+        inner = {place[: length + 1]: None for place in self.places if is_inside(place, unit)}
+        return [found for found in inner if len(found) > length]
+
+
+@dataclass(slots=True)
+class Profile:
+    """What the clients of one broker want."""
+
+    place: Unit
+    version: Version
+    predicates: dict[SubscriptionId, Predicate] = field(default_factory=dict)
+
+
+class Profiles:
+    """Those of all brokers, by origin."""
+
+    def __init__(self, decode_attributes: DecodeAttributes) -> None:
+        self._by_origin: dict[BrokerNumber, Profile] = {}
+        self._local: dict[SubscriptionId, tuple[ClientId, int]] = {}
+        self._place_of: dict[SubscriptionId, Unit] = {}
+        self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
+        self._memo: MatchMemo[SubscriptionId, Interest] = MatchMemo(
+            self._index, decode_attributes, conclude=self._conclude
+        )
+
+    def version(self, origin: BrokerNumber) -> Version | None:
+        """The version that is known of a broker's profile."""
+        known = self._by_origin.get(origin)
+        return known.version if known is not None else None
+
+    def statement(self, origin: BrokerNumber) -> ProfileStated:
+        """A known profile, whole."""
+        known = self._by_origin[origin]
+        entries = tuple(known.predicates.items())
+        return ProfileStated(origin, known.place, known.version, entries)
+
+    def known(self) -> Mapping[BrokerNumber, Profile]:
+        """All of them, by origin."""
+        return self._by_origin
+
+    def origins(self) -> Iterable[BrokerNumber]:
+        """Whose are known, first known first."""
+        return tuple(self._by_origin)
+
+    def places(self) -> Iterable[Unit]:
+        """Where somebody wants anything."""
+        return [known.place for known in self._by_origin.values() if known.predicates]
+
+    def origins_in(self, unit: Unit) -> Sequence[BrokerNumber]:
+        """The brokers in a unit whose clients want anything, as far as is known."""
+        return [
+            origin
+            for origin, known in self._by_origin.items()
+            if known.predicates and is_inside(known.place, unit)
+        ]
+
+    def replace(self, stated: ProfileStated) -> None:
+        """Take a profile in place of what is known of its origin."""
+        known = self._by_origin.get(stated.origin)
+        if known is not None:
+            self._remove(known, tuple(known.predicates))
+        self._by_origin[stated.origin] = fresh = Profile(stated.place, stated.version)
+        self._add(fresh, stated.predicates)
+
+    def change(
+        self,
+        origin: BrokerNumber,
+        version: Version,
+        added: Iterable[Entry],
+        removed: Iterable[SubscriptionId],
+    ) -> None:
+        """Take a known profile to a version."""
+        known = self._by_origin[origin]
+        known.version = version
+        self._remove(known, [each for each in removed if each in known.predicates])
+        self._add(known, added)
+
+    def set_local(self, subscription: SubscriptionId, client: ClientId, number: int) -> None:
+        """Say whose subscription of this broker's profile is whose."""
+        self._local[subscription] = client, number
+
+    def match(self, run: PublicationRun, peer: Peer) -> list[Interest]:
+        """Who wants the publications with each attribute blob of a run, in its table's order.
+
+        Raises:
+            RemoteProtocolError: a blob is malformed, which is the fault of the peer it came from.
+        """
+        return match_run(self._memo, run, peer)
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        return {
+            "subscriptions": len(self._place_of),
+            "matching_hits": self._memo.hits,
+            "matching_misses": self._memo.misses,
+        }
+
+    def _add(self, profile: Profile, entries: Iterable[Entry]) -> None:
+        for subscription, predicate in entries:
+            if subscription in profile.predicates:
+                continue
+            profile.predicates[subscription] = predicate
+            self._place_of[subscription] = profile.place
+            self._index.add(subscription, predicate)
+        self._memo.forget()
+
+    def _remove(self, profile: Profile, subscriptions: Collection[SubscriptionId]) -> None:
+        for subscription in subscriptions:
+            del profile.predicates[subscription]
+            del self._place_of[subscription]
+            self._local.pop(subscription, None)
+            self._index.remove(subscription)
+        self._memo.forget()
+
+    def _conclude(self, subscriptions: tuple[SubscriptionId, ...]) -> Interest:
+        places = dict.fromkeys(self._place_of[each] for each in subscriptions)
+        clients: dict[ClientId, list[int]] = {}
+        for each in subscriptions:
+            if each in self._local:
+                client, number = self._local[each]
+                clients.setdefault(client, []).append(number)
+        return Interest(tuple(sorted(places)), {name: tuple(n) for name, n in clients.items()})

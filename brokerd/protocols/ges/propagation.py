@@ -1,0 +1,270 @@
+"""Profiles and their changes on their way to every broker, and word of it back.
+
+A change goes on over every connection but the one it came by, once: whoever has its version
+already says so and is silent. Who passes it on waits until all it told have said that their sides
+have it, and then says the same to where it came from; so the origin knows when all know. Whoever
+sends a profile out of a unit puts the unit in the place of the origin inside it.
+
+Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.overlay.hierarchy import Address
+from brokerd.protocols.ges.messages import (
+    Entry,
+    ProfileChanged,
+    ProfileReached,
+    ProfileStated,
+)
+from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
+from brokerd.protocols.parts.event_machine import EventMachine
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A version of a profile that others were told of.
+
+    Attributes:
+        told_by: who is to hear that all have it; None: this broker's own clients wait.
+        awaited: who has not said that its side has it.
+    """
+
+    version: Version
+    told_by: BrokerNumber | None
+    awaited: dict[BrokerNumber, None]
+
+
+class Propagation:
+    """One broker's part in it.
+
+    Args:
+        neighbours: with their addresses.
+        reaches: whether a neighbour has a session.
+
+    Attributes:
+        reached: is called once all others have a version of this broker's own profile.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        broker: BrokerNumber,
+        place: Place,
+        neighbours: Mapping[BrokerNumber, Address],
+        profiles: Profiles,
+        reaches: Callable[[BrokerNumber], bool],
+    ) -> None:
+        self.reached: Callable[[Version], None] = lambda version: None
+        self._machine = machine
+        self._broker = broker
+        self._place = place
+        self._neighbours = neighbours
+        self._profiles = profiles
+        self._reaches = reaches
+        self._given_up: dict[BrokerNumber, None] = {}
+        self._awaited: dict[BrokerNumber, list[_Awaited]] = {}
+        self._only_outside: dict[BrokerNumber, Version] = {}
+
+    def start(self, incarnation: int) -> None:
+        """This broker begins, with a profile that asks for nothing."""
+        own = ProfileStated(self._broker, self._place.address, (incarnation, FIRST), ())
+        self._profiles.replace(own)
+
+    def offer_all(self, peer: BrokerNumber) -> None:
+        """Tell a neighbour, whose session is new, what is known."""
+        self._given_up.pop(peer, None)
+        for origin in self._profiles.origins():
+            self._send(peer, self._profiles.statement(origin))
+
+    def give_up(self, peer: BrokerNumber) -> None:
+        """Wait no more for a neighbour that has been away for long."""
+        self._given_up[peer] = None
+        for origin in tuple(self._awaited):
+            self._answered(origin, peer, lambda version: True)
+
+    def next_version(self) -> Version:
+        """The version that this broker's profile has after its next change."""
+        known = self._profiles.version(self._broker)
+        assert known is not None, "no profile of its own before it was started"
+        return known[0], after(known[1])
+
+    def change_own(self, added: Iterable[Entry], removed: Iterable[SubscriptionId]) -> None:
+        """Change this broker's profile, and tell all."""
+        version = self.next_version()
+        changed = ProfileChanged(
+            self._broker, self._place.address, version, tuple(added), tuple(removed)
+        )
+        self._profiles.change(self._broker, version, changed.added, changed.removed)
+        self._pass_on(changed, None)
+
+    def is_everywhere(self, version: Version) -> bool:
+        """Whether all others have this version of this broker's profile."""
+        waiting = self._awaited.get(self._broker, ())
+        return all(each.version > version for each in waiting)
+
+    def speak_for(self, unit: Unit) -> None:
+        """Say for a broker or unit that nobody there wants anything any more."""
+        for origin in self._profiles.origins_in(unit):
+            known = self._profiles.statement(origin)
+            gone = replace(known, version=in_its_place(known.version), predicates=())
+            self._profiles.replace(gone)
+            self._pass_on(gone, None)
+
+    def only_outside(self) -> Iterable[BrokerNumber]:
+        """Brokers of an own unit of whose profiles others outside know later versions."""
+        self._only_outside = {
+            origin: version
+            for origin, version in self._only_outside.items()
+            if (self._profiles.version(origin) or (0, 0)) < version
+        }
+        return tuple(self._only_outside)
+
+    def speak_for_unknown(self, origin: BrokerNumber) -> None:
+        """Say for such a broker that nobody there wants anything; who lives says otherwise."""
+        version = in_its_place(self._only_outside.pop(origin))
+        gone = ProfileStated(origin, self._place.address, version, ())
+        self._profiles.replace(gone)
+        self._pass_on(gone, None)
+
+    def on_stated(self, peer: BrokerNumber, message: ProfileStated) -> None:
+        """A neighbour says all that is known of a profile."""
+        self._check(peer, message)
+        message = self._precise(message)
+        if self._is_refuted(message):
+            self._answer_known(peer, message)
+            self._refute(peer, message)
+        elif self._is_news(message):
+            self._profiles.replace(message)
+            self._pass_on(message, peer)
+        else:
+            self._answer_known(peer, message)
+
+    def on_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
+        """A neighbour says how a profile has changed."""
+        self._check(peer, message)
+        if not self._is_news(message):
+            self._answer_known(peer, message)
+            return
+        incarnation, number = message.version
+        known = self._profiles.version(message.origin)
+        if known is not None and not is_its_own(known):
+            return  # who says so is told what others said in its place, and then says it all
+        if known is None or known[0] != incarnation or after(known[1]) != number:
+            raise RemoteProtocolError(
+                peer, f"version {message.version} of {message.origin}'s profile after {known}"
+            )
+        self._profiles.change(message.origin, message.version, message.added, message.removed)
+        self._pass_on(message, peer)
+
+    def on_reached(self, peer: BrokerNumber, message: ProfileReached) -> None:
+        """All on a neighbour's side have a profile in a version, and so in all before it."""
+        self._answered(message.origin, peer, lambda version: version <= message.version)
+
+    def _check(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
+        entries = message.added if isinstance(message, ProfileChanged) else message.predicates
+        for subscription, _ in entries:
+            if subscription.home != message.origin:
+                raise RemoteProtocolError(peer, f"{subscription} in {message.origin}'s profile")
+        if not 0 < len(message.place) <= len(self._place.address):
+            raise RemoteProtocolError(peer, f"{message.place} is no unit of this hierarchy")
+
+    def _is_news(self, message: ProfileStated | ProfileChanged) -> bool:
+        """Whether it says more than is known; what is inside is told inside, and more precisely."""
+        if message.origin == self._broker or self._place.is_in(message.place):
+            return False
+        known = self._profiles.version(message.origin)
+        return known is None or message.version > known
+
+    def _precise(self, message: ProfileStated) -> ProfileStated:
+        """What others outside say in the place of a broker in an own unit, as it is known inside.
+
+        Inside it goes on to that broker, which may live.
+        """
+        if is_its_own(message.version) or not self._place.is_in(message.place):
+            return message
+        if self._profiles.version(message.origin) is None:
+            return message
+        return replace(message, place=self._profiles.statement(message.origin).place)
+
+    def _is_refuted(self, message: ProfileStated) -> bool:
+        """Whether it was said in a broker's place and there is word of its own that is later."""
+        known = self._profiles.version(message.origin)
+        if known is None or is_its_own(message.version):
+            return False
+        if message.origin == self._broker:
+            return known[0] == message.version[0]
+        return is_its_own(known) and known > message.version
+
+    def _refute(self, peer: BrokerNumber, refuted: ProfileStated) -> None:
+        """Say all of a profile of which others have said in its broker's place that it is empty."""
+        known = self._profiles.statement(refuted.origin)
+        if known.version > refuted.version:
+            self._send(peer, known)
+            return
+        later = refuted.version[0], after(refuted.version[1])
+        self._profiles.change(self._broker, later, (), ())
+        self._pass_on(replace(known, version=later), None)
+
+    def _answer_known(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
+        """It says nothing new here; of an own unit it may be what is not known inside."""
+        if self._place.is_in(message.place) and is_its_own(message.version):
+            noted = self._only_outside.get(message.origin, message.version)
+            self._only_outside[message.origin] = max(noted, message.version)
+        for each in self._awaited.get(message.origin, ()):
+            if each.version >= message.version and each.told_by == peer:
+                return  # it says it again; the answer is given when there is one
+        known = self._profiles.version(message.origin)
+        if known is not None and known > message.version and not is_its_own(known):
+            self._send(peer, self._profiles.statement(message.origin))
+        self._machine.send(peer, ProfileReached(message.origin, message.version))
+
+    def _pass_on(
+        self, message: ProfileStated | ProfileChanged, told_by: BrokerNumber | None
+    ) -> None:
+        awaited: dict[BrokerNumber, None] = {}
+        for peer in self._neighbours:
+            if peer == told_by:
+                continue
+            if peer not in self._given_up:
+                awaited[peer] = None
+            if self._reaches(peer):
+                self._send(peer, message)
+        waiting = _Awaited(message.version, told_by, awaited)
+        self._awaited.setdefault(message.origin, []).append(waiting)
+        self._answered(message.origin, None, lambda version: False)
+
+    def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
+        place = self._told(message.place, peer)
+        told: Any = replace(message, place=place) if place != message.place else message
+        self._machine.send(peer, told)
+
+    def _told(self, place: Unit, peer: BrokerNumber) -> Unit:
+        """A place as a neighbour is told it."""
+        level = self._place.link_level(self._place.address, self._neighbours[peer])
+        left = self._place.own(level)
+        return left if level and is_inside(place, left) else place
+
+    def _answered(
+        self, origin: BrokerNumber, peer: BrokerNumber | None, applies: Callable[[Version], bool]
+    ) -> None:
+        """A neighbour has versions of a profile; say so of those that nobody is awaited for."""
+        waiting = self._awaited.get(origin, [])
+        for each in waiting:
+            if peer is not None and applies(each.version):
+                each.awaited.pop(peer, None)
+        done = [each for each in waiting if not each.awaited]
+        self._awaited[origin] = [each for each in waiting if each.awaited]
+        if not self._awaited[origin]:
+            del self._awaited[origin]
+        for each in done:
+            if origin == self._broker:
+                self.reached(each.version)
+            elif each.told_by is not None and self._reaches(each.told_by):
+                self._machine.send(each.told_by, ProfileReached(origin, each.version))

@@ -1,0 +1,84 @@
+"""What clients of this broker want, and how far everybody knows it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brokerd.model.client_messages import Subscribed
+from brokerd.model.identity import ClientId, SubscriptionId
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.ges.forwarding import PublicationForwarding
+from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.propagation import Propagation
+from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.parts.event_machine import EventMachine
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A client's subscription, and the version of this broker's profile that it came with."""
+
+    subscription: SubscriptionId
+    predicate: Predicate
+    client: ClientId
+    number: int
+    version: Version
+
+
+class LocalSubscriptions:
+    """Those of all clients here.
+
+    Args:
+        reaches: whether a client is connected.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        profiles: Profiles,
+        propagation: Propagation,
+        forwarding: PublicationForwarding,
+        reaches: Callable[[ClientId], bool],
+    ) -> None:
+        self._machine = machine
+        self._profiles = profiles
+        self._propagation = propagation
+        self._forwarding = forwarding
+        self._reaches = reaches
+        self._known: dict[SubscriptionId, Subscription] = {}
+        propagation.reached = self._on_reached
+
+    def add_local(
+        self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
+    ) -> Subscription:
+        """See Forwarding."""
+        self._profiles.set_local(subscription, client, number)
+        coming = self._propagation.next_version()
+        route = Subscription(subscription, predicate, client, number, coming)
+        self._known[subscription] = route
+        self._propagation.change_own([(subscription, predicate)], ())
+        if not self._propagation.is_everywhere(coming):
+            self.tell(route)
+        return route
+
+    def tell(self, route: Subscription) -> None:
+        """See Forwarding."""
+        started = self._propagation.is_everywhere(route.version)
+        state = Subscribed(route.number, "started" if started else "pending")
+        self._machine.send(route.client, state)
+
+    def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
+        """See Forwarding."""
+        for subscription in subscriptions:
+            del self._known[subscription]
+        if subscriptions:
+            self._propagation.change_own((), subscriptions)
+
+    def forward(self, run: PublicationRun, origin: ClientId) -> None:
+        """See Forwarding."""
+        self._forwarding.publish(run, origin)
+
+    def _on_reached(self, version: Version) -> None:
+        for route in self._known.values():
+            if route.version == version and self._reaches(route.client):
+                self.tell(route)

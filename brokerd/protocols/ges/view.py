@@ -1,0 +1,224 @@
+"""What a broker knows of the connections in the system: those around it, and outlines beyond.
+
+Both ends of a connection state, each with versions of its own, whether they have it and at what
+cost; it is there while both say so. A statement is flooded hop by hop. Whoever sends one out of a
+unit puts the unit in the place of an end inside it, so that a broker sees its own cluster, and of
+what is farther away one unit of each size that it is not in itself.
+
+Paper: [GES] §3 (connectivity graph, link counts, dissemination).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.record import record
+from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
+
+DOWN = 0
+Edge = tuple[Unit, Unit]
+"""The smaller address first."""
+
+
+@record
+class Statement:
+    """What one end of a connection says of it.
+
+    Attributes:
+        low, high: the connected brokers, the smaller number first.
+        by: the one of the two that says it.
+        version: a later one replaces it.
+        low_end, high_end: the two, or the units that they are in, as far as the receiver is told.
+        factor: by which the cost is multiplied; DOWN when there is no connection.
+    """
+
+    low: BrokerNumber
+    high: BrokerNumber
+    by: BrokerNumber
+    version: Version
+    low_end: Unit
+    high_end: Unit
+    factor: int
+
+
+class GraphView:
+    """One broker's graph.
+
+    Attributes:
+        changes: goes up whenever an edge or its cost changes.
+        edges: between brokers and units, each with the factors of the connections behind it.
+    """
+
+    def __init__(self, broker: BrokerNumber, place: Place, incarnation: int = 0) -> None:
+        self.changes = 0
+        self.edges: dict[Edge, dict[Link, int]] = {}
+        self._broker = broker
+        self._place = place
+        self._incarnation = incarnation
+        self._counter = FIRST
+        self._latest: dict[Link, dict[BrokerNumber, Statement]] = {}
+
+    def start(self, incarnation: int) -> None:
+        """What this broker states from now on replaces what it stated in incarnations before."""
+        self._incarnation = incarnation
+
+    def state(self, peer: BrokerNumber, address: Address, factor: int) -> Statement:
+        """A statement of this broker about its own connection, taken into its graph."""
+        self._counter = after(self._counter)
+        version = self._incarnation, self._counter
+        own, other = (self._broker, self._place.address), (peer, address)
+        (low, low_end), (high, high_end) = sorted((own, other))
+        made = Statement(
+            low, high, self._broker, version, low_end, self._place.seen_as(high_end), factor
+        )
+        made = replace(made, low_end=self._place.seen_as(low_end))
+        self._take(made)
+        return made
+
+    def learn(self, statement: Statement) -> bool:
+        """Take a statement that another broker passed on; False: it is known, or not for here.
+
+        One about a unit that this broker is in has been around the outside and come back: inside
+        it is told more precisely. What it is said to have stated itself it stated before it
+        restarted, or others have in its place.
+        """
+        if statement.by == self._broker:
+            return False
+        for end in (statement.low_end, statement.high_end):
+            if end != self._place.address and self._place.is_in(end):
+                return False
+        known = self.latest(statement)
+        if known is not None and known.version >= statement.version:
+            return False
+        self._take(statement)
+        return True
+
+    def precise(self, statement: Statement) -> Statement:
+        """What others outside say in the place of a broker in an own unit, as it is known inside.
+
+        Inside it goes on to that broker, which may live.
+        """
+        known = self.latest(statement)
+        outside = any(self._place.is_in(end) for end in (statement.low_end, statement.high_end))
+        if known is None or not outside or is_its_own(statement.version):
+            return statement
+        return replace(statement, low_end=known.low_end, high_end=known.high_end)
+
+    def latest(self, statement: Statement) -> Statement | None:
+        """What is known of the same connection from the same end."""
+        return self._latest.get((statement.low, statement.high), {}).get(statement.by)
+
+    def spoken_for_since(self, statement: Statement) -> Statement | None:
+        """What others have said later in the place of whoever says this, if anything."""
+        known = self.latest(statement)
+        if known is None or is_its_own(known.version) or known.version <= statement.version:
+            return None
+        return known
+
+    def is_refuted(self, statement: Statement) -> bool:
+        """Whether it was made in this broker's place, which lives."""
+        if statement.by != self._broker:
+            return False
+        own = self.latest(statement)
+        incarnation = statement.version[0]
+        return own is not None and own.version[0] == incarnation and own.version < statement.version
+
+    def connected(self) -> Iterable[Unit]:
+        """Brokers and units that say they have connections."""
+        return [_speaker(each) for each in self.known() if each.factor]
+
+    def state_for(self, unit: Unit) -> Sequence[Statement]:
+        """That a broker or unit has no connection any more, taken into the graph."""
+        lost = [each for each in self.known() if each.factor and is_inside(_speaker(each), unit)]
+        made = [replace(each, version=in_its_place(each.version), factor=DOWN) for each in lost]
+        for statement in made:
+            self._take(statement)
+        return made
+
+    def for_peer(
+        self, statement: Statement, peer: BrokerNumber, address: Address
+    ) -> Statement | None:
+        """The statement as a neighbour is told it; None: it is nothing to it.
+
+        The other end of a connection is told where it is itself: in a unit that it is in nobody
+        would believe what is said of that unit.
+
+        Paper: [GES] §3 (a connection of a level is disseminated in the unit of the next one).
+        """
+        level = self._place.link_level(self._place.address, address)
+        if level == 0:
+            return statement
+        left = self._place.own(level)
+        low, high = (
+            left if is_inside(end, left) else end for end in (statement.low_end, statement.high_end)
+        )
+        if self._broker in (statement.low, statement.high):
+            low = address if peer == statement.low else low
+            high = address if peer == statement.high else high
+        return replace(statement, low_end=low, high_end=high) if low != high else None
+
+    def known(self) -> Iterable[Statement]:
+        """All that a new neighbour may have to hear."""
+        return [each for said in self._latest.values() for each in said.values()]
+
+    def near(self, unit: Unit) -> Mapping[Unit, int]:
+        """What a broker or unit is linked to, each with the factor of the best connection."""
+        return {
+            (b if a == unit else a): min(behind.values())
+            for (a, b), behind in self.edges.items()
+            if unit in (a, b)
+        }
+
+    def units(self) -> Sequence[Unit]:
+        """This broker, and all that it has in its graph, in ascending order."""
+        ends = {end: None for edge in self.edges for end in edge}
+        return sorted({**ends, self._place.address: None})
+
+    def gatekeepers(self, level: int) -> Sequence[Unit]:
+        """Brokers, or units that have such, with a link of a level out of the own unit.
+
+        Paper: [GES] §3 (link sets).
+        """
+        own = self._place.own(level)
+        found: dict[Unit, None] = {}
+        for edge in self.edges:
+            inside = [end for end in edge if is_inside(end, own)]
+            if len(inside) == 1 and self._place.link_level(*edge) == level:
+                found[inside[0]] = None
+        return sorted(found)
+
+    def siblings(self, level: int) -> Sequence[Unit]:
+        """The other units of a level in the own unit of the next."""
+        return [
+            unit
+            for unit in self.units()
+            if self._place.level(unit) == level and unit != self._place.address
+        ]
+
+    def _take(self, statement: Statement) -> None:
+        link = statement.low, statement.high
+        said = self._latest.setdefault(link, {})
+        said[statement.by] = statement
+        low, high = statement.low_end, statement.high_end
+        edge = (low, high) if low < high else (high, low)
+        behind = self.edges.get(edge, {})
+        before = behind.get(link)
+        both = len(said) == 2 and all(each.factor for each in said.values())
+        factor = max(each.factor for each in said.values()) if both else None
+        if factor == before:
+            return
+        self.changes += 1
+        if factor is not None:
+            self.edges.setdefault(edge, {})[link] = factor
+            return
+        del behind[link]
+        if not behind:
+            del self.edges[edge]
+
+
+def _speaker(statement: Statement) -> Unit:
+    """The end that says it."""
+    return statement.low_end if statement.by == statement.low else statement.high_end

@@ -1,0 +1,93 @@
+"""Brokers of a hierarchy: what they do in swarms, around failures, and to who breaks the rules."""
+
+from dataclasses import replace
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import SourceId, SubscriptionId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.protocols.ges.messages import (
+    GraphStated,
+    ProfileChanged,
+    ProfileStated,
+    RoutedPublications,
+)
+from brokerd.protocols.ges.router import Target
+from brokerd.protocols.ges.view import Statement
+from brokerd.protocols.interface import MessageReceived
+from tests.helpers.exchange import Exchange, blob, run_of
+
+TRIANGLE = ((0, 1), (1, 2), (0, 2))
+A, B = blob(kind="a"), blob(kind="b")
+
+
+def triangle():
+    exchange = Exchange(TRIANGLE, protocol="ges")
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    exchange.subscribe(subscriber, "kind = 'a'")
+    return exchange, publisher, subscriber
+
+
+def test_publications_go_around_a_link_that_is_gone():
+    exchange, publisher, subscriber = triangle()
+    exchange.publish(publisher, 1, A)
+    exchange.cut(0, 2)
+    exchange.publish(publisher, 2, B, A)
+    assert subscriber.got() == [1, 3]
+
+
+def test_what_is_published_again_is_delivered_once():
+    exchange, publisher, subscriber = triangle()
+    exchange.publish(publisher, 1, A, A)
+    exchange.publish(publisher, 1, A, A, A)
+    assert subscriber.got() == [1, 2, 3]
+
+
+def test_a_neighbour_that_is_away_for_long_is_not_waited_for():
+    exchange = Exchange(((0, 1), (1, 2)), protocol="ges")
+    exchange.kill(2)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    assert subscriber.answers[-1].state == "pending"
+    exchange.advance(31)
+    assert subscriber.answers[-1].state == "started"
+
+
+TARGET = Target(0, (2,), (), (), 0)
+STATEMENT = Statement(1, 2, 2, (1, 9), (1,), (2,), 1)
+FOREIGN = SubscriptionId(1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "message, said",
+    [
+        (GraphStated((replace(STATEMENT, by=0),)), "no connection"),
+        (GraphStated((replace(STATEMENT, low=2),)), "no connection"),
+        (GraphStated((replace(STATEMENT, high_end=(1,)),)), "no connection"),
+        (GraphStated((replace(STATEMENT, low_end=()),)), "no connection"),
+        (GraphStated((replace(STATEMENT, low_end=(1, 2)),)), "no connection"),
+        (ProfileStated(2, (2,), (9, 0), ((FOREIGN, EVERYTHING),)), "in 2's profile"),
+        (ProfileStated(2, (2, 0), (9, 0), ()), "no unit"),
+        (ProfileStated(2, (), (9, 0), ()), "no unit"),
+        (ProfileChanged(2, (2,), (9, 5), (), ()), "version"),
+        (RoutedPublications(run_of(SourceId(2, 1, 1), 1, A), (TARGET,), 33), "33 links"),
+        (
+            RoutedPublications(run_of(SourceId(2, 1, 1), 1, A), (replace(TARGET, level=1),), 1),
+            "nothing can be done",
+        ),
+        (
+            RoutedPublications(
+                run_of(SourceId(2, 1, 1), 1, A), (replace(TARGET, frames=((),)),), 1
+            ),
+            "nothing can be done",
+        ),
+    ],
+)
+def test_a_broker_that_breaks_the_rules_is_refused_and_nobody_else_notices(message, said):
+    exchange, publisher, subscriber = triangle()
+    core, session = exchange.cores[1], exchange.sessions[1, 0]
+    with pytest.raises(RemoteProtocolError, match=said):
+        core.handle(MessageReceived(0, session, message), 0)
+    exchange.publish(publisher, 1, A)
+    assert subscriber.got() == [1]

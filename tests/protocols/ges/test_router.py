@@ -1,0 +1,87 @@
+"""Packets get to everybody interested once, to nobody else, and never in circles."""
+
+import itertools
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bench.papers.ges.routing import Routing, RoutingWrong, check, flooded, measure
+from brokerd.overlay.generate import random_hierarchy
+from brokerd.protocols.ges.paths import link_cost
+from brokerd.protocols.ges.router import Target
+from pubsubctl.deploying.topologies import load_topology
+
+TOPOLOGIES = Path(__file__).parents[3] / "bench" / "topologies"
+
+
+def t22(name):
+    return load_topology(TOPOLOGIES / f"{name}.toml")
+
+
+@pytest.mark.parametrize("seed", range(1, 16))
+def test_on_random_hierarchies_graphs_and_ways_are_those_of_brute_force(seed):
+    assert check(seed).events == 20
+
+
+@pytest.mark.parametrize("name, everybody, one", [("t22-hi", 21, 6), ("t22-lo", 22, 10)])
+def test_the_reference_topology_takes_as_many_links_as_computed_for_it(name, everybody, one):
+    routing = Routing(flooded(t22(name), Random(1)))
+    assert routing.publish(21, range(22)) == everybody
+    assert routing.publish(21, [9]) == one
+
+
+def test_less_interest_takes_fewer_links_in_the_proportion_computed():
+    """Within 1 % of what was computed for the reference topology, when this was designed."""
+    found = {
+        (row.pattern, row.match_percent): row.transmissions
+        for row in measure(t22("t22-hi"), 300, seed=1)
+    }
+    each = [found["each client", match] for match in (100, 25, 10, 0)]
+    assert each == pytest.approx([21.0, 18.5, 14.1, 6.0], rel=0.01)
+    assert found["each broker", 10] == pytest.approx(8.4, rel=0.02)
+
+
+def test_costs_grow_with_the_level_left_and_with_that_of_the_link():
+    costs = [[link_cost(level, link) for link in range(4)] for level in range(4)]
+    assert all(a < b for row in costs for a, b in itertools.pairwise(row))
+    assert all(a < b for row in zip(*costs, strict=True) for a, b in itertools.pairwise(row))
+
+
+def test_a_broker_that_gets_nothing_is_seen():
+    routing = Routing(flooded(t22("t22-hi"), Random(1)))
+    router = routing._routers[8]
+    router.route = lambda targets, interested: type(router).route(router, [], interested)
+    with pytest.raises(RoutingWrong, match="got it, not"):
+        routing.publish(21, range(22))
+
+
+def test_a_way_that_is_gone_is_replaced_by_another_one():
+    """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
+    found = flooded(t22("t22-hi"), Random(1))
+    found.disconnect(3, 8)
+    found.settle()
+    routing = Routing(found)
+    way = ((0, 0, 1, 0), (0, 0, 2))
+    routed = routing._routers[8].route([Target(0, (0, 0, 2, 0), (), (way,), 0)], lambda unit: ())
+    [(peer, [target])] = routed.hops.items()
+    assert (peer, target.reroutes) == (6, 1)
+    assert not routed.lost
+
+
+def test_a_way_given_up_too_often_is_lost():
+    found = flooded(t22("t22-hi"), Random(1))
+    found.disconnect(3, 8)
+    found.settle()
+    way = ((0, 0, 1, 0), (0, 0, 2))
+    target = Target(0, (0, 0, 2, 0), (), (way,), 4)
+    routed = Routing(found)._routers[8].route([target], lambda unit: ())
+    assert [lost.reroutes for lost in routed.lost] == [5]
+    assert not routed.hops
+
+
+def test_one_cluster_alone_has_its_lowest_broker_decide():
+    topology = random_hierarchy(9, 1, Random(3).randrange)
+    routing = Routing(flooded(topology, Random(3)))
+    assert routing.publish(5, range(9)) >= 8
+    assert routing.publish(5, []) <= 8

@@ -1,0 +1,244 @@
+"""Brokers and units that fail for a while or for ever; each named bug breaks one of the stories."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bench.papers.ges.routing import Routing, flooded
+from brokerd.named_bugs import planted
+from brokerd.protocols.ges.mutants import MUTANTS
+from brokerd.protocols.ges.router import Target
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
+from pubsubctl.deploying.topologies import load_topology
+from tests.helpers.exchange import Exchange, blob
+
+TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
+FOR_EVER_S = 200
+"""Much longer than `purge_ns`, for units of units."""
+
+
+class Story:
+    """The 22 brokers; a client at n22 publishes, and a few want it."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(load_topology(TOPOLOGY), "ges", strict=False)
+        self.cluster.start().run_until_quiet()
+        self.wanted = {
+            name: self.cluster.subscribe(name, f"kind = '{kind}'")
+            for name, kind in (("n9", "a"), ("n8", "a"), ("n14", "b"), ("n20", "b"), ("n5", "c"))
+        }
+        self.cluster.run_until_quiet()
+
+    def publish(self, at: str, *kinds: str) -> None:
+        for kind in kinds:
+            self.cluster.publish(at, kind=kind)
+            self.cluster.run_until_quiet()
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.cluster.broker(name).kill()
+
+    def cut(self, *links: tuple[str, str]) -> None:
+        for link in links:
+            self.cluster.link(*link).cut()
+
+    def heal(self, *links: tuple[str, str]) -> None:
+        for link in links:
+            self.cluster.link(*link).heal()
+
+    def settle(self, seconds: float = 10) -> None:
+        """Let time pass; then everybody must know what there is."""
+        self.cluster.run_for(seconds)
+        self.cluster.run_until_quiet()
+        self.cluster.checker.own.settled(self.cluster.brokers)
+
+    def got(self, name: str) -> int:
+        return len(self.wanted[name].received)
+
+    def count(self, counter: str) -> int:
+        return self.cluster.statistics()[counter]
+
+
+def all_is_well() -> None:
+    story = Story()
+    story.settle()
+    story.publish("n22", "a", "b", "c", "d")
+    assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
+
+
+def a_broker_is_away_for_a_moment() -> None:
+    story = Story()
+    story.kill("n6")
+    story.cluster.run_for(20)
+    assert story.count("spoken_for") == 0
+    story.cluster.broker("n6").start()
+    story.settle(40)
+    story.publish("n22", "a", "b", "c")
+    assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
+    assert story.count("spoken_for") == 0
+
+
+def both_ends_of_a_link_between_units_die() -> None:
+    story = Story()
+    story.kill("n5", "n11")
+    story.settle(FOR_EVER_S)
+    before = story.count("publications_without_route")
+    story.publish("n22", "a", "b", "c")
+    assert [story.got(name) for name in ("n9", "n8", "n14", "n20")] == [1, 1, 1, 1]
+    assert story.count("publications_without_route") == before
+
+
+def a_unit_dies() -> None:
+    story = Story()
+    story.kill("n14", "n15")
+    story.settle(FOR_EVER_S)
+    sent = story.count("publications_forwarded")
+    story.publish("n22", "b")
+    assert story.got("n20") == 1
+    assert (
+        story.count("publications_forwarded") == sent + 4
+    )  # gatekeepers of each level are asked, and n20 is one
+
+
+def all_who_knew_a_broker_have_restarted() -> None:
+    """n15 has forgotten what n14 wanted; those outside of their cluster have not."""
+    story = Story()
+    story.kill("n14", "n15")
+    story.cluster.run_for(5)
+    story.cluster.broker("n15").start()
+    story.settle(FOR_EVER_S)
+
+
+def a_broker_is_cut_off_for_long() -> None:
+    story, links = Story(), (("n9", "n4"), ("n9", "n7"))
+    story.cut(*links)
+    story.cluster.run_for(FOR_EVER_S)
+    assert story.cluster.brokers[8].core.statistics()["spoken_for"] == 0
+    assert story.count("spoken_for") > 0
+    story.heal(*links)
+    story.settle(20)
+    story.publish("n22", "a")
+    assert (story.got("n9"), story.got("n8")) == (1, 1)
+
+
+def two_halves_are_apart_for_long() -> None:
+    story, links = Story(), (("n8", "n1"), ("n15", "n16"))
+    story.cut(*links)
+    story.cluster.run_for(FOR_EVER_S)
+    story.heal(*links)
+    story.settle(20)
+    story.publish("n22", "a", "b", "c")
+    assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
+
+
+def two_units_are_cut_off_together_for_long() -> None:
+    """They still have a connection with each other, of which others say that it is gone."""
+    story = Story()
+    links = (("n5", "n11"), ("n8", "n12"), ("n7", "n14"), ("n15", "n16"))
+    story.cut(*links)
+    story.cluster.run_for(FOR_EVER_S)
+    story.heal(*links)
+    story.settle(20)
+    story.publish("n22", "a", "b", "c")
+    assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
+
+
+def a_link_is_gone() -> None:
+    story = Story()
+    story.cut(("n1", "n2"))
+    story.settle()
+    story.publish("n22", "a", "b", "c")
+    assert [story.got(name) for name in story.wanted] == [1, 1, 1, 1, 1]
+
+
+def a_cluster_comes_apart_inside() -> None:
+    """n7 reaches n8 around the outside only, which is no way."""
+    story = Story()
+    story.cut(("n7", "n8"))
+    story.cluster.run_for(5)
+    story.publish("n7", "a", "b", "c")
+
+
+def a_way_ends_while_something_is_on_it() -> None:
+    """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
+    found = flooded(load_topology(TOPOLOGY), Random(1))
+    found.disconnect(3, 8)
+    found.settle()
+    way = ((0, 0, 1, 0), (0, 0, 2))
+    target = Target(0, (0, 0, 2, 0), (), (way,), 0)
+    routed = Routing(found)._routers[8].route([target], lambda _: ())
+    assert not routed.lost
+
+
+def what_is_published_twice_comes_once() -> None:
+    exchange = Exchange(((0, 1), (1, 2)), protocol="ges")
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    for _ in range(2):
+        exchange.publish(publisher, 1, blob(kind="a"))
+    assert subscriber.got() == [1]
+
+
+def a_subscription_waits_for_who_is_away_and_no_longer() -> None:
+    exchange = Exchange(((0, 1), (1, 2)), protocol="ges")
+    exchange.kill(2)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    assert getattr(subscriber.answers[-1], "state", "none") == "pending"
+    exchange.advance(31)
+    assert subscriber.answers[-1].state == "started"
+
+
+STORIES: tuple[Callable[[], None], ...] = (
+    all_is_well,
+    a_broker_is_away_for_a_moment,
+    both_ends_of_a_link_between_units_die,
+    a_unit_dies,
+    all_who_knew_a_broker_have_restarted,
+    a_broker_is_cut_off_for_long,
+    two_halves_are_apart_for_long,
+    two_units_are_cut_off_together_for_long,
+    a_link_is_gone,
+    a_cluster_comes_apart_inside,
+    a_way_ends_while_something_is_on_it,
+    what_is_published_twice_comes_once,
+    a_subscription_waits_for_who_is_away_and_no_longer,
+)
+SEEN = {
+    "links-told-as-inside": all_is_well,
+    "believes-what-came-around": all_is_well,
+    "profiles-told-as-inside": all_is_well,
+    "lost-session-stays-in-graph": a_link_is_gone,
+    "sent-to-all-units": all_is_well,
+    "ways-come-back": a_cluster_comes_apart_inside,
+    "one-way-only": a_way_ends_while_something_is_on_it,
+    "overtaken-is-delivered": what_is_published_twice_comes_once,
+    "started-before-all-know": a_subscription_waits_for_who_is_away_and_no_longer,
+    "waits-for-who-is-gone": a_subscription_waits_for_who_is_away_and_no_longer,
+    "links-of-the-dead-stay": both_ends_of_a_link_between_units_die,
+    "the-dead-want-for-ever": a_unit_dies,
+    "dead-and-silent-about-wants": two_halves_are_apart_for_long,
+    "dead-and-silent-about-links": two_units_are_cut_off_together_for_long,
+    "wants-inside-not-asked": two_halves_are_apart_for_long,
+    "only-outsiders-remember": all_who_knew_a_broker_have_restarted,
+    "missed-at-first-sight": a_broker_is_away_for_a_moment,
+    "alone-and-speaks-for-all": a_broker_is_cut_off_for_long,
+}
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_the_rules_hold_in(story: Callable[[], None]) -> None:
+    story()
+
+
+@pytest.mark.parametrize("bug", [*MUTANTS])
+def test_each_named_bug_is_seen(bug: str) -> None:
+    with planted([MUTANTS[bug]]), pytest.raises((AssertionError, InvariantViolated)):
+        SEEN[bug]()
+
+
+def test_each_named_bug_has_a_story() -> None:
+    assert {*SEEN} == {*MUTANTS}

@@ -1,0 +1,60 @@
+"""ges in swarms: something is lost and nothing else broken, and every rule is met."""
+
+import pytest
+
+from brokerd.named_bugs import mistaken_functions
+from brokerd.overlay.generate import chain
+from brokerd.protocols.ges.checks.planning import is_whole_without
+from brokerd.protocols.ges.mutants import BUGS
+from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.search.plan import Failing
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
+from brokerd.simulator.world.faults import LOST
+from tests.helpers.exchange import with_cluster
+
+SEEDS = [seed for seed in range(1, 37) if seed % 16 != 6]
+"""Without the long ones."""
+
+
+def test_swarms_lose_something_and_break_nothing_else() -> None:
+    """Nothing is delivered twice, out of order or unasked; in the end all know what there is."""
+    reports = [run_seed(seed, "ges") for seed in SEEDS]
+    assert not [(each.seed, each.violations) for each in reports if each.violations]
+    assert sum(report.counters["forgiven_gap"] for report in reports) > 10
+    marks = reached(marks_of("ges"), reports)
+    assert all(row.is_enough for row in marks), in_words(marks)
+    assert sum(report.counters["deliveries"] for report in reports) > 1_000
+    assert sum(report.counters.get("fault_lost", 0) for report in reports) > 3
+
+
+def test_a_swarm_sees_the_canary() -> None:
+    options = SwarmOptions(mutants=frozenset(("sent-to-all-units",)), check_purity=False)
+    assert any(run_seed(seed, "ges", options).rule == "unwanted" for seed in range(1, 6))
+
+
+def test_whoever_is_lost_leaves_units_that_are_connected_inside() -> None:
+    """Gatekeepers are among them, and both ends of a link between units at once."""
+    at_once, gatekeepers = 0, 0
+    for seed in range(0, 60, 2):
+        plan = plan_of(seed, "ges")
+        section = plan.topology.overlay("hierarchy")
+        together = [move.on for move in plan.moves if type(move) is Failing and move.kind == LOST]
+        gone = [plan.topology.number_of(name) for names in together for name in names]
+        assert is_whole_without(section, gone)
+        at_once += sum(len(names) > 1 for names in together)
+        gatekeepers += sum(bool(section.gatekeeper_levels(number)) for number in gone)
+    assert at_once > 3
+    assert gatekeepers > 10
+
+
+def test_a_unit_that_comes_apart_is_not_whole() -> None:
+    section = with_cluster(chain(4, 1)).overlay("hierarchy")
+    found = [is_whole_without(section, [number]) for number in range(4)]
+    assert found == [True, False, False, True]
+    assert not is_whole_without(section, [1, 2, 3])
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_row_of_a_bug_fits_the_source(bug) -> None:
+    assert mistaken_functions((bug,))

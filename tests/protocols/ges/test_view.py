@@ -1,0 +1,93 @@
+"""Graphs of brokers: statements that are old, come back or end, and what breaks meanwhile."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bench.papers.ges.routing import RoutingWrong, check_graphs, flooded
+from brokerd.overlay.generate import random_hierarchy
+from brokerd.protocols.ges.units import Place
+from brokerd.protocols.ges.view import DOWN, GraphView
+
+
+def drawn(seed):
+    random = Random(f"breaking {seed}")
+    topology = random_hierarchy(random.randint(4, 30), random.randint(2, 4), random.randrange)
+    return flooded(topology, random, (1, 2, 4, 8)), random
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_what_breaks_where_units_stay_connected_is_known_everywhere(seed):
+    """Links that no unit needs break, others change their cost."""
+    found, random = drawn(seed)
+    for _ in range(12):
+        link = random.choice(sorted(found.up))
+        if link in replace(found.section, links=tuple(found.up)).critical_links():
+            found.charge(*link, random.choice((1, 2, 4, 8)))
+        else:
+            found.disconnect(*link)
+        for _ in range(random.randrange(20)):
+            found.step()
+    found.settle()
+    check_graphs(found)
+
+
+def test_a_graph_that_lacks_a_link_is_seen():
+    found, _ = drawn(1)
+    del found.up[sorted(found.up)[0]]
+    with pytest.raises(RoutingWrong, match="broker"):
+        check_graphs(found)
+
+
+def pair():
+    """Two brokers of one cluster, of which the second is told what the first says."""
+    here, there = Place((0, 0)), Place((0, 1))
+    return GraphView(0, here, 1), GraphView(1, there, 1), here, there
+
+
+def test_a_connection_is_there_while_both_ends_say_so():
+    one, other, here, there = pair()
+    up = one.state(1, there.address, 1)
+    assert other.learn(up)
+    assert not other.edges
+    other.state(0, here.address, 1)
+    assert other.near((0, 0)) == {(0, 1): 1}
+    other.state(0, here.address, DOWN)
+    assert not other.edges
+
+
+def test_what_is_older_than_what_is_known_changes_nothing():
+    one, other, here, there = pair()
+    other.state(0, here.address, 1)
+    up, down = one.state(1, there.address, 1), one.state(1, there.address, DOWN)
+    assert other.learn(down)
+    assert not other.learn(up)
+    assert not other.learn(down)
+    assert not other.edges
+
+
+def test_a_restarted_broker_outdoes_what_it_said_before():
+    one, other, here, there = pair()
+    other.state(0, here.address, 1)
+    for _ in range(5):
+        other.learn(one.state(1, there.address, DOWN))
+    again = GraphView(0, here, 2)
+    assert other.learn(again.state(1, there.address, 4))
+    assert other.near((0, 1)) == {(0, 0): 4}
+
+
+def test_the_dearer_of_two_opinions_counts():
+    one, other, here, there = pair()
+    other.state(0, here.address, 8)
+    other.learn(one.state(1, there.address, 2))
+    assert other.near((0, 0)) == {(0, 1): 8}
+
+
+def test_what_is_said_of_a_unit_from_outside_is_not_believed_inside_it():
+    outside = GraphView(2, Place((1, 0, 0)), 1)
+    inside = GraphView(0, Place((0, 0, 0)), 1)
+    said = outside.state(5, (0, 1, 0), 1)
+    assert said.low_end == (1, 0, 0)
+    assert said.high_end == (0,)
+    assert not inside.learn(said)
