@@ -22,6 +22,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.agent.clock import clock_reading
+from brokerd.agent.disk import disk_bytes_of
 from brokerd.agent.facts import machine_facts
 from brokerd.agent.fault import Fault
 from brokerd.agent.faults import FaultKeeper
@@ -210,6 +211,7 @@ class Agent:
             "fault_look": self._fault_look,
             "fault_heal_all": self._fault_heal_all,
             "files": self._files,
+            "disk": self._disk,
             "tail": self._tail,
             "shutdown": self._shutdown,
             "hold": self._hold,
@@ -309,6 +311,14 @@ class Agent:
             "folder": str(chosen),
             "files": await trio.to_thread.run_sync(list_files, chosen),
         }
+
+    async def _disk(self) -> dict[str, Any]:
+        configs = {name: each.config for name, each in self._supervisor.processes.items()}
+        found = {
+            name: await trio.to_thread.run_sync(disk_bytes_of, config)
+            for name, config in configs.items()
+        }
+        return {"disk_bytes": {name: size for name, size in found.items() if size is not None}}
 
     async def _tail(
         self, process: str, after: dict[str, Any], folder: str = "", last_bytes: int = 65_536

@@ -64,6 +64,10 @@ class AgentClient:
         named = {"process": process} if process else {}
         return await self.control.request("status", **named)
 
+    async def disk(self) -> dict[str, Any]:
+        """`disk_bytes` by process: what the files of those with a folder of their own take."""
+        return await self.control.request("disk")
+
     async def broker(
         self,
         process: str,

@@ -33,7 +33,7 @@ _REMEMBERED: Final = (
 )
 _RETRY_S: Final = 1.0
 _NEVER_KEPT: Final = 1_024
-_ROLES_WITH_FAULTS: Final = ("broker", "load")
+_ROLES_WITH_FAULTS: Final = ("broker", "load", "relay")
 
 logger = logging.getLogger(__name__)
 

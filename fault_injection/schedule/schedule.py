@@ -304,8 +304,13 @@ class FaultSchedule:
         }
 
 
-def load_schedule(path_or_name: str | Path) -> FaultSchedule:
+def load_schedule(
+    path_or_name: str | Path, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> FaultSchedule:
     """The schedule in a file, or the one of this name in the project's own folder.
+
+    Args:
+        changes: by id of a step, values of its keys in place of what the file says.
 
     Raises:
         ScheduleError: there is none, it is not TOML, or steps are wrong by themselves.
@@ -321,7 +326,7 @@ def load_schedule(path_or_name: str | Path) -> FaultSchedule:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ScheduleError([Problem(str(path), "", "", None, str(error))]) from error
-    return read_schedule(document, str(path))
+    return read_schedule(_with_changes(document, changes or {}, str(path)), str(path))
 
 
 def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
@@ -356,6 +361,27 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
     return FaultSchedule(read.name, read.seed, read.guard, read.exercised, tuple(steps), where)
 
 
+def _with_changes(
+    document: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]], where: str
+) -> Mapping[str, Any]:
+    if not changes:
+        return document
+    rows = document.get("step", [])
+    steps = [dict(row) if isinstance(row, Mapping) else row for row in rows]
+    by_id = {_id_in(row): row for row in steps if isinstance(row, dict)}
+    for step, keys in changes.items():
+        if step not in by_id:
+            text = f"no such step{nearest(step, [*by_id])}"
+            raise ScheduleError([Problem(where, step, "", None, text)])
+        by_id[step].update(keys)
+    return {**document, "step": steps}
+
+
+def _id_in(row: Mapping[str, Any]) -> str:
+    """What a step is called, which may have no name of its own."""
+    return str(row.get("id") or _id_of(str(row.get("do", "")), str(row.get("on", ""))))
+
+
 def _step_count(document: Mapping[str, Any]) -> int:
     steps = document.get("step", [])
     return len(steps) if isinstance(steps, list) else 0
@@ -378,8 +404,12 @@ def _without_lanes(document: Mapping[str, Any], where: str) -> Mapping[str, Any]
 
 
 def _default_id(step: Step) -> str:
-    words = re.sub(r"[^a-z0-9-]+", "-", step.on.lower().replace("->", "-to-")) or "picked"
-    return f"{step.do}-{words}"[:64]
+    return _id_of(step.do, step.on)
+
+
+def _id_of(verb: str, target: str) -> str:
+    words = re.sub(r"[^a-z0-9-]+", "-", target.lower().replace("->", "-to-")) or "picked"
+    return f"{verb}-{words}"[:64]
 
 
 def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:

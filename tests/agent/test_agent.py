@@ -158,6 +158,7 @@ def test_how_a_process_ended_by_itself_is_recorded_with_what_it_said(
             details = await happening(events, "process_exited")
             assert (details["exit_code"], details["exit_cause"]) == (exit_code, cause)
             assert said in (lab.root / "run" / "b1" / "stderr.log").read_text()
+            assert (await client.disk())["disk_bytes"] == {}, "it was told of no folder of its own"
             listed = await client.files("b1")
             sizes = {file["name"]: file["size_bytes"] for file in listed["files"]}
             assert set(sizes) == {"exit.json", "stderr.log", "stdout.log"}

@@ -208,7 +208,7 @@ def test_a_table_is_deleted_although_the_agent_was_killed(namespace: Namespace, 
         agent = lab.start_agent()
         async with lab.client() as client:
             await lab.start(client, "b1")
-            await client.fault_apply("f", "blackhole", "b1", lease_ms=1_000, parameters=NFT)
+            await client.fault_apply("f", "blackhole", "b1", lease_ms=5_000, parameters=NFT)
             agent.kill()
             agent.wait()
         assert "pubsubctl_" in namespace.tables()

@@ -15,6 +15,7 @@ from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.plan import expand
+from fault_injection.schedule.roles import placed
 from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,
@@ -60,8 +61,15 @@ RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on=
 
 # ---------------------------------------------------------------- what is there
 
-FOR_TOPOLOGY = {"clients-crash": "durable", "clients-crash-long": "durable"}
-FOR_SYSTEMS = ("freeze-server", "kill-leader", "kill-server")
+FOR_TOPOLOGY = {
+    "clients-crash": "durable",
+    "clients-crash-long": "durable",
+    "t22-gatekeepers": "t22-hi",
+}
+FOR_SYSTEMS = (
+    *("cut-clients", "cut-link", "freeze-server"),
+    *("kill-leader", "kill-server", "power-loss"),
+)
 """For servers that are no brokers of ours."""
 
 
@@ -69,9 +77,13 @@ FOR_SYSTEMS = ("freeze-server", "kill-leader", "kill-server")
 def test_every_schedule_for_systems_under_test_is_clean_on_a_server(name: str) -> None:
     schedule = aimed(load_schedule(name), "n1")
     check_verbs(schedule)
-    text = (FOLDER.parent / "bench/topologies/single.toml").read_text().replace('"c1"', '"n1"')
-    topology = Topology.from_mapping(tomllib.loads(text), "server.toml")
-    assert lint(draw_targets(schedule, topology), topology) == []
+    names, links = ["n1", "n2", "n3"], [["n1", "n3"], ["n2", "n3"]]
+    servers = {"schema": "pubsubctl/topology/2", "name": "servers", "kind": "tree"}
+    topology = Topology.from_mapping(
+        {**servers, "tree": {"delta": 1}, "brokers": names, "links": links}, "servers.toml"
+    )
+    clients = {"n1-pub-1": "publisher", "n1-sub-1": "subscriber"}
+    assert lint(draw_targets(schedule, topology), topology, clients=clients) == []
 
 
 @pytest.mark.parametrize(
@@ -88,10 +100,31 @@ def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> No
     named = FOR_TOPOLOGY.get(path.stem, path.stem)
     own = [each for each in topologies if named.startswith(each.stem)]
     topology = load_topology(max(own, key=lambda each: len(each.stem))) if own else TOPOLOGY
-    assert load_schedule(path.stem).name == path.stem
-    found = lint(draw_targets(load_schedule(path), topology), topology)
+    schedule = load_schedule(path.stem)
+    assert schedule.name == path.stem
+    first, last = topology.brokers[0], topology.brokers[-1]
+    schedule = placed(schedule, [(f"{first}-pub-1", first)], [(f"{last}-sub-1", last)])
+    found = lint(draw_targets(schedule, topology), topology)
     assert [str(problem) for problem in found if problem.severity == "error"] == []
     assert own or found == []
+
+
+def test_what_a_schedule_is_done_to_may_be_said_by_what_it_is_in_the_load() -> None:
+    steps = (
+        step(id='"a"', at='"1s"', do='"kill"', on='"publishers"'),
+        step(id='"b"', at='"2s"', do='"kill"', on='"subscribers"'),
+        step(id='"c"', at='"3s"', do='"client-disconnect"', on='"subscriber 2"', for_='"1s"'),
+        step(id='"d"', at='"4s"', do='"kill"', on='"b1"'),
+    )
+    schedule = read("".join(steps))
+    publishers = [("x-pub-1", "x"), ("y-pub-1", "y")]
+    subscribers = [("z-sub-1", "z"), ("x-sub-1", "x")]
+    found = placed(schedule, publishers, subscribers)
+    assert [each.on for each in found.steps] == ["x", "z", "x-sub-1", "b1"]
+    called_so = placed(schedule, [("p", "publishers")], subscribers)
+    assert called_so.steps[0].on == "publishers", "a broker of that name"
+    with pytest.raises(ScheduleError, match="step c: on = 'subscriber 2': the load has 1 subscr"):
+        placed(schedule, publishers, subscribers[:1])
 
 
 def test_the_demo_fits_in_a_minute_and_never_breaks_two_things_at_once() -> None:

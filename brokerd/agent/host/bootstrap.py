@@ -19,7 +19,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 BLOBS = "blobs"
@@ -126,14 +126,20 @@ def _install(root: str, files: dict[str, str], venv: str) -> None:
     command += ["--no-index", "--require-hashes", "--only-binary", ":all:", "--no-deps"]
     command += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
     command += ["--find-links", wheels, "-r", os.path.join(wheels, "requirements.txt")]
-    _run(command)
+    # Of an installation that is cut off nothing stays in the machine's own folder for such files.
+    files_meanwhile = os.path.join(venv, "tmp")
+    os.mkdir(files_meanwhile, 0o700)
+    _run(command, {**os.environ, "TMPDIR": files_meanwhile})
+    shutil.rmtree(files_meanwhile)
     shutil.rmtree(wheels)
     with open(os.path.join(venv, COMPLETE), "w", encoding="utf-8") as file:
         file.write("installed\n")
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+def _run(command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment
+    )
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
         raise Refused(f"{os.path.basename(command[-1])}: {' | '.join(said[-3:])}")
