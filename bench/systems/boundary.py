@@ -27,12 +27,16 @@ class WrongSettings(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server of a system: `folder` is its own, and on loopback these ports are."""
+    """One server of a system: `folder` is its own, and on loopback these ports are.
+
+    `through` has, for each server that this one dials through a relay, the port to dial instead.
+    """
 
     name: str
     folder: Path
     port: int
     further_ports: tuple[int, ...] = ()
+    through: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -109,6 +113,9 @@ class SystemClient(Protocol):
             NotAcknowledged: it is not known whether it was taken.
         """
 
+    async def drop(self) -> None:
+        """Lose the connection as if the network had gone; servers keep what they then keep."""
+
     async def leave(self) -> None:
         """Disconnect, and leave nothing of this client at the servers."""
 
@@ -121,6 +128,7 @@ class System:
         title: what people call it.
         program, package: what its servers are, and Debian's package that has it.
         version_option: makes the program print its version.
+        version: finds it where no option does (program).
         settings: what a configuration may set, with the values that hold otherwise.
         ports: how many each server needs.
         largest: how many servers there may be.
@@ -129,7 +137,11 @@ class System:
         client: makes one; the client library is imported in there.
         client_library: distribution that it needs, as in the extra of this project; "" for none.
         filters: whether its subscriptions may test contents.
+        start_within_s: how long a server may take until it is up.
         leader: which of the servers leads now, "" where nobody knows; None where none does.
+        dials: which servers dial which, of all of their names; None where nothing of ours can
+            stand between them.
+        dialled: the place of the port that is dialled, among those of a server.
         resends: the client keeps what was not acknowledged over a lost connection, and sends it
             again itself.
     """
@@ -146,5 +158,9 @@ class System:
     ports: int = 1
     largest: int = 1
     filters: bool = False
+    start_within_s: float = 20.0
+    version: Callable[[str], str] | None = None
     leader: Callable[[Sequence[Server], Settings], str] | None = None
+    dials: Callable[[Sequence[str]], Sequence[tuple[str, str]]] | None = None
+    dialled: int = 0
     resends: bool = False

@@ -148,10 +148,12 @@ def load_configuration(text: str) -> Configuration:
     if system.client_library and not _has(system.client_library):
         missing = f"the client library {system.client_library} is not installed"
         raise NotInstalled(where, missing, "`make setup` installs the extra `systems`")
+    by_itself = system.version
+    version = by_itself(program) if by_itself else version_of(program, system.version_option)
     found = Configuration(
         file.name, path, file.driver, system, tuple(file.servers), file.workload, file.promise,
         file.unsynced == "lost", {**system.settings, **file.settings}, file.settings, program,
-        version_of(program, system.version_option),
+        version,
     )  # fmt: skip
     _check_settings(found, where)
     return found
@@ -170,6 +172,12 @@ def _check_settings(of: Configuration, where: str) -> None:
 def configurations() -> dict[str, Path]:
     """Those of ours, by name."""
     return {path.stem: path for path in sorted(_HERE.glob("*/*.toml"))}
+
+
+def systems() -> list[System]:
+    """Those of ours, installed or not, by the names of their drivers."""
+    drivers = sorted({str(read_toml(path)["driver"]) for path in configurations().values()})
+    return [load_driver(driver, _HERE) for driver in drivers]
 
 
 def _found(text: str) -> Path:

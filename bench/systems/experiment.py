@@ -10,11 +10,12 @@ from bench.load.progress import Progress, RunFailed
 from bench.run.coordinator import run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.testbed import Testbed
-from bench.spec.spec import ExperimentSpec, Overrides, SpecError, load_experiment
+from bench.spec.overrides import Overrides
+from bench.spec.spec import ExperimentSpec, SpecError, load_experiment
 from bench.spec.topics import topic_names, topics_of
 from bench.spec.workload_model import Guarantee, Publishers, Subscribers, Workload
 from bench.systems.boundary import Settings
-from bench.systems.configuration import Configuration, Promise
+from bench.systems.configuration import Configuration, Promise, systems
 from bench.systems.faults import SystemBackend, aimed, names_leader
 from bench.systems.load import ONE_TOPIC
 from bench.systems.servers import SystemServers, topology_of
@@ -98,10 +99,11 @@ def _check_filters(spec: ExperimentSpec, configuration: Configuration) -> None:
             wanted = topics_of(entry.filter, workload.topic, names)
         if wanted is None and not configuration.system.filters:
             topics = f"{workload.topic!r}" if workload.topic else "none (key `topic`)"
+            without = ", ".join(system.title for system in systems() if not system.filters)
             raise SpecError(
                 f"{where}.filter = {shown(entry.filter)}: {configuration.system.title} has "
-                f"topics (here {topics}) and no filters on contents; brokers of ours have: "
-                "`pubsubctl bench` with a workload"
+                f"topics (here {topics}) and no filters on contents; {without} have none, brokers "
+                "of ours have: `pubsubctl bench` with a workload"
             )
 
 
@@ -139,7 +141,7 @@ class SystemUnderTest:
                 "recovery": f"It promises: {of.promise.in_words()}.",
                 "wiring": _in_words(of.changed),
             },
-            "system": of.facts(),
+            "system": self._servers.facts(),
         }  # fmt: skip
 
     def overlay(self, spec: ExperimentSpec) -> Mapping[str, Any] | None:
@@ -172,7 +174,7 @@ class SystemUnderTest:
             "driver": of.driver,
             "source": str(of.source.resolve()),
             "settings": dict(of.settings),
-            "addresses": {name: each.address for name, each in self._servers.servers.items()},
+            "addresses": dict(self._servers.addresses),
             "topic": workload.topic,
             "topics": list(topics),
         }

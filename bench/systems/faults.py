@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from bench.run.testbed import Testbed
 from bench.spec.spec import SpecError
-from bench.systems.servers import SystemServers
+from bench.systems.boundary import System
+from bench.systems.relay import VERBS as RELAY_VERBS
+from bench.systems.servers import HOST, RELAY, SystemServers
+from brokerd.agent.client import AgentClient
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.deployed import DeployedBackend
@@ -14,7 +17,11 @@ from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.ends import End
 from fault_injection.schedule.schedule import FaultSchedule
 
-VERBS: Final = ("kill", "term", "freeze", "restart", "host-loss")
+VERBS: Final = (
+    *("kill", "term", "freeze", "restart", "host-loss", "client-disconnect"),
+    *RELAY_VERBS,
+)
+_PROBE_MS: Final = 300
 LEADER: Final = "leader"
 """As a step's target: the server that leads when the measurement begins."""
 
@@ -31,6 +38,33 @@ def check_verbs(schedule: FaultSchedule) -> None:
                 f"{schedule.source}: step {step.id}: do = {step.do!r} is nothing that can be done "
                 f"to a system under test{nearest(step.do, VERBS)}"
             )
+
+
+def check_links(schedule: FaultSchedule, system: System) -> None:
+    """Refuse what no relay can do between the servers of this system, or on no link of it.
+
+    Raises:
+        SpecError: names the step, and what can be done.
+    """
+    for step in schedule.steps:
+        if step.do not in RELAY_VERBS:
+            continue
+        if step.backend == "nft":
+            raise SpecError(
+                f"{schedule.source}: step {step.id}: backend = 'nft': links of systems under test "
+                "are broken by a relay; leave it out"
+            )
+        if system.dials is None and "-" in (step.on or ""):
+            raise SpecError(
+                f"{schedule.source}: step {step.id}: on = {step.on!r}: servers of {system.title} "
+                "find each other by themselves, and no relay can be between them; a server's own "
+                "name means what its clients have with it"
+            )
+
+
+def needs_relay(schedule: FaultSchedule | None) -> bool:
+    """Whether any step is about a link."""
+    return schedule is not None and any(step.do in RELAY_VERBS for step in schedule.steps)
 
 
 def aimed(schedule: FaultSchedule, leader: str) -> FaultSchedule:
@@ -58,7 +92,32 @@ class SystemBackend(DeployedBackend):
     def running(self) -> RunningProtocol:
         return RunningProtocol(self._deployment.topology, None, None)
 
+    async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+        if fault.verb not in RELAY_VERBS:
+            return await super().apply(fault, lease_ns)
+        link, direction = relayed(fault)
+        answer = await self._relay.fault_apply(
+            fault.fault_id, fault.verb, RELAY, peer=link, direction=direction,
+            lease_ms=lease_ns // 1_000_000, parameters=dict(fault.parameters),
+        )  # fmt: skip
+        return self._timed({"link": link, "way": direction}, {HOST: answer["t_applied_ns"]})
+
+    async def renew(self, fault: Fault, lease_ns: int) -> None:
+        if fault.verb not in RELAY_VERBS:
+            await super().renew(fault, lease_ns)
+            return
+        await self._relay.fault_renew(fault.fault_id, lease_ns // 1_000_000)
+
+    async def undo(self, fault: Fault) -> Evidence:
+        if fault.verb not in RELAY_VERBS:
+            return await super().undo(fault)
+        row = await self._relay.fault_heal(fault.fault_id)
+        return self._timed({}, {HOST: row["t_healed_ns"]} if row.get("t_healed_ns") else {})
+
     async def verify_effect(self, fault: Fault) -> Evidence | None:
+        if fault.verb in RELAY_VERBS:
+            counted = (await self._relay.broker(RELAY, "fault_counters"))[fault.fault_id]
+            return effect_seen(fault, counted, await self._probed(fault))
         if fault.verb != "restart":
             return await super().verify_effect(fault)
         (end,) = self._ends(fault)
@@ -68,6 +127,13 @@ class SystemBackend(DeployedBackend):
         return {"pid": row["pid"], "start_time": row["start_time"]}
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
+        if fault.verb in RELAY_VERBS:
+            status = await self._relay.broker(RELAY, "status")
+            if fault.fault_id in status["faults"]:
+                return None
+            if status["faults"]:
+                return {"gone": True}  # a byte that is sent may meet another one
+            return gone_seen(fault, await self._probed(fault))
         rows = [await end.row() for end in self._ends(fault)]
         gone = all(row["state"] == "running" and not row["frozen"] for row in rows)
         return {"gone": True} if gone else None
@@ -77,3 +143,52 @@ class SystemBackend(DeployedBackend):
         if not all([await self._servers.is_up(end.broker) for end in ends]):
             return None
         return {end.broker: {"state": "up"} for end in ends}
+
+    @property
+    def _relay(self) -> AgentClient:
+        """The agent that the relay is below."""
+        return self._deployment.agents[HOST]
+
+    async def _probed(self, fault: Fault) -> dict[str, Any]:
+        """What a byte needs over the link each way, in microseconds; -1 for none that comes."""
+        link, _ = relayed(fault)
+        within_ms = 2 * int(fault.parameters.get("delay_ms", 0)) + _PROBE_MS
+        return await self._relay.broker(RELAY, "probe", {"link": link, "within_ms": within_ms})
+
+
+def relayed(fault: Fault) -> tuple[str, str]:
+    """Link and direction as the relay calls them."""
+    target = fault.target
+    if not target.is_link:
+        return target.brokers[0], "both"
+    first, second = sorted(target.brokers)
+    is_out = target.brokers[0] == first
+    direction = "both" if not target.one_way else "out" if is_out else "in"
+    return f"{first}-{second}", direction
+
+
+def _ways(fault: Fault) -> tuple[str, ...]:
+    direction = relayed(fault)[1]
+    return ("out_us", "in_us") if direction == "both" else (f"{direction}_us",)
+
+
+def effect_seen(fault: Fault, counted: dict[str, int], probed: dict[str, int]) -> Evidence | None:
+    """What shows a relay's fault: what it counted of the load, and what a byte meets."""
+    took = [probed[way] for way in _ways(fault)]
+    if fault.verb == "cut":
+        seen = all(us < 0 for us in took)
+    elif fault.verb == "blackhole":
+        seen = all(us < 0 for us in took) and counted["dropped_frames"] > 0
+    elif fault.verb == "delay":
+        least_us = int(fault.parameters["delay_ms"]) * 1_000
+        seen = all(us >= least_us for us in took)
+    else:
+        seen = counted["limited_messages"] > 0
+    return {**{k: n for k, n in counted.items() if n}, "probe": probed} if seen else None
+
+
+def gone_seen(fault: Fault, probed: dict[str, int]) -> Evidence | None:
+    """What shows that it is gone: a byte that passes, each way, and no later than it should."""
+    took = [probed[way] for way in _ways(fault)]
+    limit_us = int(fault.parameters.get("delay_ms", _PROBE_MS)) * 1_000
+    return {"gone": True, "probe": probed} if all(0 <= us < limit_us for us in took) else None

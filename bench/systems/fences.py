@@ -23,3 +23,34 @@ class FenceCopies:
             return True
         seen.add(topic)
         return seen >= self._topics
+
+
+class Places:
+    """Which places of sources in topics a subscriber has got.
+
+    Where no order is promised, what was published before a fence may come after it.
+    """
+
+    def __init__(self) -> None:
+        self._first_open: dict[tuple[SourceId, str], int] = {}
+        self._ahead: dict[tuple[SourceId, str], set[int]] = {}
+
+    @property
+    def holes(self) -> int:
+        """How many places are open before the last one of theirs that has come."""
+        return sum(
+            max(ahead) - self._first_open[key] + 1 - len(ahead)
+            for key, ahead in self._ahead.items()
+            if ahead
+        )
+
+    def take(self, source: SourceId, topic: str, place: int) -> None:
+        """It has come, perhaps again."""
+        key = (source, topic)
+        first_open, ahead = self._first_open.get(key, 1), self._ahead.setdefault(key, set())
+        if place >= first_open:
+            ahead.add(place)
+        while first_open in ahead:
+            ahead.remove(first_open)
+            first_open += 1
+        self._first_open[key] = first_open

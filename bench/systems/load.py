@@ -23,8 +23,9 @@ from bench.spec.topics import topics_of
 from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
 from bench.systems.drivers import load_driver
 from bench.systems.envelope import NotOurs, unpacked
-from bench.systems.fences import FenceCopies
+from bench.systems.fences import FenceCopies, Places
 from bench.systems.outgoing import Outgoing
+from brokerd.client.gate import Gate
 from brokerd.model.identity import SourceId
 from brokerd.wire.attributes import decode_attributes
 
@@ -66,6 +67,11 @@ class SystemLoad(LoadGenerator):
             Attachment(setting.client, (own, *others), publishes, self.topics, self._settings)
         )
 
+    async def _on_status(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        status = await super()._on_status(arguments)
+        subscribers = [each for each in self._subscribers if isinstance(each, SystemSubscriber)]
+        return {**status, "holes": sum(each.places.holes for each in subscribers)}
+
     def source_of(self, setting: PublisherSetting) -> SourceId:
         """As which source a publisher is known."""
         return SourceId(self.setting.brokers.index(setting.broker), setting.index, 1)
@@ -86,6 +92,33 @@ def _value(blob: bytes, attribute: str) -> str:
     return str(decode_attributes(blob)[attribute])
 
 
+class SystemGate(Gate):
+    """A Gate that clients in the asyncio loop can wait for; it cuts off nothing itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_shut, self._is_open = asyncio.Event(), asyncio.Event()
+        self._is_open.set()
+
+    def shut(self) -> None:
+        super().shut()
+        self._is_open.clear()
+        self._is_shut.set()
+
+    def open(self) -> None:
+        super().open()
+        self._is_shut.clear()
+        self._is_open.set()
+
+    async def wait_shut(self) -> None:
+        """Return when it is shut."""
+        await self._is_shut.wait()
+
+    async def wait_open(self) -> None:
+        """Return when it is open."""
+        await self._is_open.wait()
+
+
 class SystemLoadClient(LoadClient):
     """A LoadClient that is attached with the system's own client.
 
@@ -94,6 +127,7 @@ class SystemLoadClient(LoadClient):
     """
 
     client: SystemClient
+    gate: SystemGate
     _generator: SystemLoad
 
     @property
@@ -123,6 +157,7 @@ class SystemLoadClient(LoadClient):
     async def _live(self) -> None:
         try:
             while True:
+                await self.gate.wait_open()
                 try:
                     async with asyncio.timeout(ATTACH_WITHIN_S):
                         await self.client.attach()
@@ -131,11 +166,27 @@ class SystemLoadClient(LoadClient):
                     await asyncio.sleep(AGAIN_S)
                     continue
                 self._on_session("attached", {"source": self.source()})
-                self._on_session("lost", {"reason": await self.served()})
+                self._on_session("lost", {"reason": await self._until_lost()})
         finally:
             with suppress(ConnectionLost, OSError, TimeoutError):
                 async with asyncio.timeout(LEAVE_WITHIN_S):
                     await self.client.leave()
+
+    async def _until_lost(self) -> str:
+        """Do what there is to do until the connection is lost, or the gate shut; why it was."""
+        served = asyncio.ensure_future(self.served())
+        shut = asyncio.ensure_future(self.gate.wait_shut())
+        try:
+            either: set[asyncio.Future[Any]] = {served, shut}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if served.done():
+                return served.result()
+        finally:
+            for task in (served, shut):
+                task.cancel()
+            await asyncio.gather(served, shut, return_exceptions=True)
+        await self.client.drop()
+        return "kept away"
 
     def source(self) -> SourceId | None:
         """As which source it publishes."""
@@ -155,6 +206,7 @@ class SystemPublisher(SystemLoadClient, PublisherClient):
             self, generator, setting, number, tables, generator.fence_blob,
             generator.record_publications, generator.samples_of_sent,
         )  # fmt: skip
+        self.gate = SystemGate()
         self.client = generator.client(setting, publishes=True)
         self._source = generator.source_of(setting)
         self.outgoing = Outgoing(
@@ -185,10 +237,15 @@ class SystemPublisher(SystemLoadClient, PublisherClient):
 
 
 class SystemSubscriber(SystemLoadClient, SubscriberClient):
-    """A subscriber with its one subscription."""
+    """A subscriber with its one subscription.
+
+    Attributes:
+        places: which of what is published to its topics has come.
+    """
 
     def __init__(self, generator: SystemLoad, setting: SubscriberSetting, number: int) -> None:
         SubscriberClient.__init__(self, generator, setting, number)
+        self.gate = SystemGate()
         self.client = generator.client(setting, publishes=False)
         self._topics = generator.topics
         if generator.topic is not None:
@@ -196,6 +253,7 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
             assert wanted is not None, setting.predicate
             self._topics = wanted
         self._fences = FenceCopies(self._topics)
+        self.places = Places()
         self._asked = asyncio.Event()
 
     def subscribe(self) -> None:
@@ -235,10 +293,11 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
     def _take_in(self, delivery: Delivery, received_ns: int) -> None:
         self.taken += 1
         try:
-            run = unpacked(delivery.body)
+            run, place = unpacked(delivery.body)
         except NotOurs as error:
             self._generator.note_problem(f"{self.name}: {delivery.topic}: {error}")
             return
+        self.places.take(run.source, delivery.topic, place)
         is_fence = self._generator.is_fence(run.blob(0))
         if not is_fence or self._fences.is_complete(run.source, run.first, delivery.topic):
             self._generator.receiver.receive(self._number, run, received_ns)

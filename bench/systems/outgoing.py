@@ -45,6 +45,7 @@ class Outgoing:
         self._topics_of = topics_of
         self._acknowledged = acknowledged
         self._open: dict[int, dict[str, bytes]] = {}
+        self._places: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_doubt = asyncio.Event()
 
@@ -64,8 +65,10 @@ class Outgoing:
             (payload,),
         )  # fmt: skip
         for sequence, blob, one in run.publications():
-            body = packed(self._source, sequence, blob, one)
-            self._open[sequence] = dict.fromkeys(self._topics_of(blob), body)
+            bodies = self._open[sequence] = {}
+            for topic in self._topics_of(blob):
+                place = self._places[topic] = self._places.get(topic, 0) + 1
+                bodies[topic] = packed(self._source, sequence, place, blob, one)
             self._send(sequence)
         self.next_sequence = numbers.stop
         return numbers

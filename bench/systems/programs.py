@@ -25,6 +25,15 @@ def version_of(program: str, option: str) -> str:
     return (said.stdout or said.stderr).strip().split("\n")[0]
 
 
+def is_taken(port: int) -> bool:
+    """Whether somebody has this port on loopback now."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return True
+    return False
+
+
 def free_ports(count: int) -> Sequence[int]:
     """Ports on loopback that nobody has now."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]

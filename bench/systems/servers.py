@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import trio
 
@@ -21,13 +22,15 @@ from bench.run.coordinator import only_cause
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.systems.boundary import Server, Start
 from bench.systems.configuration import Configuration
-from bench.systems.programs import free_ports
+from bench.systems.programs import free_ports, is_taken
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
 from brokerd.overlay.topology import SCHEMA, Topology
 
 HOST: Final = "local"
-START_WITHIN_S: Final = 20.0
+RELAY: Final = "relay"
+_COST_PROBES: Final = 21
+_RELAY_WITHIN_S: Final = 15.0
 LEASE_MS: Final = 30_000
 _SHUTDOWN_WITHIN_S: Final = 15.0
 _POLL_S: Final = 0.05
@@ -42,44 +45,119 @@ class ServerFailed(BrokerError):
 
 
 def topology_of(configuration: Configuration) -> Topology:
-    """The servers as brokers in a row; which ways lead from one to another says the overlay."""
-    names = configuration.servers
+    """The servers as brokers, linked as they dial each other, else in a row.
+
+    Which ways lead from one to another says the overlay.
+    """
+    names, dials = configuration.servers, configuration.system.dials
     links = [[a, b] for a, b in pairwise(names)]
-    return Topology.from_mapping(
-        {
-            "schema": SCHEMA, "name": configuration.name, "kind": "tree", "tree": {"delta": 1},
-            "brokers": [*names], "links": links,
-        },
-        str(configuration.source),
-    )  # fmt: skip
+    if dials is not None:
+        links = [[a, b] for a, b in linked(dials(names))]
+    found: dict[str, Any] = {"schema": SCHEMA, "name": configuration.name, "brokers": [*names]}
+    if len(links) == len(names) - 1:
+        found |= {"kind": "tree", "tree": {"delta": 1}, "links": links}
+    else:
+        places = {name: f"0.{number}" for number, name in enumerate(names)}
+        found |= {"kind": "hierarchy", "hierarchy": {"links": links, "addresses": places}}
+    return Topology.from_mapping(found, str(configuration.source))
+
+
+def linked(dials: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Who has a link with whom, whoever dials, each named once."""
+    return sorted({(min(each), max(each)) for each in dials})
 
 
 class SystemServers:
     """The servers of a configuration, as they are placed.
 
+    Args:
+        relayed: all links go through a relay.
+
     Attributes:
         servers: by name.
+        addresses: where clients reach each, by name.
+        relay_us: what a byte there and one back needed through the relay, with no fault; 0
+            without a relay.
     """
 
-    def __init__(self, configuration: Configuration, root: Path) -> None:
+    def __init__(self, configuration: Configuration, root: Path, *, relayed: bool = False) -> None:
         self.configuration = configuration
         self.servers: dict[str, Server] = {}
+        self.relay_us = 0
         count = configuration.system.ports
         ports = free_ports(count * len(configuration.servers))
         for place, name in enumerate(configuration.servers):
             own = ports[place * count : (place + 1) * count]
             self.servers[name] = Server(name, root / "servers" / name, own[0], tuple(own[1:]))
+        self.addresses = {name: server.address for name, server in self.servers.items()}
+        self._ways: list[dict[str, Any]] = []
+        if relayed:
+            self._set_relay()
+
+    def facts(self) -> dict[str, Any]:
+        """What ran, for the manifest of a run."""
+        facts = self.configuration.facts()
+        if not self._ways:
+            return facts
+        return {**facts, "relay": {"ports": len(self._ways), "round_trip_us": self.relay_us}}
+
+    def _set_relay(self) -> None:
+        """Have a port of the relay in the place of each port that somebody dials."""
+        system, names = self.configuration.system, self.configuration.servers
+        dials = system.dials(names) if system.dials is not None else ()
+        ports = iter(free_ports(len(names) + len(dials)))
+        for name in names:
+            port = next(ports)
+            row = {"link": name, "towards": "in", "port": port, "to_port": self.servers[name].port}
+            self._ways.append(row)
+            self.addresses[name] = f"127.0.0.1:{port}"
+        for a, b in dials:
+            port, (first, second) = next(ports), linked([(a, b)])[0]
+            to = self.servers[b]
+            to_port = (to.port, *to.further_ports)[system.dialled]
+            towards = "out" if a == first else "in"
+            link = f"{first}-{second}"
+            self._ways.append({"link": link, "towards": towards, "port": port, "to_port": to_port})
+            dialler = self.servers[a]
+            self.servers[a] = replace(dialler, through={**dialler.through, b: port})
+
+    async def start_relay(self, agent: AgentClient, root: Path) -> None:
+        """Start the relay and see what it costs; nothing happens where there is none."""
+        if not self._ways:
+            return
+        control = str(root / "relay.sock")
+        config = {
+            "ways": self._ways, "control_socket": control, "log_folder": str(root / "log" / RELAY),
+        }  # fmt: skip
+        await agent.start(RELAY, RELAY, config, control)
+        with trio.move_on_after(_RELAY_WITHIN_S) as waiting:
+            while not await _answers(agent):
+                await trio.sleep(_POLL_S)
+        if waiting.cancelled_caught:
+            said = "".join(path.read_text() for path in (root / "log" / RELAY).glob("std*.log"))
+            raise ServerFailed(f"no relay: {said.strip()[-_SAID_BYTES:] or 'it said nothing'}")
+        found = []
+        for _ in range(_COST_PROBES):
+            row = await agent.broker(
+                RELAY, "probe", {"link": self._ways[0]["link"], "within_ms": 1000}
+            )
+            found.append(row["out_us"] + row["in_us"])
+        self.relay_us = sorted(found)[len(found) // 2]
 
     async def start(self, agent: AgentClient, root: Path) -> None:
         """Start all of them, and return when each takes part.
 
         Raises:
-            ServerFailed: one ends, or does not within START_WITHIN_S; says what it said.
+            ServerFailed: one ends, or is not up in time, with what it said; or its
+                port or folder is somebody else's.
         """
         of = self.configuration
         servers = [*self.servers.values()]
         starts = of.system.start(of.program, servers, of.settings, of.version)
         for server, start in zip(servers, starts, strict=True):
+            for port in (server.port, *server.further_ports):
+                if is_taken(port):
+                    raise ServerFailed(f"{server.name}: port {port} is in use; try again")
             _write_files(server, start)
             config = {
                 "command": list(start.command),
@@ -90,14 +168,14 @@ class SystemServers:
                 config["kept"] = str(root / "kept" / server.name)
             await agent.start(server.name, "program", config, "")
         for server in servers:
-            with trio.move_on_after(START_WITHIN_S) as waiting:
+            with trio.move_on_after(of.system.start_within_s) as waiting:
                 while not await self.is_up(server.name):
                     row = (await agent.status(server.name))["processes"][server.name]
                     if row["state"] != "running":
                         raise self._failed(server, root, "has ended")
                     await trio.sleep(_POLL_S)
             if waiting.cancelled_caught:
-                raise self._failed(server, root, f"is not up after {START_WITHIN_S:g} s")
+                raise self._failed(server, root, f"is not up after {of.system.start_within_s:g} s")
 
     async def is_up(self, name: str) -> bool:
         """Whether a server takes part."""
@@ -123,11 +201,22 @@ class SystemServers:
         return ServerFailed(f"{name} ({server.name}) {what}: {words or 'it said nothing'}")
 
 
+async def _answers(agent: AgentClient) -> bool:
+    try:
+        await agent.broker(RELAY, "status")
+    except ControlError:
+        return False
+    return True
+
+
 @asynccontextmanager
 async def servers_running(
-    configuration: Configuration,
+    configuration: Configuration, *, relayed: bool = False
 ) -> AsyncIterator[tuple[Testbed, SystemServers]]:
     """The servers of a configuration, until the block ends; nothing is left of them then.
+
+    Args:
+        relayed: all links go through a relay.
 
     Raises:
         ServerFailed: they do not start.
@@ -140,7 +229,8 @@ async def servers_running(
             try:
                 await agent.hold(LEASE_MS)
                 nursery.start_soon(_renew, agent)
-                servers = SystemServers(configuration, root)
+                servers = SystemServers(configuration, root, relayed=relayed)
+                await servers.start_relay(agent, root)
                 await servers.start(agent, root)
                 yield _testbed(configuration, servers, agent, root, deployment), servers
             finally:
@@ -166,8 +256,7 @@ def _testbed(
     return Testbed(
         agents={HOST: agent},
         brokers={
-            name: BrokerPlace(HOST, name, server.address)
-            for name, server in servers.servers.items()
+            name: BrokerPlace(HOST, name, address) for name, address in servers.addresses.items()
         },
         topology=topology,
         topology_digest="",
@@ -175,7 +264,7 @@ def _testbed(
         deployment_id=deployment,
         host_roots={HOST: root},
         clients_host=HOST,
-        documents={"system.json": configuration.facts()},
+        documents={"system.json": servers.facts()},
     )
 
 
@@ -199,6 +288,10 @@ async def _renew(agent: AgentClient) -> None:
 
 
 def _write_files(server: Server, start: Start) -> None:
-    server.folder.mkdir(mode=0o700, parents=True)
+    try:
+        server.folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        text = f"{server.folder} is there already, and may have data of another run in it"
+        raise ServerFailed(f"{server.name}: {text}; remove it") from None
     for name, content in start.files.items():
         (server.folder / name).write_text(content, encoding="utf-8")

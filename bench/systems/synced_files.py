@@ -124,6 +124,7 @@ class _Keeper:
         self._listener = listener
         self._folder = folder.resolve()
         self._kept = kept
+        self._written_through: dict[str, None] = {}
 
     def run(self) -> None:
         """Answer until the program has ended."""
@@ -155,12 +156,14 @@ class _Keeper:
                 self._keep(path)
         elif number == _OPENAT:
             if (name := self._name(self._path(pid, arguments[0], arguments[1]))) is not None:
-                with (self._kept / _ALWAYS).open("a") as file:
-                    file.write(f"{name}\n")
+                self._written_through[name] = None
+                self._write_down()
         elif number in (_UNLINK, _UNLINKAT):
             at, text = (_AT_FDCWD, arguments[0]) if number == _UNLINK else arguments[:2]
             if (name := self._name(self._path(pid, at, text))) is not None:
                 (self._kept / name).unlink(missing_ok=True)
+                if self._written_through.pop(name, 0) is None:
+                    self._write_down()
         else:
             self._on_rename(pid, number, arguments)
 
@@ -169,9 +172,19 @@ class _Keeper:
             arguments = [_AT_FDCWD, arguments[0], _AT_FDCWD, arguments[1]]
         old = self._name(self._path(pid, *arguments[:2]))
         new = self._name(self._path(pid, *arguments[2:4]))
-        if old is not None and new is not None and (self._kept / old).exists():
+        if old is None or new is None:
+            return
+        if old in self._written_through:
+            self._keep(self._folder / old)
+            del self._written_through[old]
+            self._write_down()
+        if (self._kept / old).exists():
             (self._kept / new).parent.mkdir(parents=True, exist_ok=True)
             os.replace(self._kept / old, self._kept / new)
+
+    def _write_down(self) -> None:
+        """Name the files that are written through, for whoever takes up what was kept."""
+        (self._kept / _ALWAYS).write_text("".join(f"{name}\n" for name in self._written_through))
 
     def _keep(self, path: Path) -> None:
         name = self._name(path)

@@ -1,7 +1,8 @@
 """NATS JetStream: one file-backed stream on one server or a group of them, with message ids.
 
 A publisher sends a publication again until it is acknowledged, with the same `Nats-Msg-Id`. A
-subscriber has a durable push consumer per subject and acknowledges each delivery; with
+subscriber has a durable consumer per subject, to which the server pushes or from which the client
+pulls (`consumer`), and acknowledges each delivery; with
 `acknowledge = "double"` it waits until the server has confirmed that, as is documented for exactly
 once; what comes again because a confirmation was lost is acknowledged again, and not taken twice.
 """
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
 STREAM: Final = "LOAD"
 PREFIX: Final = "load."
 AT_ONCE: Final = 256
+CONSUMERS: Final = ("push", "pull")
 _ANSWER_S: Final = 2.0
 _LOOK_S: Final = 0.1
+_PULL_S: Final = 1.0
+_NOBODY: Final = 1
+"""A port that nobody listens on."""
 _SYNC_SETTABLE: Final = (2, 10)
 _DEFAULT_SYNC: Final = "2m"
 
@@ -48,6 +53,9 @@ def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
     """Servers that know each other where there are several."""
+    if settings["consumer"] not in CONSUMERS:
+        text = f"settings.consumer = {settings['consumer']!r}: expected one of push, pull"
+        raise WrongSettings(text)
     known = re.search(r"v(\d+)\.(\d+)", version)
     number = (int(known[1]), int(known[2])) if known else _SYNC_SETTABLE
     if settings["sync_interval"] != _DEFAULT_SYNC and number < _SYNC_SETTABLE:
@@ -55,7 +63,6 @@ def start(
             f"settings.sync_interval = {settings['sync_interval']!r}: {version} always syncs every "
             "2 minutes; 2.10 and later can be told"
         )
-    routes = ", ".join(f'"nats-route://127.0.0.1:{each.further_ports[1]}"' for each in servers)
     starts = []
     for server in servers:
         monitor, cluster = server.further_ports
@@ -70,10 +77,24 @@ def start(
         ]
         if len(servers) > 1:
             where = f'listen: "127.0.0.1:{cluster}"'
+            routes = _routes(server, servers)
+            if server.through:
+                # Servers tell each other where others are, and would go around the relay.
+                where += f', advertise: "127.0.0.1:{_NOBODY}"'
             lines.append(f"cluster {{ name: load, {where}, routes: [{routes}] }}")
         path = server.folder / "nats.conf"
         starts.append(Start((program, "-c", str(path)), {"nats.conf": "\n".join(lines) + "\n"}))
     return starts
+
+
+def _routes(server: Server, servers: Sequence[Server]) -> str:
+    ports = [server.through.get(each.name, each.further_ports[1]) for each in servers]
+    return ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+
+
+def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """Everybody dials everybody."""
+    return [(a, b) for a in names for b in names if a != b]
 
 
 def is_up(server: Server, settings: Settings) -> bool:
@@ -114,6 +135,7 @@ class JetStreamClient:
         self._lost: asyncio.Future[str] = asyncio.Future()
         self._came: asyncio.Queue[Delivery] = asyncio.Queue()
         self._unconfirmed: set[_Stored] = set()
+        self._pulls: set[asyncio.Task[None]] = set()
 
     async def attach(self) -> None:
         import nats
@@ -174,6 +196,12 @@ class JetStreamClient:
                     ack_wait=self._number("ack_wait_ms") / 1e3,
                     max_ack_pending=self._number("max_ack_pending"),
                 )
+                if self._settings["consumer"] == "pull":
+                    pulled = await self._stream.pull_subscribe(
+                        f"{PREFIX}{subject}", durable, stream=STREAM, config=config
+                    )
+                    self._pulls.add(asyncio.create_task(self._pull(pulled)))
+                    continue
                 await self._stream.subscribe(
                     f"{PREFIX}{subject}", durable=durable, stream=STREAM, config=config,
                     manual_ack=True, cb=self._on_message,
@@ -216,15 +244,36 @@ class JetStreamClient:
         except (nats.errors.Error, nats.js.errors.Error) as error:
             raise NotAcknowledged(f"{type(error).__name__}: {error}") from error
 
+    async def drop(self) -> None:
+        await self._close()
+
     async def leave(self) -> None:
         await self._close()
 
     async def _on_message(self, message: "Msg") -> None:
         self._came.put_nowait(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
 
+    async def _pull(self, pulled: "JetStreamContext.PullSubscription") -> None:
+        """Ask for more again and again; who waits for the connection says when it is lost."""
+        import nats.errors
+        import nats.js.errors
+
+        while self._connection is not None and self._connection.is_connected:
+            try:
+                for message in await pulled.fetch(AT_ONCE, timeout=_PULL_S):
+                    await self._on_message(message)
+            except nats.errors.TimeoutError:
+                continue  # there was nothing
+            except (nats.errors.Error, nats.js.errors.Error):
+                await asyncio.sleep(_LOOK_S)
+
     async def _close(self) -> None:
         import nats.errors
 
+        for task in self._pulls:
+            task.cancel()
+        await asyncio.gather(*self._pulls, return_exceptions=True)
+        self._pulls.clear()
         if self._connection is not None and not self._connection.is_closed:
             try:
                 await self._connection.close()
@@ -245,6 +294,7 @@ _SETTINGS: Final[Mapping[str, bool | int | str]] = {
     "sync_interval": _DEFAULT_SYNC,
     "replicas": 1,
     "duplicate_window_s": 120,
+    "consumer": "push",
     "acknowledge": "double",
     "ack_within_ms": 2_000,
     "ack_wait_ms": 5_000,
@@ -261,6 +311,8 @@ SYSTEM = System(
     largest=5,
     start=start,
     is_up=is_up,
+    dials=dials,
+    dialled=2,
     leader=leader,
     client=JetStreamClient,
     client_library="nats-py",

@@ -27,14 +27,18 @@ if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
 AT_ONCE: Final = 256
+CONFIGURATION: Final = "mosquitto.conf"
 _ANSWER_S: Final = 2.0
 
 
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
-    """One broker, which keeps its state in its folder."""
-    (server,) = servers
+    """Brokers that keep their state in their folders; of several, all are bridged to the last."""
+    return [_start(program, server, servers, settings) for server in servers]
+
+
+def _start(program: str, server: Server, servers: Sequence[Server], settings: Settings) -> Start:
     lines = [
         f"listener {server.port} 127.0.0.1",
         "allow_anonymous true",
@@ -49,18 +53,47 @@ def start(
         "log_type error",
         "log_type warning",
     ]
-    path = server.folder / "mosquitto.conf"
-    return [Start((program, "-c", str(path)), {"mosquitto.conf": "\n".join(lines) + "\n"})]
+    if server is not servers[-1]:
+        centre = servers[-1]
+        port = server.through.get(centre.name, centre.port)
+        lines += [
+            f"connection {server.name}-{centre.name}",
+            f"address 127.0.0.1:{port}",
+            f"topic # both {settings['qos']}",
+            "cleansession false",
+            "try_private true",  # else what came over a bridge would go back over it
+            "notifications_local_only true",
+            "restart_timeout 1",
+        ]
+    path = server.folder / CONFIGURATION
+    return Start((program, "-c", str(path)), {CONFIGURATION: "\n".join(lines) + "\n"})
+
+
+def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """Every bridge: to the last."""
+    return [(name, names[-1]) for name in names[:-1]]
 
 
 def is_up(server: Server, settings: Settings) -> bool:
-    """Whether it answers somebody who connects."""
+    """Whether it answers somebody who connects, and has its bridge where it is to have one."""
     hello = bytes([0x10, 0x0C, 0, 4]) + b"MQTT" + bytes([4, 2, 0, 10, 0, 0])
+    bridges = b"$SYS/broker/connection/+/state"
+    wanted = bytes([0x82, len(bridges) + 5, 0, 1, 0, len(bridges)]) + bridges + b"\0"
     try:
         with socket.create_connection(("127.0.0.1", server.port), _ANSWER_S) as connection:
             connection.sendall(hello)
             connection.settimeout(_ANSWER_S)
-            return connection.recv(4) == bytes([0x20, 2, 0, 0])
+            if connection.recv(4) != bytes([0x20, 2, 0, 0]):
+                return False
+            if "connection " not in (server.folder / CONFIGURATION).read_text():
+                return True
+            connection.sendall(wanted)
+            said = b""
+            while b"/state" not in said[:-1]:
+                if not (more := connection.recv(256)):
+                    return False
+                said += more
+            return said.endswith(b"1")  # what a bridge publishes of itself: 1 while it stands
     except OSError:
         return False
 
@@ -81,7 +114,9 @@ class MqttClient:
         self._open: dict[int, asyncio.Future[None]] = {}
         self._room = asyncio.Semaphore(int(attachment.settings["client_inflight"]))
         self._came: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._is_started = self._is_leaving = self._has_session = False
+        self._is_started = self._has_session = False
+        self._takes_no_answer = False
+        self._may_connect = threading.Event()
         self._waiting: set[threading.Event] = set()
         client = self._client = Client(
             CallbackAPIVersion.VERSION2, attachment.name, clean_session=False, protocol=MQTTv311
@@ -89,6 +124,7 @@ class MqttClient:
         client.max_inflight_messages_set(int(attachment.settings["client_inflight"]))
         client.max_queued_messages_set(0)
         client.reconnect_delay_set(1, 1)
+        client.on_pre_connect = self._on_pre_connect
         client.on_connect = self._in_loop(self._on_connect)
         client.on_disconnect = self._in_loop(self._on_disconnect)
         client.on_subscribe = self._in_loop(self._on_subscribe)
@@ -96,6 +132,8 @@ class MqttClient:
         client.on_message = self._on_message
 
     async def attach(self) -> None:
+        self._takes_no_answer = False
+        self._may_connect.set()
         if not self._is_started:
             self._is_started = True
             host, _, port = self._about.addresses[0].rpartition(":")
@@ -142,12 +180,27 @@ class MqttClient:
             finally:
                 self._open.pop(number, None)
 
+    async def drop(self) -> None:
+        self._may_connect.clear()
+        if isinstance(connection := self._client.socket(), socket.socket):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the other end was faster
+        # Else paho's thread would not see it; what it acknowledges now does not get through.
+        self._answer_nothing_more()
+        await asyncio.wait({self._lost}, timeout=_ANSWER_S)
+
     async def leave(self) -> None:
-        self._is_leaving = True
-        for waiting in self._waiting:
-            waiting.set()
+        self._may_connect.set()
+        self._answer_nothing_more()
         self._client.disconnect()
         await asyncio.to_thread(self._client.loop_stop)
+
+    def _answer_nothing_more(self) -> None:
+        self._takes_no_answer = True
+        for waiting in self._waiting:
+            waiting.set()
 
     def _in_loop(self, handle: Callable[..., None]) -> Callable[..., None]:
         """The callback for paho's thread that has this done in the loop's."""
@@ -156,6 +209,10 @@ class MqttClient:
             self._loop.call_soon_threadsafe(handle, *arguments)
 
         return told
+
+    def _on_pre_connect(self, client: Any, data: Any) -> None:
+        """In paho's thread: connect when that may be."""
+        self._may_connect.wait()
 
     def _on_connect(self, client: Any, data: Any, flags: Any, reason: Any, *more: Any) -> None:
         refused = str(reason) if reason.is_failure else ""
@@ -191,11 +248,10 @@ class MqttClient:
         taken.wait()
 
     def _give(self, delivery: Delivery) -> None:
-        if self._is_leaving:
-            delivery.receipt.set()
-            return
-        self._waiting = {each for each in self._waiting if not each.is_set()} | {delivery.receipt}
         self._came.put_nowait(delivery)
+        if self._takes_no_answer:
+            delivery.receipt.set()
+        self._waiting = {each for each in self._waiting if not each.is_set()} | {delivery.receipt}
 
 
 _SETTINGS: Final[Mapping[str, bool | int | str]] = {
@@ -213,8 +269,10 @@ SYSTEM = System(
     package="mosquitto",
     version_option="-h",
     settings=_SETTINGS,
+    largest=5,
     start=start,
     is_up=is_up,
+    dials=dials,
     client=MqttClient,
     client_library="paho-mqtt",
     resends=True,

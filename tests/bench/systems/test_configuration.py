@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.spec import Overrides, SpecError
-from bench.systems.boundary import WrongSettings
+from bench.spec.overrides import Overrides
+from bench.spec.spec import SpecError
+from bench.systems.boundary import Server, WrongSettings
+from bench.systems.comparison import load_comparison
 from bench.systems.configuration import (
     NotInstalled,
     configurations,
@@ -14,6 +16,9 @@ from bench.systems.configuration import (
 )
 from bench.systems.experiment import experiment_on
 from bench.systems.faults import aimed, check_verbs, names_leader
+from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
+from bench.systems.mosquitto.driver import SYSTEM as MOSQUITTO
+from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
 from brokerd.errors import BrokerError
 from fault_injection.schedule.schedule import read_schedule
 from pubsubctl.doctor.system_check import check_system
@@ -70,6 +75,41 @@ def test_a_client_library_that_is_not_installed_is_named(tmp_path: Path) -> None
         load_configuration(path)
 
 
+def test_a_version_that_lacks_what_is_asked_for_is_named() -> None:
+    server = Server("n1", Path("n1"), 1, (2, 3))
+    settings = {**JETSTREAM.settings, "sync_interval": "always"}
+    with pytest.raises(WrongSettings, match=r"v2\.9\.10 always syncs every 2 minutes"):
+        JETSTREAM.start("nats-server", [server], settings, "nats-server: v2.9.10")
+    (start,) = JETSTREAM.start("nats-server", [server], settings, "nats-server: v2.10.1")
+    assert "sync_interval: always" in start.files["nats.conf"]
+
+
+def test_a_classic_queue_is_on_one_server_only() -> None:
+    servers = [Server(f"n{n}", Path("n"), n, (10, n + 20, n + 30)) for n in (1, 2, 3)]
+    with pytest.raises(WrongSettings, match="only a quorum queue is on several"):
+        RABBITMQ.start("server", servers, RABBITMQ.settings, "")
+    starts = RABBITMQ.start("server", servers, {**RABBITMQ.settings, "queue": "quorum"}, "")
+    for start in starts:
+        assert "classic_config.nodes.3 = n3@localhost" in start.files["rabbitmq.conf"]
+        assert "ERL_EPMD_PORT=10" in start.command, "they find each other over one port mapper"
+
+
+def test_mosquittos_are_bridged_to_the_last() -> None:
+    servers = [Server(f"n{n}", Path("n"), n) for n in (1, 2, 3)]
+    starts = MOSQUITTO.start("mosquitto", servers, {**MOSQUITTO.settings, "qos": 2}, "")
+    bridges = [
+        [line for line in start.files["mosquitto.conf"].splitlines() if line.startswith("address")]
+        for start in starts
+    ]
+    assert bridges == [["address 127.0.0.1:3"], ["address 127.0.0.1:3"], []]
+
+
+def test_a_consumer_is_pushed_to_or_pulls() -> None:
+    server = Server("n1", Path("n1"), 1, (2, 3))
+    with pytest.raises(WrongSettings, match=r"settings\.consumer = 'poll': expected one of push"):
+        JETSTREAM.start("nats-server", [server], {**JETSTREAM.settings, "consumer": "poll"}, "")
+
+
 def test_a_name_of_ours_that_is_none_gets_the_nearest() -> None:
     assert is_configuration("external/none")
     assert not is_configuration("topics")
@@ -98,7 +138,10 @@ def test_the_workload_is_judged_by_the_promise_and_its_brokers_are_servers(tmp_p
 
 def test_filters_on_contents_are_refused_where_there_are_none(tmp_path: Path) -> None:
     found = load_configuration(written(tmp_path))
-    with pytest.raises(SpecError, match=r"filter = .* has topics .* and no filters on contents"):
+    said = (
+        r"filter = .* has topics .* and no filters on contents; NATS JetStream, mosquitto, RabbitMQ"
+    )
+    with pytest.raises(SpecError, match=said):
         experiment_on(found, "demo", Overrides(), {}, calm=True)
 
 
@@ -108,6 +151,44 @@ def test_a_run_that_may_outlast_the_window_of_its_promise_is_refused(tmp_path: P
     assert found.promise.in_words() == "exactly once within 20 s, in the order of each publisher"
     with pytest.raises(SpecError, match=r"promise.window = 20 s: a run of 41 s"):
         experiment_on(found, "topics", Overrides(), {}, calm=True)
+
+
+COMPARISON = (Path(__file__).parents[3] / "bench/comparisons/all.toml").read_text()
+
+
+def test_the_comparison_of_all_names_what_is_there() -> None:
+    found = load_comparison(Path(__file__).parents[3] / "bench/comparisons/all.toml")
+    protocols = {entry.protocol for entry in found.entries} - {None}
+    assert {"delta_tree", "gryphon", "durable", "multi_proxy"} <= protocols
+    for entry in found.entries:
+        if entry.system is not None:
+            assert entry.system.removeprefix("external/") in configurations()
+    assert [entry.name for entry in found.only(["jetstream3", "durable"]).entries] == [
+        "durable", "jetstream3",
+    ]  # fmt: skip
+    (mine,) = found.only([]).also(["mine/toy.toml"]).entries[len(found.entries) :]
+    assert (mine.name, mine.system) == ("toy", "mine/toy.toml")
+    with pytest.raises(SpecError, match="no entry 'jetstrem3'; did you mean 'jetstream3'"):
+        found.only(["jetstrem3"])
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('protocol = "gryphon"', "", "needs either a protocol"),
+        ('protocol = "gryphon"', 'protocl = "gryphon"', "unknown key 'protocl'"),
+        ('name = "gryphon"', 'name = "delta_tree"', "entry[1].name = 'delta_tree': is there twice"),
+        ('protocol = "durable"', 'system = "a.toml"\ntopology = "b"', "topology is for protocols"),
+    ],
+)
+def test_a_slip_in_a_comparison_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:
+    assert old in COMPARISON
+    path = tmp_path / "mine.toml"
+    path.write_text(COMPARISON.replace(old, new, 1))
+    with pytest.raises(SpecError) as error:
+        load_comparison(path)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
 
 
 def test_what_only_our_brokers_can_have_done_to_them_is_refused() -> None:

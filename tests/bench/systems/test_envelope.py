@@ -7,7 +7,7 @@ import pytest
 
 from bench.systems.boundary import NotAcknowledged
 from bench.systems.envelope import NotOurs, packed, unpacked
-from bench.systems.fences import FenceCopies
+from bench.systems.fences import FenceCopies, Places
 from bench.systems.outgoing import Outgoing
 from brokerd.model.identity import SourceId
 
@@ -15,14 +15,17 @@ SOURCE = SourceId(2, 70_000, 3)
 
 
 def test_a_publication_comes_out_as_it_went_in() -> None:
-    run = unpacked(packed(SOURCE, 1 << 40, b"blob", memoryview(b"payload")))
+    run, place = unpacked(packed(SOURCE, 1 << 40, 9, b"blob", memoryview(b"payload")))
     assert (run.source, run.sequences) == (SOURCE, range(1 << 40, (1 << 40) + 1))
+    assert place == 9
     assert [(blob, bytes(payload)) for _, blob, payload in run.publications()] == [
         (b"blob", b"payload")
     ]
 
 
-@pytest.mark.parametrize("body", [b"", b"hello", b"x" * 40, packed(SOURCE, 7, b"blob", b"")[:-1]])
+@pytest.mark.parametrize(
+    "body", [b"", b"hello", b"x" * 40, packed(SOURCE, 7, 1, b"blob", b"")[:-1]]
+)
 def test_what_is_no_publication_of_ours_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(NotOurs):
         unpacked(body)
@@ -33,6 +36,14 @@ def test_a_fence_has_come_with_its_last_topic_and_comes_again_with_any() -> None
     came = [copies.is_complete(SOURCE, 1, topic) for topic in ("a", "b", "a")]
     assert came == [False, True, True]
     assert FenceCopies(["a"]).is_complete(SOURCE, 1, "a")
+
+
+def test_what_comes_after_a_later_one_of_its_topic_is_missed_until_then() -> None:
+    places, missed = Places(), []
+    for topic, place in (("a", 1), ("a", 4), ("b", 2), ("a", 4), ("b", 1), ("a", 3), ("a", 2)):
+        places.take(SOURCE, topic, place)
+        missed.append(places.holes)
+    assert missed == [0, 2, 3, 3, 2, 1, 0]
 
 
 class Doubtful:

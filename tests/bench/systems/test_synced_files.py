@@ -37,6 +37,11 @@ os.rename("c.new", "c")
 write("d", b"removed", synced=True)
 os.unlink("d")
 write("through", b"each", how=os.O_CREAT | os.O_WRONLY | os.O_DSYNC)
+write("e.new", b"through, then renamed", how=os.O_CREAT | os.O_WRONLY | os.O_DSYNC)
+os.rename("e.new", "e")
+write("f", b"through, then removed", how=os.O_CREAT | os.O_WRONLY | os.O_DSYNC)
+os.unlink("f")
+write("f", b"another, unsynced")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -67,6 +72,7 @@ def test_what_was_synced_is_left_and_nothing_else(tmp_path: Path) -> None:
     lose_unsynced(folder, kept)
     assert contents(folder) == {
         "conf": b"set", "in/synced": b"one", "c": b"renamed", "through": b"each",
+        "e": b"through, then renamed",
     }  # fmt: skip
 
 

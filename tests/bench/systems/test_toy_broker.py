@@ -4,6 +4,7 @@
 """
 
 import shutil
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import gettempdir
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 import trio
 
+from bench.load import load_control
 from bench.load.progress import RunFailed
 from bench.run import coordinator
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
-from bench.spec.spec import Overrides
+from bench.spec.overrides import Overrides
+from bench.systems import servers
 from bench.systems.configuration import load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
 from bench.systems.servers import ServerFailed, servers_running
@@ -63,6 +66,11 @@ FROZEN_AND_KILLED: list[dict[str, Any]] = [
     {"id": "kill", "after": "freeze", "do": "kill", "on": "n1"},
     {"id": "restart", "after": "kill.applied", "delay": "100ms", "do": "restart", "on": "n1"},
 ]
+AWAY_AND_KILLED: list[dict[str, Any]] = [
+    {"id": "away", "at": "200ms", "do": "client-disconnect", "on": "n1-sub-1", "for": "1s"},
+    {"id": "kill", "at": "600ms", "do": "kill", "on": "n1"},
+    {"id": "restart", "after": "kill.applied", "delay": "100ms", "do": "restart", "on": "n1"},
+]
 
 
 class Quiet:
@@ -101,10 +109,14 @@ def carry_out(
     drain: str = "60s",
     rate: str = "100/s",
     unsynced: str = "kept",
+    driver: tuple[str, str] = ("", ""),
 ) -> RunOutcome:
     """A run on the toy broker of this kind, judged by this promise."""
     mine = folder / "mine"
     shutil.copytree(TOY, mine)
+    code = (mine / "toy_driver.py").read_text()
+    assert driver[0] in code, driver
+    (mine / "toy_driver.py").write_text(code.replace(*driver) if driver[0] else code)
     text = (mine / "toy.toml").read_text()
     text = text.replace('durable = "yes"', f'durable = "{durable}"')
     text = text.replace('servers = ["n1"]', f'servers = ["n1"]\nunsynced = "{unsynced}"')
@@ -116,10 +128,10 @@ def carry_out(
 
     async def work() -> RunOutcome:
         with trio.fail_after(PATIENCE_S):
-            async with servers_running(configuration) as (bed, servers):
+            async with servers_running(configuration) as (bed, running):
                 run = new_run_directory(folder / "runs", spec.name)
                 done = schedule(faults) if faults else None
-                return await run_on_system(spec, bed, servers, run, done, Quiet())
+                return await run_on_system(spec, bed, running, run, done, Quiet())
 
     return trio.run(work)
 
@@ -149,13 +161,18 @@ def test_a_broker_that_forgets_when_it_is_killed_breaks_its_promise(folder: Path
 def test_a_loss_of_power_shows_whether_what_was_acknowledged_was_synced(
     durable: str, verdict: str, drain: str, folder: Path
 ) -> None:
-    """The one that only writes survives a mere kill, as the test above says."""
+    """The one that only writes survives a mere kill, as the test above says.
+
+    What is acknowledged while a subscriber is away is what there is to lose.
+    """
     outcome = carry_out(
-        folder, durable, "exactly-once", FROZEN_AND_KILLED, drain=drain, rate="50/s",
+        folder, durable, "exactly-once", AWAY_AND_KILLED, drain=drain, rate="50/s",
         unsynced="lost",
     )  # fmt: skip
     judged = judge_folder(outcome.run_directory)
     assert judged.verdict == verdict, judged
+    assert judged.counts.at_risk > 0
+    assert (judged.counts.at_risk == judged.counts.recovered) == (verdict == "VALID")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +200,36 @@ def test_a_broker_that_ends_at_once_is_quoted_and_nothing_is_left(folder: Path) 
         carry_out(folder, "dies", "at-least-once")
     assert told.value.exit_status == 4
     assert not [*folder.glob("pubsubctl-system-*")]
+
+
+def test_a_broker_that_refuses_clients_is_quoted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_control, "ATTACH_TIMEOUT_S", 1.0)
+    asks = "        host, _, port = self.about"
+    refused = f'        raise ConnectionLost("not authorised")\n{asks}'
+    with pytest.raises(RunFailed, match=r"to attach \(not authorised\)$"):
+        carry_out(folder, "yes", "at-least-once", driver=(asks, refused))
+    assert not [*folder.glob("pubsubctl-system-*")]
+
+
+def test_a_port_that_somebody_has_is_named_and_not_taken_for_the_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(servers, "free_ports", lambda count: [port])
+        with pytest.raises(ServerFailed, match=rf"n1: port {port} is in use"):
+            carry_out(folder, "yes", "at-least-once")
+    assert not [*folder.glob("pubsubctl-system-*")]
+
+
+def test_data_of_another_run_is_not_taken_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = folder / "left"
+    (root / "servers" / "n1").mkdir(parents=True)
+    monkeypatch.setattr(servers, "mkdtemp", lambda prefix: str(root))
+    with pytest.raises(ServerFailed, match=r"n1: .*left/servers/n1 is there already"):
+        carry_out(folder, "yes", "at-least-once")
 
 
 def test_the_driver_is_no_longer_than_we_say() -> None:

@@ -1,0 +1,302 @@
+"""RabbitMQ: one server or a cluster, AMQP 0-9-1, publisher confirms and manual acknowledgements.
+
+A subscriber has a durable queue of its own, classic or quorum, bound to the topics that it wants;
+publications are persistent. What was not confirmed is published again, and RabbitMQ knows no
+message ids, so it may come twice.
+"""
+
+import asyncio
+import base64
+import json
+import shutil
+import socket
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.systems.boundary import (
+    Attachment,
+    ConnectionLost,
+    Delivery,
+    NotAcknowledged,
+    Server,
+    Settings,
+    Start,
+    System,
+    WrongSettings,
+)
+
+if TYPE_CHECKING:
+    from aio_pika.abc import (
+        AbstractChannel,
+        AbstractConnection,
+        AbstractExchange,
+        AbstractIncomingMessage,
+        AbstractQueue,
+    )
+
+EXCHANGE: Final = "load"
+KINDS: Final = ("classic", "quorum")
+AT_ONCE: Final = 256
+_ANSWER_S: Final = 2.0
+# Erlang's port mapper would become a daemon that outlives the servers: so each server brings one on
+# a port of the run's own, which ends with it. Of a cluster's the first has the port, and when that
+# goes, the next one gets it; servers make themselves known to it again.
+_STARTED: Final = """
+setpriv --pdeathsig KILL /bin/sh -c '
+while :; do
+    setpriv --pdeathsig KILL "$0" -port "$ERL_EPMD_PORT" -address 127.0.0.1
+    sleep 0.2
+done' "$1" > /dev/null 2>&1 &
+exec "$0"
+"""
+
+
+def start(
+    program: str, servers: Sequence[Server], settings: Settings, version: str
+) -> Sequence[Start]:
+    """Servers, each with everything in its folder, that form a cluster where there are several."""
+    if settings["queue"] not in KINDS:
+        text = f"settings.queue = {settings['queue']!r}: expected one of {', '.join(KINDS)}"
+        raise WrongSettings(text)
+    if len(servers) > 1 and settings["queue"] != "quorum":
+        raise WrongSettings("settings.queue: only a quorum queue is on several servers")
+    return [_start(program, server, servers) for server in servers]
+
+
+def _start(program: str, server: Server, servers: Sequence[Server]) -> Start:
+    mapper = servers[0].further_ports[0]
+    _, distribution, management = server.further_ports
+    folder = server.folder
+    environment = {
+        "HOME": folder,
+        "ERL_EPMD_PORT": mapper,
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": _node(server),
+        "RABBITMQ_DIST_PORT": distribution,
+        "RABBITMQ_CONFIG_FILE": folder / "rabbitmq.conf",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "enabled_plugins",
+        "RABBITMQ_MNESIA_BASE": folder / "data",
+        "RABBITMQ_LOG_BASE": folder / "log",
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_PID_FILE": folder / "pid",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 -setcookie load",
+        # Else the script stays, as a parent that a kill would strike in the server's place.
+        "RUNNING_UNDER_SYSTEMD": "true",
+    }
+    lines = [
+        f"listeners.tcp.1 = 127.0.0.1:{server.port}",
+        "log.console.level = warning",
+        "disk_free_limit.absolute = 50MB",
+    ]
+    plugins = ""
+    if len(servers) > 1:
+        plugins = "rabbitmq_management"
+        lines += [
+            "management.tcp.ip = 127.0.0.1",
+            f"management.tcp.port = {management}",
+            "cluster_formation.peer_discovery_backend = classic_config",
+        ]
+        lines += [
+            f"cluster_formation.classic_config.nodes.{number} = {_node(each)}"
+            for number, each in enumerate(servers, start=1)
+        ]
+    command = (
+        "/usr/bin/env",
+        *(f"{key}={value}" for key, value in environment.items()),
+        *("/bin/sh", "-c", _STARTED),
+        *(program, shutil.which("epmd") or "epmd"),
+    )
+    files = {"rabbitmq.conf": "\n".join(lines) + "\n", "enabled_plugins": f"[{plugins}].\n"}
+    return Start(command, files)
+
+
+def _node(server: Server) -> str:
+    return f"{server.name}@localhost"
+
+
+def leader(servers: Sequence[Server], settings: Settings) -> str:
+    """Which server leads the queue that is first by its name."""
+    for server in servers:
+        url = f"http://127.0.0.1:{server.further_ports[2]}/api/queues?columns=name,leader"
+        words = base64.b64encode(b"guest:guest").decode()
+        request = urllib.request.Request(url, headers={"Authorization": f"Basic {words}"})
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
+                found = json.load(answer)
+        except (OSError, ValueError):
+            continue
+        leaders = {str(queue["name"]): str(queue.get("leader", "")) for queue in found}
+        if leaders:
+            return leaders[min(leaders)].partition("@")[0]
+    return ""
+
+
+def version(program: str) -> str:
+    """By the folder that it is installed in; to ask it would leave a port mapper running."""
+    found = [*Path(program).parents[1].glob("lib/rabbitmq_server-*")]
+    return found[0].name.replace("_server-", " ") if found else "RabbitMQ"
+
+
+def is_up(server: Server, settings: Settings) -> bool:
+    """Whether it begins a session with somebody who connects."""
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), _ANSWER_S) as connection:
+            connection.settimeout(_ANSWER_S)
+            connection.sendall(b"AMQP\0\0\x09\x01")
+            return connection.recv(1) == b"\x01"
+    except OSError:
+        return False
+
+
+class RabbitClient:
+    """A SystemClient."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._about = attachment
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel
+        self._exchange: AbstractExchange
+        self._queue: AbstractQueue | None = None
+        self._lost: asyncio.Future[str] = asyncio.Future()
+        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+
+    async def attach(self) -> None:
+        import aio_pika
+        import aio_pika.exceptions
+
+        await self.drop()
+        lost = self._lost = asyncio.get_running_loop().create_future()
+
+        def closed(_: Any, error: BaseException | None) -> None:
+            if not lost.done():
+                lost.set_result(str(error) or "the connection was closed")
+
+        try:
+            connection = self._connection = await self._connected()
+            connection.close_callbacks.add(closed)
+            self._channel = await connection.channel(publisher_confirms=True)
+            self._channel.close_callbacks.add(closed)
+            await self._channel.set_qos(prefetch_count=self._number("prefetch"))
+            self._exchange = await self._channel.declare_exchange(
+                EXCHANGE, aio_pika.ExchangeType.DIRECT, durable=True
+            )
+        except aio_pika.exceptions.AMQPError as error:
+            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
+
+    async def _connected(self) -> "AbstractConnection":
+        """To the first of the servers that takes it."""
+        import aio_pika
+        import aio_pika.exceptions
+
+        refused: list[str] = []
+        for address in self._about.addresses:
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    return await aio_pika.connect(f"amqp://guest:guest@{address}/?heartbeat=5")
+            except (aio_pika.exceptions.AMQPError, OSError, TimeoutError) as error:
+                refused.append(f"{address}: {type(error).__name__}: {error}")
+        raise ConnectionLost("; ".join(refused))
+
+    async def wait_lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    async def subscribe(self, topics: Sequence[str]) -> None:
+        import aio_pika.exceptions
+
+        self._came = asyncio.Queue()
+        kind = str(self._about.settings["queue"])
+        try:
+            queue = self._queue = await self._channel.declare_queue(
+                self._about.name, durable=True, arguments={"x-queue-type": kind}
+            )
+            for topic in topics:
+                await queue.bind(self._exchange, topic)
+            await queue.consume(self._on_message)
+        except aio_pika.exceptions.AMQPError as error:
+            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
+
+    async def receive(self) -> Sequence[Delivery]:
+        found = [await self._came.get()]
+        while len(found) < AT_ONCE and not self._came.empty():
+            found.append(self._came.get_nowait())
+        return found
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        import aio_pika.exceptions
+
+        try:
+            for delivery in deliveries:
+                await delivery.receipt.ack()
+        except (aio_pika.exceptions.AMQPError, OSError) as error:
+            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
+
+    async def publish(self, topic: str, message_id: str, body: bytes) -> None:
+        import aio_pika
+        import aio_pika.exceptions
+
+        message = aio_pika.Message(
+            body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT, message_id=message_id
+        )
+        within_s = self._number("confirm_within_ms") / 1e3
+        try:
+            await self._exchange.publish(message, topic, mandatory=False, timeout=within_s)
+        except (aio_pika.exceptions.AMQPError, OSError, TimeoutError) as error:
+            raise NotAcknowledged(f"{type(error).__name__}: {error}") from error
+
+    async def drop(self) -> None:
+        import aio_pika.exceptions
+
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed:
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await connection.close()
+            except (aio_pika.exceptions.AMQPError, OSError, TimeoutError):
+                pass  # it is gone either way
+
+    async def leave(self) -> None:
+        import aio_pika.exceptions
+
+        try:
+            if self._queue is not None and not self._lost.done():
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._queue.delete(if_unused=False, if_empty=False)
+        except (aio_pika.exceptions.AMQPError, OSError, TimeoutError):
+            pass  # a run's servers go with it
+        await self.drop()
+
+    async def _on_message(self, message: "AbstractIncomingMessage") -> None:
+        assert message.routing_key is not None, message
+        self._came.put_nowait(Delivery(message.routing_key, message.body, message))
+
+    def _number(self, key: str) -> int:
+        value = self._about.settings[key]
+        assert isinstance(value, int), (key, value)
+        return value
+
+
+_SETTINGS: Final[Mapping[str, bool | int | str]] = {
+    "queue": "classic",
+    "prefetch": 500,
+    "confirm_within_ms": 5_000,
+}
+
+SYSTEM = System(
+    title="RabbitMQ",
+    # Debian's wrapper in /usr/sbin is for two users only.
+    program="/usr/lib/rabbitmq/bin/rabbitmq-server",
+    package="rabbitmq-server",
+    version_option="",
+    version=version,
+    settings=_SETTINGS,
+    ports=4,
+    largest=5,
+    start_within_s=90.0,
+    start=start,
+    is_up=is_up,
+    leader=leader,
+    client=RabbitClient,
+    client_library="aio-pika",
+)

@@ -1,0 +1,162 @@
+"""The relay on links: what each fault lets through, how it shows, and that nothing is left."""
+
+from typing import Any, Final
+
+import pytest
+import trio
+
+from bench.spec.spec import SpecError
+from bench.systems.faults import check_links, effect_seen, gone_seen, needs_relay
+from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
+from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
+from bench.systems.relay import Relay, serve_way
+from brokerd.sessions.link_faults import LinkFault
+from fault_injection.apply.injector import Fault
+from fault_injection.schedule.schedule import FaultSchedule, read_schedule
+from fault_injection.schedule.targets import Target
+from tests.helpers.patience import PATIENCE_S
+
+PROBE_MS: Final = 100
+PARAMETERS: Final[dict[str, dict[str, int]]] = {"delay": {"delay_ms": 40}}
+
+
+class LeavesTheDelay(Relay):
+    """A heal that forgets the fault and goes on delaying."""
+
+    def heal(self, fault_id: str) -> LinkFault | None:
+        fault = super().heal(fault_id)
+        if fault is not None:
+            fault.fault_id, fault.ends_ns = "left", None
+            self.faults.apply(fault)
+        return fault
+
+
+class LeavesItCut(Relay):
+    """A heal that says so and does nothing."""
+
+    def heal(self, fault_id: str) -> LinkFault | None:
+        return None
+
+
+async def ask(relay: Relay, command: str, **arguments: Any) -> dict[str, Any]:
+    return await relay.handlers()[command](arguments)
+
+
+async def applied(relay: Relay, verb: str, direction: str = "both", lease_ms: int = 60_000) -> None:
+    await ask(
+        relay, "fault_apply", fault_id="f", verb=verb, peer="n1-n2", direction=direction,
+        lease_ms=lease_ms, parameters=PARAMETERS.get(verb, {}),
+    )  # fmt: skip
+
+
+async def probed(relay: Relay) -> dict[str, Any]:
+    return await ask(relay, "probe", link="n1-n2", within_ms=PROBE_MS)
+
+
+def fault(verb: str, one_way: bool = False) -> Fault:
+    target = Target(("n1", "n2"), one_way)
+    return Fault("f", verb, target, parameters=PARAMETERS.get(verb, {}))
+
+
+@pytest.mark.parametrize("verb", ["cut", "blackhole", "delay"])
+@pytest.mark.parametrize("kind", [Relay, LeavesTheDelay, LeavesItCut])
+def test_what_is_in_force_is_seen_by_a_byte_and_so_is_its_end(verb: str, kind: type[Relay]) -> None:
+    trio.run(_see, verb, kind)
+
+
+async def _see(verb: str, kind: type[Relay]) -> None:
+    relay, done = kind(), fault(verb)
+    nothing = dict.fromkeys(("dropped_frames", "limited_messages"), 0)
+    assert effect_seen(done, nothing, await probed(relay)) is None
+    assert gone_seen(done, await probed(relay)) is not None
+    await applied(relay, verb)
+    took = await probed(relay)
+    counted = (await ask(relay, "fault_counters"))["f"]
+    assert effect_seen(done, counted, took) is not None, (counted, took)
+    assert gone_seen(done, took) is None
+    await ask(relay, "fault_heal", fault_id="f")
+    assert (gone_seen(done, await probed(relay)) is not None) == (kind is Relay)
+
+
+def test_one_way_leaves_the_other_alone() -> None:
+    trio.run(_one_way)
+
+
+async def _one_way() -> None:
+    relay = Relay()
+    await applied(relay, "delay", "in")
+    took = await probed(relay)
+    assert took["in_us"] >= 40_000
+    assert took["out_us"] >= 0
+    counted = (await ask(relay, "fault_counters"))["f"]
+    assert counted["limited_messages"] == 1
+
+
+def test_connections_are_cut_and_what_is_held_goes_on_in_order_when_it_heals() -> None:
+    trio.run(_through)
+
+
+async def _through() -> None:
+    relay = Relay()
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            echo = await nursery.start(trio.serve_tcp, _echo, 0)
+            way = {"link": "n1-n2", "towards": "out", "port": 0, "to_port": _port(echo)}
+            port = _port(await nursery.start(serve_way, relay, way))
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            await applied(relay, "blackhole")
+            words = b"".join(b"%d," % number for number in range(1000))
+            await stream.send_all(words)
+            await ask(relay, "fault_heal", fault_id="f")
+            came = b""
+            while len(came) < len(words):
+                came += await stream.receive_some()
+            assert came == words
+            await applied(relay, "cut")
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+            await stream.aclose()
+            await ask(relay, "fault_heal", fault_id="f")
+            assert (await ask(relay, "status"))["faults"] == []
+            nursery.cancel_scope.cancel()
+
+
+def test_what_nobody_renews_ends_with_its_lease() -> None:
+    trio.run(_lease)
+
+
+async def _lease() -> None:
+    relay = Relay()
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relay.keep_leases)
+            await applied(relay, "blackhole", lease_ms=1)
+            while (await probed(relay))["in_us"] < 0:
+                pass
+            nursery.cancel_scope.cancel()
+    assert not len(relay.faults)
+
+
+def _schedule(do: str, on: str, **more: str) -> FaultSchedule:
+    step = {"at": "1s", "do": do, "on": on, "for": "1s", "id": "a", **more}
+    return read_schedule({"schema": "pubsubctl/faults/1", "name": "t", "step": [step]}, "here")
+
+
+def test_links_that_no_relay_can_be_on_are_refused() -> None:
+    check_links(_schedule("cut", "n1-n2"), JETSTREAM)
+    check_links(_schedule("cut", "n1"), RABBITMQ)
+    with pytest.raises(SpecError, match="step a: on = 'n1-n2': servers of RabbitMQ find each"):
+        check_links(_schedule("cut", "n1-n2"), RABBITMQ)
+    with pytest.raises(SpecError, match="step a: backend = 'nft': links of systems"):
+        check_links(_schedule("cut", "n1", backend="nft"), JETSTREAM)
+    assert needs_relay(_schedule("cut", "n1"))
+    assert not needs_relay(_schedule("freeze", "n1"))
+
+
+async def _echo(stream: trio.SocketStream) -> None:
+    async for chunk in stream:
+        await stream.send_all(chunk)
+
+
+def _port(listeners: list[trio.SocketListener]) -> int:
+    return int(listeners[0].socket.getsockname()[1])
