@@ -2,7 +2,7 @@
 
 Who is away subscribes to nothing anew: its client library goes on where it was, by what it told
 its broker last. Each absence that is over is a line of absences.jsonl, which is what checkers take
-to have been at risk.
+to have been at risk. Who comes back late leaves late the next time.
 
 Paper: [DS03] §5.1.
 """
@@ -14,8 +14,10 @@ from typing import Any, Final
 import trio
 
 from bench.load.load_clients import SubscriberClient
+from bench.load.process_subscriber import ProcessSubscriber
 
 _SECOND_NS: Final = 1_000_000_000
+_POLL_S: Final = 0.02
 
 
 class Churn:
@@ -28,7 +30,7 @@ class Churn:
 
     def __init__(
         self,
-        clients: Sequence[SubscriberClient],
+        clients: Sequence[SubscriberClient | ProcessSubscriber],
         start: Callable[..., None],
         write_line: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
@@ -43,10 +45,12 @@ class Churn:
                 self._start(self._keep_away, client, arguments["measure_from_ns"])
         return {}
 
-    async def _keep_away(self, client: SubscriberClient, measure_from_ns: int) -> None:
+    async def _keep_away(
+        self, client: SubscriberClient | ProcessSubscriber, measure_from_ns: int
+    ) -> None:
         for from_ns, to_ns in client.absences:
             await _sleep_until(measure_from_ns + from_ns)
-            left_ns = time.monotonic_ns()
+            session, left_ns = client.session, time.monotonic_ns()
             client.gate.shut()
             # Where this process is late, the absence is as long as it should be all the same.
             await _sleep_until(left_ns + to_ns - from_ns)
@@ -54,6 +58,9 @@ class Churn:
             client.gate.open()
             line = {"subscriber": client.name, "t_left_ns": left_ns, "t_back_ns": back_ns}
             self._write_line("absences", line)
+            # Two absences without a session between them would be one, and longer than planned.
+            while client.session == session:
+                await trio.sleep(_POLL_S)
 
 
 async def _sleep_until(at_ns: int) -> None:

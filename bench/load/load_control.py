@@ -232,12 +232,14 @@ class LoadControl:
         return awaited
 
     async def _unsettled(self) -> str:
-        """Fences that have not arrived, and publications that are not known to be done."""
+        """Fences that have not arrived, or what they should be behind, and open publications."""
         statuses = await self.tell_all("status")
         self._show(statuses)
         fences = sum(status["fences_missing"] for status in statuses)
         open_publications = sum(status["open"] for status in statuses)
+        holes = sum(status.get("holes", 0) for status in statuses)
         parts = [f"{fences} fences to arrive"] * bool(fences)
+        parts += [f"{holes} publications to arrive"] * bool(holes)
         parts += [f"{open_publications} publications to be acknowledged"] * bool(open_publications)
         return " and ".join(parts)
 

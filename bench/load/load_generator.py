@@ -100,6 +100,7 @@ class LoadGenerator:
             self._directory, partial(self.files.append, "deliveries"), self._received,
             self.files.write_line, partial(self.files.append, "positions"),
             in_total_order=setting.order == "total",
+            may_overtake=setting.order == "none",
         )  # fmt: skip
         self._publishers = [
             self._publisher(publisher, number)
@@ -113,11 +114,7 @@ class LoadGenerator:
         self._faults = ClientFaults(
             {client.name: client for client in self._clients}, self.start_task, self.note_problem
         )
-        self._churn = Churn(
-            [each for each in self._subscribers if isinstance(each, SubscriberClient)],
-            self.start_task,
-            self.files.write_line,
-        )
+        self._churn = Churn(self._subscribers, self.start_task, self.files.write_line)
         self._expected_fences: list[tuple[str, int, int]] = []
         self._problems: dict[str, int] = {}
         self._state = "idle"

@@ -27,6 +27,7 @@ class OnlineChecker:
         content_of: the contents of a source, by publisher identity and incarnation; None for a
             source that is no publisher of this run.
         in_total_order: whether subscriptions must get what two of them get in the same order.
+        may_overtake: whether a publication may come before an earlier one of its source.
 
     Attributes:
         foreign: publications delivered of sources that are no publishers of this run.
@@ -39,8 +40,10 @@ class OnlineChecker:
         content_of: Callable[[str, int], SourceContent | None],
         *,
         in_total_order: bool = False,
+        may_overtake: bool = False,
     ) -> None:
         self._matching = matching
+        self._may_overtake = may_overtake
         self.order = SharedOrder([*matching]) if in_total_order else None
         self._content_of = content_of
         self._shared: dict[tuple[bytes, str, int], MatchingSequences] = {}
@@ -75,12 +78,20 @@ class OnlineChecker:
                 lane.know_fence(sequence)
 
     def fences_missing(self, fences: Iterable[tuple[str, int, int]]) -> int:
-        """How many of these fences (publisher, incarnation, sequence) a subscription awaits."""
+        """How many of these fences (publisher, incarnation, sequence) a subscription awaits.
+
+        Where publications may overtake each other, one that has come is awaited as long as
+        something from before it is: only with that it says that all has come.
+        """
         missing = 0
         for publisher, incarnation, sequence in fences:
             for subscription in self._matching:
                 lane = self._progress.get((subscription, publisher, incarnation))
-                missing += lane is None or lane.accounted_to() < sequence
+                missing += (
+                    lane is None
+                    or lane.accounted_to() < sequence
+                    or (self._may_overtake and lane.has_hole_below(sequence))
+                )
         return missing
 
     def report(self) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from subprocess import PIPE
@@ -38,11 +39,35 @@ _ROWS_AT_ONCE: Final = 2_000
 _READ: Final = "SELECT * FROM received WHERE place > ? ORDER BY place LIMIT ?"
 
 
+class ProcessGate:
+    """See Gate: that of a subscriber's process, also of one that begins while it is shut.
+
+    Args:
+        order: has the process told something.
+    """
+
+    def __init__(self, order: Callable[[str], None]) -> None:
+        self._order = order
+        self.is_shut = False
+
+    def shut(self) -> None:
+        """See Gate."""
+        self.is_shut = True
+        self._order("shut")
+
+    def open(self) -> None:
+        """See Gate."""
+        self.is_shut = False
+        self._order("open")
+
+
 class ProcessSubscriber:
     """A subscriber in a process of its own, for as long as the load generator keeps it.
 
     Attributes: see LoadClient; and
         crashes: how often it was killed, by when.
+        gate: its way to its broker.
+        absences: see SubscriberClient.
     """
 
     publishes = False
@@ -54,6 +79,8 @@ class ProcessSubscriber:
         self.lost_because = self.attach_failure = ""
         self.waiting_bytes = 0
         self.is_known = self.is_started = False
+        self.absences = setting.absences
+        self.gate = ProcessGate(partial(generator.start_task, self._tell))
         self.crashes = dict.fromkeys(CRASHES, 0)
         self._generator = generator
         self._setting = setting
@@ -91,6 +118,8 @@ class ProcessSubscriber:
             self._process = process
             self._is_killed = False
             await self._tell(json.dumps(self._config()))
+            if self.gate.is_shut:
+                await self._tell("shut")
             if self._issued_ns:
                 await self._tell("subscribe")
             assert process.stdout is not None, "it was asked for"

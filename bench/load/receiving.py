@@ -153,6 +153,7 @@ class Receiver:
         record_positions: Callable[[bytes], None] | None = None,
         *,
         in_total_order: bool = False,
+        may_overtake: bool = False,
     ) -> None:
         self.delivered = 0
         self.withheld = 0
@@ -176,6 +177,7 @@ class Receiver:
             {setting.subscription: tables[setting.predicate] for setting in settings},
             directory.content,
             in_total_order=in_total_order,
+            may_overtake=may_overtake,
         )
 
     @property

@@ -1,22 +1,28 @@
 """How far one subscription has come with one source, in constant memory.
 
-What is kept is the highest number, and the holes below it, which a correct protocol never leaves.
+What is kept is the highest number, and the holes below it. A protocol that keeps a publisher's
+order leaves none; where publications may overtake each other they are many, and filled later.
+Where they are more than are kept, what is certain is said: at least so many are missing.
+
 Every number is taken for published until the publisher says which fence was its last: what came
 of higher numbers was never sent, and whatever such a number seemed to skip is not missing.
 """
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from bench.load.content_check import RunContent
+from bench.load.holes import Holes
 from bench.load.matching_sequences import MatchingSequences
 
 OPENING_FENCE = 1
 """The first publication of every publisher of a run is its opening fence."""
 
-_HOLES_KEPT = 1024
+HOLES_KEPT = 1 << 16
+"""Of one subscription and source, at most: a megabyte."""
+
 _LEAPS_KEPT = 64
 _FARTHEST_JUMP = 1 << 26  # no publisher is that far ahead of what was delivered of it
 
@@ -32,6 +38,8 @@ class StreamCounts:
         deliveries: data publications delivered, repeated ones and wrong ones too, fences not.
         fences: fences delivered.
         duplicate: delivered before.
+        unsure: delivered behind more holes than are kept, so that it may have come before or not;
+            taken for a first delivery as long as that can be.
         reordered: first delivered after a later one of the source.
         wrong_match: the subscription does not match it.
         corrupted: the content is not what the seed says.
@@ -50,6 +58,7 @@ class StreamCounts:
     deliveries: int = 0
     fences: int = 0
     duplicate: int = 0
+    unsure: int = 0
     reordered: int = 0
     wrong_match: int = 0
     corrupted: int = 0
@@ -105,18 +114,20 @@ class StreamProgress:
     Attributes:
         counts: of everything so far, but for those that are counted for a report.
         told: what was announced as withheld, each number once, in the order it was.
-        exact: False once there were so many holes that the oldest was given up; an arrival in
-            it counts as a duplicate.
+        exact: False once there were so many holes that the oldest was given up; from then on
+            missing and duplicate are the least that they can be.
     """
 
-    def __init__(self, matching: MatchingSequences) -> None:
+    def __init__(self, matching: MatchingSequences, holes_kept: int = HOLES_KEPT) -> None:
         self.counts = StreamCounts()
         self.exact = True
         self._matching = matching
         self._previous = 0
         self._fences = [OPENING_FENCE]
-        self._holes: list[tuple[int, int]] = []
+        self._holes = Holes()
+        self._holes_kept = holes_kept
         self._given_up = 0
+        self._given_up_to = 0
         self._leap: tuple[int, int] | None = None
         self._returns: list[_Return] = []
         self._arrived = 0
@@ -154,6 +165,18 @@ class StreamProgress:
         """The highest sequence number that was delivered or announced as withheld."""
         return max(self.counts.high, self._told_to)
 
+    def has_hole_below(self, sequence: int) -> bool:
+        """Whether something owed before this number has neither come nor been announced."""
+        holes = self._holes.within(1, sequence - 1)
+        if self._given_up or not self.told:
+            return self._given_up > 0 or any(self._data_in(hole) for hole in holes)
+        told = sum(
+            self._data_in(hole)
+            for part in self.told
+            for hole in self._holes.within(part.first, min(part.last, sequence - 1))
+        )
+        return sum(map(self._data_in, holes)) > told
+
     def take(self, sequences: Sequence[int], content: RunContent) -> None:
         """Judge a delivered run."""
         counts = self.counts
@@ -189,8 +212,10 @@ class StreamProgress:
                 self._leap = sequence, self._previous
             counts.high = sequence
         elif not self._fill(sequence):
-            counts.duplicate += 1
-            return
+            if not self._may_fill_what_was_given_up(sequence, is_fence):
+                counts.duplicate += 1
+                return
+            counts.unsure += 1
         self._arrived += not is_fence
         counts.withheld_delivered += sequence <= self._told_to
         counts.low = min(counts.low or sequence, sequence)
@@ -224,22 +249,42 @@ class StreamProgress:
         return [fence for fence in self._fences if after < fence <= up_to]
 
     def _leave_hole(self, first: int, last: int) -> None:
-        self._holes.append((first, last))
-        if len(self._holes) > _HOLES_KEPT:
-            first, last = self._holes.pop(0)
+        self._holes.append(first, last)
+        self._keep_no_more()
+
+    def _keep_no_more(self) -> None:
+        """Give up the lowest hole where there are too many."""
+        if len(self._holes) > self._holes_kept:
+            first, last = self._holes.pop_lowest()
             self._given_up += self._silent_data_between(first - 1, last)
+            self._given_up_to = last
             self.exact = False
 
     def _fill(self, sequence: int) -> bool:
         """Whether `sequence` was still to come; if so it is no longer."""
-        place = bisect_right(self._holes, (sequence, 1 << 63)) - 1
-        if place < 0 or self._holes[place][1] < sequence:
+        place = self._holes.place_of(sequence)
+        if place is None:
             return False
-        first, last = self._holes[place]
+        first, last = self._holes.at(place)
         rest = [(first, sequence - 1), (sequence + 1, last)]
-        self._holes[place : place + 1] = [
-            hole for hole in rest if self._owed_between(hole[0] - 1, hole[1])
-        ]
+        self._holes.replace(
+            place, [hole for hole in rest if self._owed_between(hole[0] - 1, hole[1])]
+        )
+        self._keep_no_more()
+        return True
+
+    def _may_fill_what_was_given_up(self, sequence: int, is_fence: bool) -> bool:
+        """Whether `sequence` may have been still to come, as far as anybody remembers.
+
+        Each number that was given up can come once, so not more of them than there were.
+        """
+        if sequence > self._given_up_to:
+            return False
+        if is_fence:
+            return True
+        if not self._given_up:
+            return False
+        self._given_up -= 1
         return True
 
     # --- For a report -----------------------------------------------------------------------
@@ -248,14 +293,14 @@ class StreamProgress:
         """All counts, as they are by what has been said of fences so far."""
         unreal = [one for one in self._returns if one.leap > self._last() and not one.is_back]
         withheld = sum(self.withheld().values())
+        absent = sum(map(self._data_in, self._absent()))
         phantom = self._beyond()
         return replace(
             self.counts,
             reordered=self.counts.reordered - len(unreal),
             owed=self._data_between(*self._window()) - withheld,
             delivered=self._arrived - phantom,
-            missing=self._given_up
-            + sum(self._silent_data_between(first - 1, last) for first, last in self._absent()),
+            missing=self._given_up + absent - withheld,
             fence_missing=sum(map(self._is_lost_fence, self._fences)),
             phantom=phantom,
             withheld_late=self._late(),
@@ -266,15 +311,10 @@ class StreamProgress:
 
     def withheld(self) -> dict[str, int]:
         """By partition, the data publications between the fences that never came."""
-        opening, closing = self._window()
         found: dict[str, int] = {}
         for part in self.told:
-            found[part.partition] = found.get(part.partition, 0) + sum(
-                self._data_between(
-                    max(opening, part.first - 1, first - 1), min(closing, part.last, last)
-                )
-                for first, last in self._absent()
-            )
+            absent = self._absent(part.first, part.last)
+            found[part.partition] = found.get(part.partition, 0) + sum(map(self._data_in, absent))
         return {partition: n for partition, n in found.items() if n}
 
     def announcements(self) -> list[dict[str, Any]]:
@@ -296,11 +336,11 @@ class StreamProgress:
         """The highest number that was published, as far as anybody has said."""
         return self._fences[-1] if len(self._fences) > 1 else max(self.counts.high, OPENING_FENCE)
 
-    def _absent(self) -> list[tuple[int, int]]:
-        """What was published and did not arrive."""
-        last = self._last()
-        holes = [(first, min(end, last)) for first, end in self._holes if first <= last]
-        return [*holes, (self.counts.high + 1, last)]
+    def _absent(self, after: int = 1, up_to: int | None = None) -> list[tuple[int, int]]:
+        """What was published and did not arrive, between two numbers, both included."""
+        last = self._last() if up_to is None else min(self._last(), up_to)
+        unheard = (max(after, self.counts.high + 1), last)
+        return [*self._holes.within(after, last), unheard]
 
     def _beyond(self) -> int:
         """How many arrived of those that were never published."""
@@ -315,7 +355,7 @@ class StreamProgress:
         return self._owed_between(last, high) - holes
 
     def _is_lost_fence(self, fence: int) -> bool:
-        is_absent = any(first <= fence <= last for first, last in self._absent())
+        is_absent = fence > self.counts.high or self._holes.place_of(fence) is not None
         return is_absent and not any(part.first <= fence <= part.last for part in self.told)
 
     def _silent_data_between(self, after: int, up_to: int) -> int:
@@ -325,6 +365,9 @@ class StreamProgress:
             for part in self.told
         )
         return self._data_between(after, up_to) - told
+
+    def _data_in(self, hole: tuple[int, int]) -> int:
+        return self._data_between(hole[0] - 1, hole[1])
 
     def _data_between(self, after: int, up_to: int) -> int:
         inner = self._fences_between(after, up_to)

@@ -5,6 +5,8 @@ input, as JSON, and obeys the lines that follow:
 
     subscribe      resume its subscription, or begin it
     die MOMENT     end by SIGKILL when this moment of a transaction comes next
+    shut           lose its connection, and get no other one
+    open           get one again
     leave          end the subscription, and then itself
 
 What it is given goes into table `received` of its SQLite file, in the transaction that commits
@@ -25,6 +27,7 @@ import trio
 
 from brokerd.client.client import Callbacks, ClientError, connect
 from brokerd.client.events import GapAnnounced
+from brokerd.client.gate import Gate
 from brokerd.client.tokens import SqliteTokens
 from brokerd.client.transactions import DurableSubscription
 from brokerd.config import SessionParameters, TlsFiles
@@ -86,6 +89,7 @@ class SubscriberProcess:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
         self._database = open_database(config["database"])
+        self._gate = Gate()
         self._may_subscribe = trio.Event()
         self._is_leaving = False
         self._scope = trio.CancelScope()
@@ -105,6 +109,7 @@ class SubscriberProcess:
                     tls=None if tls is None else TlsFiles.from_mapping(dict(tls), "tls"),
                     callbacks=Callbacks(on_session=self._on_session, on_refused=self._on_refused),
                     tokens=SqliteTokens(self._database),
+                    gate=self._gate,
                 ) as client:
                     with self._scope:
                         await self._may_subscribe.wait()
@@ -125,6 +130,10 @@ class SubscriberProcess:
                 self._may_subscribe.set()
             elif verb == "die":
                 self._database.dies_at = moment
+            elif verb == "shut":
+                self._gate.shut()
+            elif verb == "open":
+                self._gate.open()
             elif verb == "leave":
                 self._is_leaving = True
                 self._scope.cancel()

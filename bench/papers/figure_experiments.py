@@ -1,8 +1,8 @@
 """Experiments that a figure is drawn from and that need no testbed, by name.
 
-Five kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
-brokers, on what the protocol does around a failure, on what a disk bears, and on how much brokers
-of this machine commit. The file's schema says which.
+Six kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+brokers, on what the protocol does around a failure, on the links that publications go over, on
+what a disk bears, and on how much brokers of this machine commit. The file's schema says which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,16 @@ from bench.papers.ds03.consumer_experiments import SCHEMA as CONSUMER_SCHEMA
 from bench.papers.ds03.consumer_experiments import ConsumerExperiment, run_consumer_experiment
 from bench.papers.ds03.storage_experiments import SCHEMA as STORAGE_SCHEMA
 from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage_experiment
+from bench.papers.ges.transmission_experiments import SCHEMA as TRANSMISSION_SCHEMA
+from bench.papers.ges.transmission_experiments import (
+    TransmissionExperiment,
+    run_transmission_experiment,
+)
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
-SIMULATED_SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA)
+SIMULATED_SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA, TRANSMISSION_SCHEMA)
 MEASURED_SCHEMAS = (STORAGE_SCHEMA, CONSUMER_SCHEMA)
 SCHEMAS = (*SIMULATED_SCHEMAS, *MEASURED_SCHEMAS)
 
@@ -35,6 +40,7 @@ FigureExperiment = (
     GraphExperiment
     | SimulatedExperiment
     | BehaviourExperiment
+    | TransmissionExperiment
     | StorageExperiment
     | ConsumerExperiment
 )
@@ -83,6 +89,8 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
                     f"{path}: question = {question!r}{nearest(question, [*BEHAVIOURS])}"
                 )
             return validated(BEHAVIOURS[question], values, str(path))
+        case str(schema) if schema == TRANSMISSION_SCHEMA:
+            return validated(TransmissionExperiment, values, str(path))
         case str(schema) if schema == STORAGE_SCHEMA:
             return validated(StorageExperiment, values, str(path))
         case str(schema) if schema == CONSUMER_SCHEMA:
@@ -123,6 +131,8 @@ def run_figure_experiment(
         return run_simulated_experiment(experiment, runs, progress, processes, labels)
     if isinstance(experiment, BehaviourExperiment):
         return run_behaviour_experiment(experiment, runs, progress, processes, labels)
+    if isinstance(experiment, TransmissionExperiment):
+        return run_transmission_experiment(experiment, runs, progress, labels)
     if isinstance(experiment, StorageExperiment):
         return run_storage_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, ConsumerExperiment):

@@ -150,6 +150,7 @@ class _Experiment:
         for problem in await self._load.finish():
             self._note(problem)
         await self._end_run_at_brokers()
+        self._directory.manifest["disk_bytes"] = await self._disk_bytes()
         await self._collect()
         outcome = await self._evaluate(state, [reason] if reason else [])
         manifest = self._directory.manifest
@@ -404,6 +405,20 @@ class _Experiment:
                 await self._under_test.end_run(self._testbed, broker)
             except ControlError as error:
                 logger.info("broker %s did not end the run: %s", broker, error)
+
+    async def _disk_bytes(self) -> dict[str, int]:
+        """By broker, what its files take now that everything is done; those that can be asked."""
+        found: dict[str, int] = {}
+        for host, agent in self._testbed.agents.items():
+            try:
+                sizes = (await agent.disk())["disk_bytes"]
+            except ControlError as error:
+                logger.info("%s does not say what is on its disk: %s", host, error)
+                continue
+            for broker, place in self._testbed.brokers.items():
+                if place.host == host and place.process in sizes:
+                    found[broker] = sizes[place.process]
+        return found
 
     async def _collect(self) -> None:
         """Bring home what every process wrote for this run."""

@@ -42,7 +42,7 @@ def write_experiment(
     protocol: str | None,
     scale: Mapping[str, Any],
     labels: Mapping[str, str] | None,
-    topologies: Mapping[int, Topology],
+    topologies: Mapping[int, Topology] | Mapping[str, Topology],
     carry_out: Callable[[], Mapping[str, Iterable[Row]]],
 ) -> Path:
     """Make a run folder, carry an experiment out, and write its rows as JSON lines.
@@ -51,7 +51,7 @@ def write_experiment(
         runs: where run folders lie.
         protocol: that runs in it; None for none.
         scale: how large it is, for claims that ask for a size.
-        topologies: its trees by fan-out.
+        topologies: its trees by fan-out, or what it runs on by name.
         carry_out: gives the rows by table.
 
     Returns:
@@ -70,8 +70,9 @@ def write_experiment(
         },
     )
     directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
-    for fanout, topology in topologies.items():
-        directory.write_spec(f"topology-fanout-{fanout}.toml", toml_text(topology.to_mapping()))
+    for key, topology in topologies.items():
+        name = f"fanout-{key}" if isinstance(key, int) else key
+        directory.write_spec(f"topology-{name}.toml", toml_text(topology.to_mapping()))
     folder = directory.raw_folder(HOST, _WRITERS.get(kind, "simulator"))
     try:
         counts = {

@@ -170,12 +170,9 @@ class UseProbe:
         return found
 
     def _ran_s(self, host: str, processes: Collection[str]) -> float:
+        """What these processes ran; of one that was started again, what it ran since then."""
         first, last = self._first[host].processes, self._last[host].processes
-        return sum(
-            last[name].ran_s - first[name].ran_s
-            for name in processes
-            if name in first and name in last
-        )
+        return sum(_ran_s(first.get(name), last[name]) for name in processes if name in last)
 
 
 def limit_of(uses: Sequence[Use], machines: Sequence[MachineUse], *, is_rate_met: bool) -> Limit:
@@ -228,8 +225,18 @@ def _use(
     took_s: float,
 ) -> Use | None:
     """None of a process that was started again in between."""
-    if (before.pid, before.start_time) != (after.pid, after.start_time) or took_s <= 0:
+    if not _is_same(before, after) or took_s <= 0:
         return None
     ran_s = after.ran_s - before.ran_s
     could_s = max(took_s - (after.waited_s - before.waited_s), ran_s, 1e-9)
     return Use(kind, name, ran_s, min(1.0, ran_s / took_s), ran_s / could_s)
+
+
+def _ran_s(before: Usage | None, after: Usage) -> float:
+    if before is None or not _is_same(before, after):
+        return after.ran_s
+    return after.ran_s - before.ran_s
+
+
+def _is_same(before: Usage, after: Usage) -> bool:
+    return (before.pid, before.start_time) == (after.pid, after.start_time)

@@ -5,6 +5,7 @@ is imported by it, once; the other two are started for every command, and import
 """
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +16,14 @@ def _roles() -> Mapping[str, Callable[[dict[str, Any]], None]]:
     from bench.load.load_generator import run_load
     from bench.systems.load import run_system_load
     from bench.systems.program import run_program
+    from bench.systems.relay import run_relay
     from brokerd.runtime.process import run_broker
 
     return {
         "broker": run_broker,
         "load": run_load,
         "program": run_program,
+        "relay": run_relay,
         "system-load": run_system_load,
     }
 
@@ -48,10 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from brokerd.agent.attach import attach
 
         return attach(chosen.root)
+    gc.disable()  # nothing that is imported is garbage
     from brokerd.agent.daemon import run_agent, start_daemon
 
+    roles = _roles()
+    gc.enable()
     run = run_agent if chosen.foreground else start_daemon
-    return run(chosen.root, chosen.name, chosen.deployment, _roles())
+    return run(chosen.root, chosen.name, chosen.deployment, roles)
 
 
 if __name__ == "__main__":

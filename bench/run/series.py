@@ -4,23 +4,17 @@ A series has points (one for each thing that is varied) and so many instances of
 is a run's folder of kind `series`, beside those of its runs. `instances.jsonl` gets a line before
 an instance's run and one after it, each on disk before anything else happens, so whoever goes on
 after a SIGKILL runs none twice: what had ended counts, what had not is run again as a new run.
+What failed is run again, too, after all others, by whoever goes on later.
 """
 
-import hashlib
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.run.run_directory import (
-    RunDirectory,
-    json_text,
-    new_run_directory,
-    point_latest,
-    program_facts,
-)
+from bench.load.splitmix import splitmix64
+from bench.run.resumable import append_durably, begun_before, digest_of, manifest_in, whole_lines
+from bench.run.run_directory import RunDirectory, json_text, new_run_directory, point_latest
 from brokerd.errors import ConfigError
 
 KIND: Final = "series"
@@ -41,16 +35,30 @@ class Instance:
 class Series:
     """One series, for the one process that carries it out.
 
+    Args:
+        order_seed: what the order of points is drawn from, another one for each repetition; None
+            for the order that they have.
+
     Attributes:
         directory: its folder.
+        failed: why, of the instances that this process could not carry out.
     """
 
-    def __init__(self, directory: RunDirectory, points: Sequence[str], instances: int) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        points: Sequence[str],
+        instances: int,
+        order_seed: int | None = None,
+    ) -> None:
         self.directory = directory
+        self.failed: dict[Instance, str] = {}
         self._points = tuple(points)
         self._instances = instances
+        self._order_seed = order_seed
         self._began: dict[str, Instance] = {}
         self._ended: dict[Instance, str] = {}
+        self._failed_before: set[Instance] = set()
         self._read()
 
     @property
@@ -61,14 +69,25 @@ class Series:
     def remaining(self) -> list[Instance]:
         """What is yet to be run: the first of every point, then the second, and so on.
 
-        So whatever the machine does slowly befalls all points alike.
+        So whatever the machine does slowly befalls all points alike. What has failed comes last.
         """
         every = [
             Instance(point, number)
             for number in range(1, self._instances + 1)
-            for point in self._points
+            for point in self._in_order(number)
         ]
-        return [instance for instance in every if instance not in self._ended]
+        return sorted(
+            (instance for instance in every if instance not in self._ended),
+            key=lambda instance: instance in self._failed_before,
+        )
+
+    def _in_order(self, number: int) -> list[str]:
+        """The points as this repetition takes them."""
+        if self._order_seed is None:
+            return [*self._points]
+        start = splitmix64(splitmix64(self._order_seed) + number)
+        drawn = {point: splitmix64(start + place) for place, point in enumerate(self._points)}
+        return sorted(self._points, key=drawn.__getitem__)
 
     def runs(self) -> dict[str, list[Path]]:
         """The folders of the runs that have ended, by point."""
@@ -88,6 +107,11 @@ class Series:
         self._note(instance, run.name, state)
         self._ended[instance] = run.name
 
+    def fail(self, instance: Instance, why: str) -> None:
+        """The instance could not be carried out; others are."""
+        self._note(instance, "", "failed", why)
+        self.failed[instance] = why
+
     def close(self, summary: Mapping[str, Any]) -> None:
         """Everything has been run: write what it came to, and seal the folder."""
         assert not self.remaining(), f"{self.remaining()} are missing"
@@ -98,38 +122,36 @@ class Series:
         self.directory.add_to_index({"kind": KIND})
         point_latest(self.path)
 
-    def _note(self, instance: Instance, run_id: str, state: str) -> None:
+    def _note(self, instance: Instance, run_id: str, state: str, why: str = "") -> None:
         line = {
             "point": instance.point, "number": instance.number, "run_id": run_id, "state": state,
+            **({"why": why} if why else {}),
         }  # fmt: skip
-        with (self.path / LEDGER).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        append_durably(self.path / LEDGER, line)
 
     def _read(self) -> None:
         """What has been run before; a line that was cut off was never acted on."""
-        path = self.path / LEDGER
-        if not path.is_file():
-            return
-        whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n")
-        if torn:
-            os.truncate(path, len(whole.encode()) + 1)
-        for text in whole.splitlines():
-            line = json.loads(text)
+        for line in whole_lines(self.path / LEDGER):
             instance = Instance(line["point"], line["number"])
             if line["state"] == "began":
                 self._began[line["run_id"]] = instance
+            elif line["state"] == "failed":
+                self._failed_before.add(instance)
             else:
                 self._ended[instance] = line["run_id"]
         for run_id, instance in self._began.items():
-            state = _state_of(self.path.parent / run_id)
+            state = str(manifest_in(self.path.parent / run_id).get("state"))
             if instance not in self._ended and state == "complete":
                 self.end(instance, self.path.parent / run_id, state)
 
 
 def open_series(
-    runs: Path, name: str, plan: Mapping[str, Any], points: Sequence[str], instances: int
+    runs: Path,
+    name: str,
+    plan: Mapping[str, Any],
+    points: Sequence[str],
+    instances: int,
+    order_seed: int | None = None,
 ) -> Series:
     """The series of this plan that was begun and not finished, or a new one.
 
@@ -137,46 +159,24 @@ def open_series(
         runs: where run folders lie.
         name: of the experiment.
         plan: all that decides what is run, JSON-ready; with it the commit must be the same.
+        order_seed: see Series.
 
     Raises:
         ConfigError: the series that was begun was for fewer or more instances.
     """
-    digest = _digest(plan)
-    for path in sorted((runs / name).glob("[0-9]*Z-*")):
-        manifest = _manifest(path)
-        if (manifest.get("kind"), manifest.get("state")) != (KIND, "running"):
-            continue
-        if manifest.get("plan_digest") == digest:
-            if manifest["instances"] != instances:
-                raise ConfigError(
-                    f"{path}: begun with --instances {manifest['instances']}; go on with that, or "
-                    "remove the folder"
-                )
-            directory = RunDirectory(path)
-            directory.manifest = manifest
-            directory.log("resumed")
-            return Series(directory, points, instances)
+    digest = digest_of(plan)
+    if (directory := begun_before(runs, name, KIND, digest)) is not None:
+        if directory.manifest["instances"] != instances:
+            directory.leave()
+            raise ConfigError(
+                f"{directory.path}: begun with --instances {directory.manifest['instances']}; go "
+                "on with that, or remove the folder"
+            )
+        return Series(directory, points, instances, order_seed)
     directory = RunDirectory(new_run_directory(runs, name))
     about = {"kind": KIND, "plan_digest": digest, "instances": instances, "points": [*points]}
     directory.begin(
         name, {**about, **{key: plan.get(key) for key in ("figure", "figures", "protocol", "seed")}}
     )
     directory.write_spec("plan.json", plan)
-    return Series(directory, points, instances)
-
-
-def _digest(plan: Mapping[str, Any]) -> str:
-    content = json.dumps([plan, program_facts()["git_commit"]], sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def _state_of(path: Path) -> str:
-    return str(_manifest(path).get("state"))
+    return Series(directory, points, instances, order_seed)

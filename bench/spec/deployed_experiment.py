@@ -23,14 +23,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from bench.run.experiment_folder import ExperimentFile
-from bench.spec.spec import (
-    BENCH_FOLDER,
-    ExperimentSpec,
-    Overrides,
-    load_experiment,
-    read_toml,
-    validated,
-)
+from bench.spec.overrides import Overrides
+from bench.spec.spec import BENCH_FOLDER, ExperimentSpec, load_experiment, read_toml, validated
 
 SCHEMA: Final = "pubsubctl/deployed-experiment/1"
 EXPERIMENTS: Final = BENCH_FOLDER / "experiments"

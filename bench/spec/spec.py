@@ -18,6 +18,8 @@ from pydantic import BaseModel, ValidationError
 
 from bench.load.content import Scalar, draw_attribute_sets
 from bench.load.numbered import numbered_attribute
+from bench.spec.keys import Keys, of_topology, with_keys
+from bench.spec.overrides import Overrides, with_overrides
 from bench.spec.toml_text import toml_text
 from bench.spec.units import Rate
 from bench.spec.workload import absences
@@ -32,7 +34,12 @@ from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology, nearest
-from brokerd.protocols.registry import check_runs_on, definition_of, read_topology
+from brokerd.protocols.registry import (
+    check_runs_on,
+    definition_of,
+    parameters_on,
+    read_topology,
+)
 from brokerd.text import shown
 from fault_injection.schedule.targets import Role
 
@@ -45,33 +52,6 @@ class SpecError(ConfigError):
     """A workload, topology or option that cannot be used; the user can mend it."""
 
     exit_status: ClassVar[int] = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
-    """What was typed in place of what the workload file says; None where nothing was.
-
-    Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` hold for
-    every [[publishers]] entry, `subscribers` for every [[subscribers]] entry. Without `churn`
-    nobody is disconnected, and a workload that has some is calm.
-    """
-
-    protocol: str | None = None
-    topology: str | None = None
-    seed: int | None = None
-    rate: str | None = None
-    size: str | None = None
-    publishers: int | None = None
-    subscribers: int | None = None
-    warmup: str | None = None
-    measure: str | None = None
-    drain: str | None = None
-    churn: bool | None = None
-
-    def as_mapping(self) -> dict[str, Any]:
-        """Only what was typed."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +184,11 @@ class ExperimentSpec:
             found[plan.name] = "own-process subscriber" if plan.own_process else "subscriber"
         return found
 
+    def placed_clients(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Publishers and subscribers in their order, each with the broker it is attached to."""
+        publishers = [(plan.name, plan.broker) for plan in self.publisher_plans()]
+        return publishers, [(plan.name, plan.broker) for plan in self.subscriber_plans()]
+
     def attribute_sets(self) -> list[dict[str, Scalar]]:
         """The attribute sets that publications use, as the seed draws them."""
         return draw_attribute_sets(self.seed, self.workload.attributes, self.workload.sets)
@@ -244,9 +229,13 @@ def load_experiment(
     path = find_file(workload, WORKLOADS, "workload")
     values = read_toml(path)
     where = str(path)
-    spec = validated(Workload, _with_overrides(values, overrides), where)
+    try:
+        values = with_overrides(values, overrides)
+    except ConfigError as error:
+        raise SpecError(f"{where}: {error}") from None
+    spec = validated(Workload, values, where)
     topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=path)
-    topology = load_topology(topology_path)
+    topology = load_topology(topology_path, of_topology(overrides.keys or {}))
     try:
         check_runs_on(topology, spec.protocol, where)
     except ConfigError as error:
@@ -258,15 +247,18 @@ def load_experiment(
     return ExperimentSpec(spec, topology, overrides.as_mapping(), where, dict(labels or {}))
 
 
-def load_topology(topology: str | Path) -> Topology:
+def load_topology(topology: str | Path, keys: Keys | None = None) -> Topology:
     """The topology in a file, or in the one of ours with this bare name.
+
+    Args:
+        keys: values by dotted key, in place of what the file says.
 
     Raises:
         SpecError: says file, key, value and what is valid.
     """
     path = find_file(topology, TOPOLOGIES, "topology")
     try:
-        read = read_topology(read_toml(path), str(path))
+        read = read_topology(with_keys(read_toml(path), keys or {}), str(path))
         read.check_delta(str(path))
     except SpecError:
         raise
@@ -370,41 +362,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """The file's values with what was typed in their place; wrong shapes are left to the check."""
-    typed = overrides.as_mapping()
-    changed: dict[str, Any] = dict(values)
-    for key in ("protocol", "topology", "seed"):
-        if key in typed:
-            changed[key] = typed[key]
-    phases = {key: typed[key] for key in ("warmup", "measure", "drain") if key in typed}
-    if phases:
-        changed["phases"] = {**_table(changed.get("phases")), **phases}
-    if typed.get("churn") is False and changed.pop("churn", None) is not None:
-        changed["calm"] = True
-    _override_entries(
-        changed, "publishers", typed, {"rate": "rate", "size": "size", "publishers": "count"}
-    )
-    _override_entries(changed, "subscribers", typed, {"subscribers": "count"})
-    return changed
-
-
-def _override_entries(
-    values: dict[str, Any], key: str, typed: Mapping[str, Any], names: Mapping[str, str]
-) -> None:
-    changes = {names[name]: value for name, value in typed.items() if name in names}
-    entries = values.get(key)
-    if changes and isinstance(entries, list):
-        values[key] = [{**_table(entry), **changes} for entry in entries]
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _check_against_topology(workload: Workload, topology: Topology, where: str) -> None:
     _check_places(workload, topology, where)
     _check_filters(workload, where)
+    _check_topic(workload, topology, where)
     publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
     subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
     for what, number in (("publishers", publishers), ("subscribers", subscribers)):
@@ -437,6 +398,20 @@ def _check_places(workload: Workload, topology: Topology, where: str) -> None:
                         f"{where}: {what}[{number}].at = {name!r}: no clients may be there; "
                         f"{workload.protocol} has them at {', '.join(homes)}"
                     )
+
+
+def _check_topic(workload: Workload, topology: Topology, where: str) -> None:
+    """What the workload calls a topic is what the protocol takes for one."""
+    taken_from = definition_of(workload.protocol).topic_attribute
+    if taken_from is None or workload.topic is None:
+        return
+    attribute = taken_from(parameters_on(topology, workload.protocol))
+    if attribute != workload.topic:
+        raise SpecError(
+            f"{where}: topic = {workload.topic!r}: {workload.protocol} on topology "
+            f"{topology.name!r} has topics by {attribute!r} (topic_attribute in "
+            f"[parameters.{workload.protocol}])"
+        )
 
 
 def _check_filters(workload: Workload, where: str) -> None:

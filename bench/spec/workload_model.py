@@ -325,17 +325,6 @@ class Workload(_Closed):
     def _one_entry_per_number(cls, subscribers: list[Subscribers]) -> list[Subscribers]:
         return [each for entry in subscribers for each in entry.one_by_one()]
 
-    @model_validator(mode="after")
-    def _churn_can_be_had(self) -> "Workload":
-        if self.churn is not None:
-            for number, entry in enumerate(self.subscribers):
-                if entry.own_process:
-                    raise ValueError(
-                        f"churn: subscribers[{number}] are processes of their own (own_process); "
-                        "what those lose is the schedule's: client-crash"
-                    )
-        return self
-
     @field_validator("expectations", mode="before")
     @classmethod
     def _expectations_can_be_judged(cls, expectations: Any) -> Any:

@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from bench.spec.churn_lint import churn_warnings
-from bench.spec.spec import Overrides, SpecError, load_experiment
+from bench.spec.overrides import Overrides
+from bench.spec.spec import SpecError, load_experiment
 from bench.spec.workload import SECOND_NS, absences
 from tests.bench.test_client_faults import begin, end
 from tests.bench.test_load_generator import folder, lines, running
@@ -70,7 +71,6 @@ def write(
         (USUAL + '\npattern = "simultaneus"', "", "did you mean 'simultaneous'?"),
         ('disconnected = "20s"\nevery = "20s"', "", "less than every = '20s'"),
         ('disconnected = "0s"\nevery = "20s"', "", "more than nothing"),
-        (USUAL, "own_process = true", "processes of their own (own_process)"),
     ],
 )
 def test_a_slip_in_churn_is_named(tmp_path: Path, churn: str, more: str, said: str) -> None:
@@ -121,15 +121,18 @@ def test_nobody_is_away_when_the_measurement_ends() -> None:
 # --- What a load generator does ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("own_processes", [(), (1,)], ids=["as one of many", "as a process"])
 def test_a_subscriber_is_away_when_it_should_be_and_its_absences_are_written_down(
-    folder: Path,
+    folder: Path, own_processes: tuple[int, ...]
 ) -> None:
     """This broker keeps nothing for who is away, so what is missing shows that it was."""
-    broker = FakeBroker()
+    broker = FakeBroker(protocol="best_effort") if own_processes else FakeBroker()
     planned = [[100_000_000, 200_000_000], [300_000_000, 400_000_000]]
 
     async def play() -> tuple[int, dict[str, Any]]:
-        async with running(folder, broker, absences=planned) as control:
+        async with running(
+            folder, broker, absences=planned, own_processes=own_processes
+        ) as control:
             await begin(control)
             now_ns = (await control.request("status"))["now_ns"]
             await control.request("churn", measure_from_ns=now_ns)

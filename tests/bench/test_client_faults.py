@@ -18,10 +18,10 @@ from tests.bench.test_load_generator import (
 from tests.helpers.fake_broker import FakeBroker
 
 __all__ = ["folder"]
-LEASE_MS = 20_000
+LEASE_MS = 600_000
 
 
-async def begin(control: ControlClient, duration_ns: int = 60_000_000_000) -> None:
+async def begin(control: ControlClient, duration_ns: int = 600_000_000_000) -> None:
     """Load that goes on until it is told to stop."""
     await fence(control)
     t0_ns = (await control.request("status"))["now_ns"]

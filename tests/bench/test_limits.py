@@ -97,6 +97,12 @@ def test_a_process_that_was_started_again_is_left_out() -> None:
     assert probe(20.0, pid_at_end=8, c1=(9.9, 0.0), load_sub=(9.9, 0.0)).uses() == []
 
 
+def test_of_a_process_that_was_started_again_counts_what_it_ran_since() -> None:
+    """It had run 3 s before, which the one that has its name now never did."""
+    (machine,) = probe(19.0, pid_at_end=8, c1=(-2.0, 0.0), load_sub=(1.0, 0.0)).machines()
+    assert (machine.brokers, machine.load_generators) == (0.05, 0.2)
+
+
 @pytest.mark.parametrize("processor_s", [1.0, None])
 def test_without_accounts_of_waiting_the_whole_process_counts(processor_s: float | None) -> None:
     row = {"pid": 7, "start_time": 1, "busiest_thread_s": None}

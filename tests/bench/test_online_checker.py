@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from bench.load.content import ContentTables, SourceContent, content_digest, draw_attribute_sets
 from bench.load.content_check import ContentCheck, RunContent
-from bench.load.matching_sequences import MatchTables
+from bench.load.matching_sequences import MatchingSequences, MatchTables
 from bench.load.online_checker import OnlineChecker
+from bench.load.stream_progress import HOLES_KEPT, StreamProgress
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from results.reference.history import (
@@ -262,15 +263,66 @@ def test_what_is_reported_twice_is_counted_once() -> None:
     assert world.checker.report() == world.checker.report()
 
 
+def lane_of(holes_kept: int) -> StreamProgress:
+    """A lane that is owed everything, and has got the opening fence."""
+    world = World(EVERYTHING)
+    lane = StreamProgress(MatchingSequences(world.content, world.table), holes_kept)
+    lane.take([1], RunContent(array("I", [0]), fences=(0,)))
+    return lane
+
+
+def take(lane: StreamProgress, sequences: Sequence[int]) -> None:
+    for sequence in sequences:
+        lane.take([sequence], RunContent(array("I", [0])))
+
+
 def test_more_holes_than_are_kept_stay_counted() -> None:
     """Every other publication is lost: each hole is given up in turn, none is forgotten."""
-    world = World(EVERYTHING)
-    lane = world.checker.progress_of("s", PUBLISHER, 1)
-    assert lane is not None
-    for sequence in range(1, 5000, 2):
-        lane.take([sequence], RunContent(array("I", [0])))
+    lane = lane_of(holes_kept=64)
+    take(lane, range(3, 5000, 2))
     assert lane.settled().missing == 2499
     assert not lane.exact
+
+
+def test_what_comes_behind_very_many_holes_is_neither_missing_nor_a_duplicate() -> None:
+    """Ten topics of one publisher, of which nine have overtaken the tenth by 2,000 publications."""
+    lane = lane_of(HOLES_KEPT)
+    tenth = [n for n in range(2, 20_002) if n % 10 == 0]
+    take(lane, [n for n in range(2, 20_002) if n % 10])
+    assert lane.settled().missing == len(tenth)
+    take(lane, tenth)
+    counts = lane.settled()
+    assert (counts.missing, counts.duplicate, counts.unsure) == (0, 0, 0)
+    assert lane.exact
+
+
+def test_what_comes_behind_holes_that_were_given_up_is_not_said_to_have_come_twice() -> None:
+    lane = lane_of(holes_kept=64)
+    take(lane, range(3, 1001, 2))
+    late = range(2, 1000, 2)
+    take(lane, late)
+    counts = lane.settled()
+    assert (counts.missing, counts.duplicate, counts.unsure) == (0, 0, len(late) - 64)
+    assert counts.delivered == counts.owed
+    take(lane, [4, 999])
+    assert lane.settled().duplicate == 2, "more have come than can have been owed"
+
+
+def test_a_fence_is_out_while_something_that_was_given_up_is() -> None:
+    lane = lane_of(holes_kept=64)
+    take(lane, range(3, 1001, 2))
+    assert lane.has_hole_below(1001)
+    take(lane, range(4, 1000, 2))
+    assert lane.has_hole_below(1001)
+    take(lane, [2])
+    assert not lane.has_hole_below(1001)
+
+
+def test_a_hole_that_falls_apart_is_given_up_too() -> None:
+    lane = lane_of(holes_kept=64)
+    take(lane, [1000, *range(3, 999, 2)])
+    assert not lane.exact
+    assert lane.settled().missing == 500
 
 
 @pytest.mark.parametrize("what", ["payload", "attributes", "length"])
@@ -372,3 +424,16 @@ def test_the_fences_that_are_still_out_are_counted() -> None:
     assert world.checker.fences_missing(fences) == 1
     world.deliver(world.owed[9:], Random(1))
     assert world.checker.fences_missing(fences) == 0
+
+
+def test_a_fence_that_has_overtaken_something_is_still_out() -> None:
+    """Where there is no order, it does not say that all before it has come."""
+    world = World(EVERYTHING)
+    fences = [(PUBLISHER, 1, LAST)]
+    overtaken = OnlineChecker({"s": world.table}, lambda *_: world.content, may_overtake=True)
+    for checker, awaited in ((world.checker, 0), (overtaken, 1)):
+        world.checker = checker
+        world.deliver([n for n in world.owed if n != 77], Random(1))
+        assert checker.fences_missing(fences) == awaited
+    world.deliver([77], Random(1))
+    assert overtaken.fences_missing(fences) == 0

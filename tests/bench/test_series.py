@@ -84,3 +84,43 @@ def test_an_instance_that_was_run_cannot_be_run_again(tmp_path: Path) -> None:
     series.end(instance, run_of(tmp_path), "complete")
     with pytest.raises(AssertionError, match="few, instance 1 was run twice"):
         series.end(instance, run_of(tmp_path), "complete")
+
+
+def test_what_fails_holds_nobody_up_and_is_run_again_last(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    few_1, many_1, few_2, many_2 = first.remaining()
+    first.fail(few_1, "a broker did not start")
+    assert first.failed == {few_1: "a broker did not start"}
+    first.end(many_1, run_of(tmp_path), "complete")
+
+    second = opened(tmp_path)
+    assert second.failed == {}
+    assert second.remaining() == [few_2, many_2, few_1]
+    with pytest.raises(AssertionError, match="are missing"):
+        second.close({"points": {}})
+
+
+def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path) -> None:
+    points = [f"p{number}" for number in range(8)]
+
+    def order(seed: int | None) -> list[Instance]:
+        series = open_series(tmp_path / str(seed), "story", PLAN, points, 3, seed)
+        series.directory.leave()
+        return series.remaining()
+
+    drawn = order(11)
+    repetitions = [[each.point for each in drawn[at : at + 8]] for at in (0, 8, 16)]
+    assert [sorted(one) for one in repetitions] == [points] * 3
+    assert [each.number for each in drawn] == [1] * 8 + [2] * 8 + [3] * 8
+    assert len({*map(tuple, repetitions)}) == 3, "another order each time"
+    assert drawn == order(11), "the same for the same seed"
+    assert drawn != order(12)
+
+
+def test_a_first_line_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    (first.path / LEDGER).write_text('{"point": "few", "num')
+    second = opened(tmp_path)
+    instance = second.remaining()[0]
+    second.end(instance, run_of(tmp_path), "complete")
+    assert instance not in opened(tmp_path).remaining()

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec.spec import (
-    WORKLOADS,
-    ExperimentSpec,
-    Overrides,
-    SpecError,
-    load_experiment,
-    load_topology,
-)
+from bench.spec.overrides import Overrides
+from bench.spec.spec import WORKLOADS, ExperimentSpec, SpecError, load_experiment, load_topology
 from bench.spec.toml_text import toml_text
 from bench.spec.units import (
     format_duration,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.spec import SpecError, load_experiment
+from bench.spec.spec import WORKLOADS, SpecError, load_experiment
 from bench.spec.topics import topic_names, topics_of
 
 NAMES = ("a", "b", "c/d")
@@ -80,3 +80,15 @@ def test_what_can_be_no_topic_is_named(symbol: str, typed: str, said: str, tmp_p
     with pytest.raises(SpecError) as error:
         load_experiment(path)
     assert said in str(error.value)
+
+
+def test_the_topic_is_what_the_protocol_takes_for_one(tmp_path: Path) -> None:
+    written = (WORKLOADS / "proxies.toml").read_text(encoding="utf-8")
+    path = tmp_path / "w.toml"
+    other = written.replace('topic = "symbol"', 'topic = "place"')
+    path.write_text(
+        other.replace("[attributes]", '[attributes]\nplace = { choose = ["a", "b"] }'),
+        encoding="utf-8",
+    )
+    with pytest.raises(SpecError, match=r"topic = 'place': multi_proxy on .* topics by 'symbol'"):
+        load_experiment(path)

@@ -1,0 +1,299 @@
+"""Sweeps: one workload again and again, with other values of some of its keys.
+
+    schema = "pubsubctl/sweep/1"
+    name = "demo-rates"
+    workload = "demo"
+    faults = "demo"
+    repetitions = 3
+    seed = 11
+    x = "publishers.rate"
+
+    [axes]
+    "publishers.rate" = ["25/s", "50/s", "100/s"]
+    "topology.tree.delta" = [0, 1, 2]
+
+    [[points]]
+    name = "large"
+    "publishers.size" = "64KiB"
+
+    [budget]
+    time = "30min"
+
+Every combination of the axes is a point, and so is each of [[points]]. Keys are those of
+`bench.spec.keys`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from bench.spec.deployed_experiment import Point
+from bench.spec.keys import FAULTS, check_keys, of_steps
+from bench.spec.overrides import Overrides
+from bench.spec.spec import (
+    BENCH_FOLDER,
+    MAXIMUM_SEED,
+    ExperimentSpec,
+    SpecError,
+    load_experiment,
+    read_toml,
+    validated,
+)
+from bench.spec.units import parse_duration_ns, parse_rate, parse_size_bytes
+from bench.spec.workload_model import EXPERIMENT_NAME
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+
+SCHEMA: Final = "pubsubctl/sweep/1"
+SWEEPS: Final = BENCH_FOLDER / "sweeps"
+MOST_POINTS: Final = 1_000
+AROUND_RUN_NS: Final = 15_000_000_000
+"""About how long it takes to deploy, drain, collect and take down."""
+
+Scalar = str | int | float | bool
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Budget(_Closed):
+    """How long a sweep may take in all, in ns."""
+
+    time: Annotated[int, BeforeValidator(parse_duration_ns)]
+
+
+class Sweep(_Closed):
+    """One sweep.
+
+    Attributes:
+        workload: what every point is but for its keys.
+        faults: name of a fault schedule; "" for none.
+        repetitions: how often each point is run.
+        seed: decides the order of points within each repetition, and everything that is drawn in
+            runs unless `seed` is a key itself.
+        x: the axis that figures have as theirs; "" for the first one that has numbers.
+        axes: by key, its values.
+        points: further ones, each with a name and its keys.
+    """
+
+    schema_: Annotated[Literal["pubsubctl/sweep/1"], Field(alias="schema")] = SCHEMA
+    name: str
+    workload: str
+    faults: str = ""
+    repetitions: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
+    x: str = ""
+    axes: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
+    points: list[dict[str, Scalar]] = Field(default_factory=list)
+    budget: Budget | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _name_fits_a_folder(cls, name: str) -> str:
+        if not EXPERIMENT_NAME.fullmatch(name):
+            raise ValueError("letters, digits, '.' and '-', at most 64")
+        return name
+
+    @field_validator("axes")
+    @classmethod
+    def _each_value_once(cls, axes: dict[str, list[Scalar]]) -> dict[str, list[Scalar]]:
+        for key, values in axes.items():
+            twice = [value for value, count in Counter(map(str, values)).items() if count > 1]
+            if twice:
+                raise ValueError(f"{key}: {twice[0]!r} stands there twice")
+        _checked(axes)
+        return axes
+
+    @field_validator("points")
+    @classmethod
+    def _points_have_names(cls, points: list[dict[str, Scalar]]) -> list[dict[str, Scalar]]:
+        for point in points:
+            if not isinstance(point.get("name"), str):
+                raise ValueError("each of [[points]] has a name")
+            _checked([key for key in point if key != "name"])
+        return points
+
+    @model_validator(mode="after")
+    def _has_points(self) -> Self:
+        if not self.axes and not self.points:
+            raise ValueError("nothing is varied: neither [axes] nor [[points]]")
+        if self.x and self.x not in self.axes:
+            raise ValueError(f"x = {self.x!r} is none of [axes]{nearest(self.x, list(self.axes))}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint(Point):
+    """One point.
+
+    Attributes:
+        keys: its values by key, those of axes in the order of these.
+        steps: by step of the fault schedule, what is changed of it.
+        faults: name of the fault schedule; "" for none.
+    """
+
+    keys: Mapping[str, Scalar] = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    faults: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis, as figures want it.
+
+    Attributes:
+        numbers: its values as numbers of one unit; () where they are none.
+        unit: of the numbers; "" for none.
+    """
+
+    key: str
+    values: tuple[Scalar, ...]
+    numbers: tuple[float, ...]
+    unit: str
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "key": self.key, "values": list(self.values), "numbers": list(self.numbers),
+            "unit": self.unit,
+        }  # fmt: skip
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a file is a sweep."""
+    return path.is_file() and read_toml(path).get("schema") == SCHEMA
+
+
+def load_sweep(path: Path) -> Sweep:
+    """The sweep in a file.
+
+    Raises:
+        SpecError: says file, key, value and what is valid.
+    """
+    return validated(Sweep, read_toml(path), str(path))
+
+
+def points_of(
+    sweep: Sweep, workload: str | Path, overrides: Overrides, where: str
+) -> list[SweepPoint]:
+    """Every point, in the order of the file; each can be run as far as files say.
+
+    Args:
+        workload: the file that is meant by the sweep's.
+        overrides: typed on top, for all points.
+        where: what errors name.
+
+    Raises:
+        SpecError: a point cannot be: names it, key, value and what is valid.
+    """
+    chosen = [*_named(sweep)]
+    if len(chosen) > MOST_POINTS:
+        raise SpecError(f"{where}: {len(chosen):,} points; at most {MOST_POINTS:,}")
+    for name, count in Counter(name for name, _ in chosen).items():
+        if count > 1:
+            raise SpecError(f"{where}: two points are called {name!r}")
+    typed = overrides.as_mapping()
+    return [_point(sweep, workload, name, keys, typed, where) for name, keys in chosen]
+
+
+def expected_ns(spec: ExperimentSpec) -> int:
+    """About how long a run takes."""
+    phases = spec.workload.phases
+    return phases.warmup + phases.measure + AROUND_RUN_NS
+
+
+def axes_of(sweep: Sweep) -> list[Axis]:
+    """The axes, the one that figures have as theirs first."""
+    found = []
+    for key, values in sweep.axes.items():
+        numbers, unit = _as_numbers(values)
+        found.append(Axis(key, tuple(values), numbers, unit))
+    chosen = sweep.x or next((axis.key for axis in found if axis.numbers), "")
+    return sorted(found, key=lambda axis: axis.key != chosen)
+
+
+def _checked(keys: Sequence[str] | Mapping[str, Any]) -> None:
+    try:
+        check_keys(keys)
+        of_steps(dict.fromkeys(keys))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def _named(sweep: Sweep) -> Iterator[tuple[str, dict[str, Scalar]]]:
+    """The keys of every point, and what it is called."""
+    varied = [key for key, values in sweep.axes.items() if len(values) > 1] or [*sweep.axes]
+    last = Counter(key.rpartition(".")[2] for key in varied)
+    words = {
+        key: key if last[short] > 1 else short
+        for key in varied
+        for short in [key.rpartition(".")[2]]
+    }
+    if sweep.axes:
+        for values in product(*sweep.axes.values()):
+            keys = dict(zip(sweep.axes, values, strict=True))
+            yield ",".join(f"{words[key]}={_text(keys[key])}" for key in varied), keys
+    for point in sweep.points:
+        keys = {key: value for key, value in point.items() if key != "name"}
+        yield str(point["name"]), keys
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _point(
+    sweep: Sweep,
+    workload: str | Path,
+    name: str,
+    keys: dict[str, Scalar],
+    typed: Mapping[str, Any],
+    where: str,
+) -> SweepPoint:
+    changed = {**typed.get("keys", {}), **{k: v for k, v in keys.items() if k != FAULTS}}
+    seed = {} if "seed" in changed else {"seed": sweep.seed}
+    labels = {"experiment": sweep.name, "point": name}
+    try:
+        overrides = Overrides(**{**seed, **typed, "keys": changed})
+        spec: ExperimentSpec = load_experiment(workload, overrides, labels)
+    except ConfigError as error:
+        raise SpecError(f"{where}: point {name}: {error}") from None
+    faults = str(keys.get(FAULTS, sweep.faults))
+    steps = of_steps(changed)
+    if steps and not faults:
+        raise SpecError(f"{where}: point {name}: faults.{next(iter(steps))}: there are no faults")
+    return SweepPoint(name, spec, keys, steps, faults)
+
+
+def _as_numbers(values: Sequence[Scalar]) -> tuple[tuple[float, ...], str]:
+    """Values as numbers of one unit; nothing where one of them is none."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return tuple(map(float, values)), ""
+    for read, unit in ((_rate, "1/s"), (_bytes, "B"), (_seconds, "s")):
+        try:
+            return tuple(float(read(value)) for value in values), unit
+        except ValueError:
+            continue
+    return (), ""
+
+
+def _rate(value: Scalar) -> Fraction:
+    per_second = parse_rate(value).per_second
+    if per_second is None:
+        raise ValueError("max is no number")
+    return per_second
+
+
+def _bytes(value: Scalar) -> int:
+    return parse_size_bytes(value)
+
+
+def _seconds(value: Scalar) -> float:
+    return parse_duration_ns(value) / 1e9
