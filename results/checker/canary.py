@@ -6,6 +6,7 @@ altered, and the end cut off. What it costs does not grow with the run.
 """
 
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -144,7 +145,7 @@ def _piece_of(
         .toArrow()
         .to_pylist()
     )
-    told = [*_rising(told)]
+    told = longest_rising(told)
     if len(told) < SHORTEST_PIECE:
         return None
     delivered = {(row["incarnation"], row["seq"]) for row in told}
@@ -157,16 +158,27 @@ def _piece_of(
     return sent, told
 
 
-def _rising(rows: Sequence[Row]) -> Sequence[Row]:
-    """Those of the rows that go on above all before them."""
-    kept: list[Row] = []
-    for row in rows:
-        if not kept or (kept[-1]["incarnation"], kept[-1]["seq"]) < (
-            row["incarnation"],
-            row["seq"],
-        ):
-            kept.append(row)
-    return kept
+def longest_rising(rows: Sequence[Row]) -> list[Row]:
+    """As many of the rows as there can be that go up; of several such the one that ends lowest.
+
+    Where publications may overtake each other, what comes first of a stretch is often near its end,
+    and nearly nothing would go on above that.
+    """
+    ends: list[tuple[int, int]] = []
+    places: list[int] = []
+    before: list[int | None] = []
+    for place, row in enumerate(rows):
+        key = (row["incarnation"], row["seq"])
+        length = bisect_left(ends, key)
+        before.append(places[length - 1] if length else None)
+        ends[length : length + 1] = [key]
+        places[length : length + 1] = [place]
+    found: list[Row] = []
+    at = places[-1] if places else None
+    while at is not None:
+        found.append(rows[at])
+        at = before[at]
+    return found[::-1]
 
 
 def _facts_of_piece(facts: RunFacts, name: str, row: Row) -> RunFacts:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.figures import of_runs, series
+from results.figures import knee, of_runs, series, sweep
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
 from results.papers.ds03 import (
@@ -17,6 +17,8 @@ from results.papers.ds03 import (
     storage_figures,
 )
 from results.papers.gd02 import fault_figures, overhead_figures
+from results.papers.ges import transmission_figures
+from results.papers.mp22 import figures as mp22_figures
 from results.tables.derived import derived_of
 from results.tables.json_files import ResultsError
 from results.tables.seals import seal_derived
@@ -27,17 +29,21 @@ if TYPE_CHECKING:
 FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **of_runs.FIGURES,
     **series.FIGURES,
+    **sweep.FIGURES,
+    **knee.FIGURES,
     **figures.FIGURES,
     **delivery_figures.FIGURES,
     **behaviour_figures.FIGURES,
     **overhead_figures.FIGURES,
     **fault_figures.FIGURES,
+    **transmission_figures.FIGURES,
     **storage_figures.FIGURES,
     **consumer_figures.FIGURES,
     **recovery_figures.FIGURES,
     **churn_figures.FIGURES,
     **peak_figures.FIGURES,
     **latency_figures.FIGURES,
+    **mp22_figures.FIGURES,
 }
 
 

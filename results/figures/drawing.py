@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FIGURE_SCHEMA = "pubsubctl/figure/1"
@@ -169,6 +170,15 @@ def plain_log_axis(axes: "Axes", ticks: Sequence[int], low: float, high: float) 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(low, high)
+
+
+def plain_log_ticks(axis: "Axis") -> None:
+    """A logarithmic axis with ticks at 1, 2 and 5 of each decade, written as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ RAW_TABLES = (
     "overheads",
     "exclusions",
     "queues",
+    "transmissions",
     "stored",
     "consumed",
 )

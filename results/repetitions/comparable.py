@@ -2,7 +2,9 @@
 
 Protocol, the links between brokers, their parameters and the program are what one compares. All
 else that decides a number must be the same: the machine, who publishes and subscribes what, the
-faults, and whether what is durable really is.
+faults, and whether what is durable really is. Where one of them is of a broker of others, the same
+place counts as the same broker, whatever it is called and however many there are, and what is
+promised may differ too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +36,11 @@ class Conditions:
     may: Mapping[str, Any]
 
 
-def conditions_of(run: Path) -> Conditions:
+def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
     """Under what a run was made.
+
+    Args:
+        by_place: brokers are what they are in the load, not what they are called.
 
     Raises:
         NotComparable: it did not come to its end, or its load generators were the limit.
@@ -59,18 +64,37 @@ def conditions_of(run: Path) -> Conditions:
         for key, value in workload.items()
         if key not in (*_WORKLOAD_MAY_DIFFER, *_LOAD, *_SCALE)
     }
+    machines: Any = sorted({role["host"] for role in manifest["roles"].values()})
+    scale: dict[str, Any] = {key: workload.get(key) for key in _SCALE}
+    load = {key: workload.get(key) for key in _LOAD}
+    steps = faults.get("step")
+    promise: dict[str, Any] = {}
+    if by_place:
+        promise = {"brokers": len(brokers), "promised": rest.pop("guarantee", None)}
+        # Several hosts of an inventory may be one machine, as that of a system is.
+        machines = len({*(manifest.get("clock") or {}).get("clock_ids", {}).values()})
+        clients = [
+            entry for key in ("publishers", "subscribers") for entry in workload.get(key, ())
+        ]
+        homes = [name for entry in clients for name in entry["at"]]
+        steps = [_by_place(step, homes) for step in steps or ()]
+        for each, key in ((scale, "subscribers"), (load, "publishers")):
+            each[key] = [_without_place(entry) for entry in workload.get(key, ())]
+    else:
+        scale["brokers"] = brokers
     return Conditions(
         must={
             "hardware": {key: manifest.get(key) for key in ("cpu", "cores", "platform")},
-            "machines": sorted({role["host"] for role in manifest["roles"].values()}),
+            "machines": machines,
             "transport": manifest.get("transport"),
             "fsync policy": manifest.get("without_fsync"),
-            "scale": {"brokers": brokers, **{key: workload.get(key) for key in _SCALE}},
-            "load": {key: workload.get(key) for key in _LOAD},
+            "scale": scale,
+            "load": load,
             "workload": rest,
-            "faults": {key: faults.get(key) for key in ("seed", "step", "guard")},
+            "faults": {"seed": faults.get("seed"), "step": steps, "guard": faults.get("guard")},
         },
         may={
+            **promise,
             "protocol": manifest.get("protocol"),
             "topology": topology.get("name"),
             "parameters": topology.get("parameters"),
@@ -85,7 +109,8 @@ def check_comparable(runs: Sequence[Path]) -> dict[str, list[Any]]:
     Raises:
         NotComparable: names two runs, the reason, and both values.
     """
-    found = [conditions_of(run) for run in runs]
+    by_place = any("system" in read_json(run / "manifest.json") for run in runs)
+    found = [conditions_of(run, by_place=by_place) for run in runs]
     first = found[0]
     for run, conditions in zip(runs[1:], found[1:], strict=True):
         for reason, value in first.must.items():
@@ -100,6 +125,24 @@ def check_comparable(runs: Sequence[Path]) -> dict[str, list[Any]]:
         if any(value != values[0] for value in values):
             differing[name] = values
     return differing
+
+
+def _without_place(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Clients of a workload, as many at so many brokers, whichever these are."""
+    return {**entry, "at": len(entry["at"])}
+
+
+def _by_place(step: Mapping[str, Any], homes: Sequence[str]) -> dict[str, Any]:
+    """A step of a schedule, done to what its target is in the load: a broker has other names there.
+
+    Args:
+        homes: brokers with clients, those of publishers first.
+    """
+    on = str(step.get("on"))
+    role = next((text for text in ("-pub-", "-sub-") if text in on), "")
+    if on in homes:
+        role = "publishers" if on == homes[0] else "others"
+    return {**step, "on": role or on}
 
 
 def _first_difference(one: Any, other: Any, where: str = "") -> tuple[str, str]:

@@ -15,16 +15,24 @@ if TYPE_CHECKING:
 
 MOST_EVIDENCE = 12
 MOST_ROWS = 100
-ON_CARDS = ("deliveries owed", "delivered", "at risk", "of which arrived", "wrong")
+ON_CARDS = (
+    *("promised", "deliveries owed", "delivered", "lost", "twice", "out of order"),
+    *("at risk", "of which arrived", "last of them after", "wrong"),
+)
 """Numbers that the verdict's card says already."""
 
 
-def write_report(spark: "SparkSession", run_dirs: Sequence[Path], output: Path) -> Path:
+def write_report(
+    spark: "SparkSession", run_dirs: Sequence[Path], output: Path, title: str = ""
+) -> Path:
     """Write one self-contained HTML page on one run, or on several side by side.
 
     The runs must have been checked (`checks.check_run`); one that was not is shown as
     not judged. Figures of a run are drawn first where they can be. The same run directories
     give the same bytes.
+
+    Args:
+        title: in the place of one that says what ran.
 
     Returns:
         The file written, whole or not at all.
@@ -37,12 +45,12 @@ def write_report(spark: "SparkSession", run_dirs: Sequence[Path], output: Path) 
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.new")
-    temporary.write_text(render(stories), encoding="utf-8")
+    temporary.write_text(render(stories, title), encoding="utf-8")
     temporary.replace(output)
     return output
 
 
-def render(stories: Sequence[RunStory]) -> str:
+def render(stories: Sequence[RunStory], title: str = "") -> str:
     """The page for these runs."""
     assert stories, "a report on no run"
     environment = jinja2.Environment(
@@ -58,33 +66,36 @@ def render(stories: Sequence[RunStory]) -> str:
     faulty = [story for story in stories if story.run.fault_rows]
     lanes = [fault_chart.lanes_picture(story) for story in stories]
     narrow_lanes = [fault_chart.lanes_picture(story, "narrow") for story in stories]
+    kept = _kept(stories)
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     return environment.get_template("report.html").render(
         stories=stories,
         losing=losing,
         faulty=faulty,
         comparison=_comparison(stories),
+        kept=kept,
         several_subscriptions=any(len(story.subscriptions) > 1 for story in stories),
         lane_pictures=lanes,
         narrow_lane_pictures=narrow_lanes,
         lane_kinds=[kind for kind in fault_chart.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
-        headline=_headline(stories),
+        headline=title or _headline(stories),
         figure_titles=SHOWN_FIGURES,
         percentiles={name: _percentile_name(name) for name in SHOWN_PERCENTILES},
         stamps=fault_chart.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
-        chapters=_chapters(losing, faulty, len(stories) > 1),
+        chapters=_chapters(losing, faulty, kept[0], len(stories) > 1),
         words=words,
         on_cards=ON_CARDS,
     )
 
 
-def _chapters(losing: Any, faulty: Any, several: bool) -> list[tuple[str, str]]:
+def _chapters(losing: Any, faulty: Any, kept: Any, several: bool) -> list[tuple[str, str]]:
     found = [
         ("wrong", "What went wrong") if losing else None,
         ("compare", "Side by side" if several else "In short"),
+        ("kept", "Promised and done") if several and kept else None,
         ("risk", "What was at risk"),
         *SHOWN_FIGURES.items(),
         ("numbers", "The numbers"),
@@ -126,21 +137,72 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
     """A few numbers of all runs, side by side."""
 
     rows: Mapping[str, Callable[[RunStory], str]] = {
+        "promised": _promised,
         "published while measuring": lambda s: words.count(s.counted("published_in_measure")),
         "deliveries owed": lambda s: words.count(s.counted("owed")),
         "delivered": lambda s: words.count(s.counted("delivered")),
+        "lost": lambda s: _violated(s, "missing"),
+        "twice": lambda s: _violated(s, "duplicate"),
+        "out of order": lambda s: _violated(s, "reordered"),
         "at risk": lambda s: words.count(s.exercised("at_risk_deliveries") if s.verdict else None),
         "of which arrived": lambda s: words.count(s.exercised("recovered") if s.verdict else None),
-        "wrong": lambda s: (words.violations(s) or "nothing") if s.verdict else "–",
+        "last of them after": _recovered_after,
+        "wrong": _wrong,
         "sent again by brokers": lambda s: words.count(s.exercised("resent_publications")),
         "median latency": lambda s: worst_latency(s, "p50"),
         "99 % latency": lambda s: worst_latency(s, "p99"),
         "delivered per second": _delivered_per_s,
         "limited by": _limited_by,
         "broker CPU per publication received": cpu_per_message,
+        "CPU of all brokers per delivery": _cpu_per_delivery,
+        "on all disks at the end": _on_disk,
     }
     table = [(name, [value(story) for story in stories]) for name, value in rows.items()]
     return [row for row in table if {*row[1]} != {"–"}]
+
+
+def _kept(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
+    """What each run promised and did, per fault of the schedule: the faults, and a row per run."""
+    steps = [row["steps"][0] for story in stories for row in story.verdict.get("recoveries") or ()]
+    faults = [*dict.fromkeys(steps)]
+    rows = []
+    for story in stories:
+        became = {
+            row["steps"][0]: words.became(row) for row in story.verdict.get("recoveries") or ()
+        }
+        told = [became.get(fault, "–") for fault in faults]
+        rows.append([_promise_of(story), words.done(story), *told])
+    return faults, rows
+
+
+def _promise_of(story: RunStory) -> str:
+    """As a broker of others words it, else what the run was judged against."""
+    system = story.run.manifest.get("system") or {}
+    return str(system.get("promise") or story.verdict.get("guarantee") or "–")
+
+
+def _promised(story: RunStory) -> str:
+    guarantee = story.run.workload.get("guarantee") or {}
+    return str(guarantee.get("delivery", "exactly-once")).replace("-", " ")
+
+
+def _violated(story: RunStory, kind: str) -> str:
+    """How many of a kind there were, whether or not it is promised that there are none."""
+    return words.count(story.violations.get(kind, 0) if story.verdict else None)
+
+
+def _wrong(story: RunStory) -> str:
+    """What breaks the promise; what that allows is counted elsewhere."""
+    if not story.verdict:
+        return "–"
+    return "nothing" if story.word == "VALID" else words.violations(story) or "nothing"
+
+
+def _recovered_after(story: RunStory) -> str:
+    """How long after the end of its fault the last delivery that was at risk has come."""
+    found = [row["recovered_after_ns"] for row in story.verdict.get("recoveries") or ()]
+    known = [after_ns for after_ns in found if after_ns is not None]
+    return f"{max(0, max(known)) / 1e9:,.2f} s" if known else "–"
 
 
 def _delivered_per_s(story: RunStory) -> str:
@@ -154,6 +216,23 @@ def _limited_by(story: RunStory) -> str:
     if limit := limiting_load_generator(story.run.manifest):
         return f"{limit}: no result of throughput"
     return (story.run.manifest.get("headline") or {}).get("limited_by") or "–"
+
+
+def _cpu_per_delivery(story: RunStory) -> str:
+    """As agents saw it of the processes, so of brokers of others, too."""
+    headline = story.run.manifest.get("headline") or {}
+    mean, roles = (
+        headline.get("broker_cpu_us_per_message_mean"),
+        story.run.manifest.get("roles", {}),
+    )
+    count = sum(role["role"] == "broker" for role in roles.values())
+    return f"{mean * count:,.0f} µs" if mean else "–"
+
+
+def _on_disk(story: RunStory) -> str:
+    """What the files of all brokers take."""
+    sizes = story.run.manifest.get("disk_bytes")
+    return f"{sum(sizes.values()) / 1e6:,.1f} MB" if sizes else "–"
 
 
 def worst_latency(story: RunStory, name: str) -> str:

@@ -88,8 +88,9 @@ def latency(value_us: int | None) -> str:
 
 
 def protocol(story: RunStory) -> str:
-    """What people call the run's protocol."""
-    return story.run.words.title
+    """What people call the run's protocol; in a comparison, what that calls it."""
+    labels = story.run.manifest.get("labels") or {}
+    return str(labels.get("compared") or story.run.words.title)
 
 
 def bare(text: str) -> str:
@@ -245,6 +246,27 @@ def fault_clock(story: RunStory) -> str:
     if not worst_ns:
         return f"{told}."
     return f"{told}, which those of the others are known against to ±{worst_ns / 1e6:.2g} ms."
+
+
+def became(recovery: Mapping[str, Any]) -> str:
+    """What became of what one fault put at risk, for a table."""
+    at_risk, recovered = recovery["at_risk"], recovery["recovered"]
+    if not at_risk:
+        return "nothing at risk"
+    if recovered < at_risk:
+        return f"{at_risk - recovered:,} of {at_risk:,} never arrived"
+    after_ns = recovery["recovered_after_ns"]
+    last = "" if after_ns is None else f", the last after {seconds(max(0, after_ns), 2)} s"
+    return f"all {at_risk:,} arrived{last}"
+
+
+def done(story: RunStory) -> str:
+    """What the run did, whether or not that is promised."""
+    if not story.verdict:
+        return "–"
+    found = violations(story) or "nothing missing, repeated or out of order"
+    undecided = story.counted("undecided")
+    return f"{found}; {undecided:,} undecided" if undecided else found
 
 
 def further_losses(story: RunStory) -> str:

@@ -452,6 +452,17 @@ TABLES: Mapping[str, Table] = {
             published BIGINT so far
             deliveries BIGINT so far, behind them
         """),
+        _table("transmissions", "Of ges.fig7: per hierarchy, kind of interest, and match rate.", """
+            topology STRING its name
+            interest STRING each client or each broker: for whom it was drawn
+            match_percent INT of so many clients a publication is for each
+            publications BIGINT published
+            brokers_reached BIGINT with a client that one was for, its publisher's not counted
+            transmissions BIGINT over one link each, as brokers count what they send on
+            owed BIGINT deliveries that there had to be
+            delivered BIGINT deliveries
+            violations BIGINT deliveries out of order, twice, with a gap, or of something else
+        """),
         _table("stored", "Of ds03.pfs: per way to keep what may be missed, and repetition.", """
             way STRING of what is kept, and where
             run INT counted per way

@@ -4,11 +4,14 @@ Where a rule has a story among those of the protocol, `ELSEWHERE` says which.
 """
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from brokerd.protocols.multi_proxy.messages import Put, Stored
+from brokerd.protocols.multi_proxy.messages import Merge, Put, Stored
+from brokerd.protocols.multi_proxy.parameters import ARBITER, PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.topics import Topics, owners
+from brokerd.simulator.world.cluster import Published
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
@@ -90,9 +93,10 @@ def test_contents_come_as_they_were_put() -> None:
 # ---------------------------------------------------------------- §3, §4: who owns a topic
 
 
-def test_two_who_make_a_topic_at_once_over_two_proxies_make_one() -> None:
+@pytest.mark.parametrize("ownership", [ARBITER, RENDEZVOUS])
+def test_two_who_make_a_topic_at_once_over_two_proxies_make_one(ownership: str) -> None:
     """§4: the paper's proxies may assign it to two servers, whose merging then loses messages."""
-    story = Story()
+    story = Story(ownership=ownership)
     subscription = story.cluster.subscribe("v1", "kind = 'a'")
     story.cluster.run_for(1)
     sent = [story.cluster.publish(at, kind="a") for at in ("x1", "x2", "e1", "e2")]
@@ -101,9 +105,10 @@ def test_two_who_make_a_topic_at_once_over_two_proxies_make_one() -> None:
     assert all(len(names) == 1 for names in owners_that_stored(story).values())
 
 
-def test_a_proxy_that_has_forgotten_everything_finds_the_right_server() -> None:
+@pytest.mark.parametrize("ownership", [ARBITER, RENDEZVOUS])
+def test_a_proxy_that_has_forgotten_everything_finds_the_right_server(ownership: str) -> None:
     """§4: the paper's proxy assigns anew until the servers have told it what they have."""
-    story = Story(sides(proxies=1))
+    story = Story(sides(proxies=1), ownership=ownership)
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     sent = []
     for _ in range(3):
@@ -114,6 +119,41 @@ def test_a_proxy_that_has_forgotten_everything_finds_the_right_server() -> None:
     story.cluster.run_for(5)
     assert all(len(names) == 1 for names in owners_that_stored(story).values())
     assert subscription.received == sent
+
+
+PERIOD_S, PUBLISHING_S = 5, 40
+
+
+def lost_while_two_own_topics(ownership: str) -> tuple[float, int]:
+    """The share that a subscriber lost as a proxy began anew just after all had told what they own.
+
+    Every second home goes over that proxy, and of two servers it takes the wrong one every second
+    time: 1/4 of what is published for one period.
+    """
+    story = Story(sides(proxies=2, servers=2, edges=4), ownership=ownership, topics=64)
+    random = Random(22)
+    subscription = story.cluster.subscribe("e1")
+    story.cluster.run_for(2 * PERIOD_S - 0.5)
+    sent: list[Published] = []
+    for step in range(PUBLISHING_S * 10):
+        if step == 10 * 3 * PERIOD_S + 1:
+            story.cluster.broker("x1").kill().start()
+        for at in ("e1", "e2", "e3", "e4"):
+            sent.append(story.cluster.publish(at, kind=f"kind {random.randrange(40)}"))
+        story.cluster.run_for(0.1)
+    story.cluster.run_for(2 * PERIOD_S)
+    got = {*map(str, subscription.received)}
+    merges = sum(len(story.told(name, Merge)) for name in ("x1", "x2"))
+    return sum(str(each) not in got for each in sent) / len(sent), merges
+
+
+def test_the_papers_merge_loses_what_the_design_predicts_and_ours_nothing() -> None:
+    """§4 admits it; 5 s of 40 s, so 1/4 of 1/8: 3.1 %, fixed before it was run."""
+    predicted = PERIOD_S / PUBLISHING_S / 4
+    lost, merges = lost_while_two_own_topics(PAPER)
+    assert 0.5 * predicted < lost < 1.5 * predicted, (lost, merges)
+    assert merges
+    assert lost_while_two_own_topics(ARBITER) == (0, 0)
 
 
 def test_proxies_that_reach_one_server_each_do_not_part_the_service() -> None:

@@ -147,6 +147,47 @@ def test_protocols_may_differ_and_what_differs_is_told(tmp_path: Path) -> None:
     assert {row.verdict for row in backwards.rows} == {"slower", "same"}
 
 
+def system_run(folder: Path, **publishers: Any) -> Path:
+    """A run of one server, which publishers and subscribers have as theirs."""
+    of = WORKLOAD["publishers"][0] | {"at": ["n1"]} | publishers
+    subscribers = [WORKLOAD["subscribers"][0] | {"at": ["n1"]}]
+    return written(
+        folder,
+        manifest={
+            "system": {"title": "toy"}, "protocol": "toy",
+            "roles": {"n1": {"role": "broker", "host": "local"}},
+            "clock": {"clock_ids": {"local": "boot 7"}},
+        },
+        workload={
+            "publishers": [of], "subscribers": subscribers, "protocol": "toy",
+            "guarantee": {"delivery": "at-least-once"},
+        },
+        faults={"step": [FAULTS["step"][0] | {"on": "n1"}]},
+    )  # fmt: skip
+
+
+def test_a_broker_of_others_is_compared_by_what_its_servers_are_in_the_load(tmp_path: Path) -> None:
+    clocks = {"clock": {"clock_ids": {"h": "boot 7"}}}
+    steps = {"step": [FAULTS["step"][0] | {"on": "p1"}]}
+    ours = written(tmp_path / "ours", manifest=clocks, faults=steps)
+    theirs = system_run(tmp_path / "theirs")
+    found = compare([Group(run.name, (run,)) for run in (ours, theirs)])
+    assert found.differing["brokers"] == [2, 1]
+    assert found.differing["promised"] == [
+        {"delivery": "exactly-once"}, {"delivery": "at-least-once"},
+    ]  # fmt: skip
+    faster = system_run(tmp_path / "faster", rate="50/s")
+    steps = {"step": [{"on": "s1", "do": "kill"}]}
+    elsewhere = written(tmp_path / "elsewhere", manifest=clocks, faults=steps)
+    far = written(tmp_path / "far", manifest={"clock": {"clock_ids": {"h": "a", "i": "b"}}})
+    told = (
+        (faster, r"publishers\[0\].rate"), (elsewhere, "faults"), (far, "machines: 1 and 2"),
+    )  # fmt: skip
+    for other, reason in told:
+        with pytest.raises(NotComparable, match=reason):
+            compare([Group(run.name, (run,)) for run in (theirs, other)])
+
+
 @pytest.mark.parametrize(
     "change,reason",
     [

@@ -1,0 +1,212 @@
+"""A sweep: its numbers against one of the keys that it varies, with a band for chance.
+
+One line for each combination of the other keys; means over the instances of a point, and the
+95 % interval of the mean, or where there are few of them the smallest and the largest value. What
+broke its promise is drawn as a cross.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from results.figures.drawing import Drawing, Metric, house_style, plain_log_ticks
+from results.repetitions.numbers import NUMBERS, Number
+from results.repetitions.series_runs import KIND
+from results.tables.json_files import ResultsError, read_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+SHOWN: Final = (
+    "latency_p50_ms", "latency_p99_ms", "delivered_per_s", "cpu_us_per_delivered",
+    "delivered_fraction", "recovery_s",
+)  # fmt: skip
+"""The numbers that are drawn, each where it varies or any run has it."""
+_COLOURS: Final = ("#0072b2", "#c4321f", "#00876c", "#9a5fb5", "#d98200", "#1a1a1a")
+_MARKERS: Final = "os^Dv*"
+_FEW: Final = 5
+"""Of fewer values than that, the interval of the mean says nothing."""
+_LOG_BEYOND: Final = 8
+"""Values whose largest is so many times the smallest stand on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One combination of all keys but that of the x axis.
+
+    Attributes:
+        at: per point its place on the x axis and its summary, rising.
+    """
+
+    name: str
+    at: Sequence[tuple[float, Mapping[str, Any]]]
+
+
+def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    """The numbers of a sweep against its first axis.
+
+    Raises:
+        ResultsError: it is no sweep with axes, or has not come to its end.
+    """
+    folder = Path(run_dir)
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("kind") != KIND:
+        raise ResultsError(f"{folder} is no series of runs; `pubsubctl bench SWEEP` makes one")
+    if manifest.get("state") != "complete":
+        raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
+    summary = read_json(folder / "series.json")
+    axes = summary.get("axes") or []
+    if not axes:
+        raise ResultsError(f"{folder}: nothing was varied; `plot series.latency` draws it")
+    return draw(manifest, axes, summary["points"])
+
+
+@house_style()
+def draw(
+    manifest: Mapping[str, Any],
+    axes: Sequence[Mapping[str, Any]],
+    points: Mapping[str, Mapping[str, Any]],
+) -> Drawing:
+    """The figure from a sweep's summary."""
+    from matplotlib.figure import Figure
+
+    x, *others = axes
+    lines = lines_of(x, others, points)
+    shown = [number for number in NUMBERS if number.name in SHOWN and _is_worth(number, points)]
+    columns = 2 if len(shown) > 1 else 1
+    rows = -(-len(shown) // columns)
+    picture = Figure(figsize=(4.8 * columns, 0.6 + 2.7 * rows), layout="constrained")
+    panels = picture.subplots(rows, columns, squeeze=False).flat
+    for axes_of_panel, number in zip(panels, shown, strict=False):
+        _draw_number(axes_of_panel, number, x, lines)
+    for empty in [*picture.axes][len(shown) :]:
+        empty.set_visible(False)
+    if len(lines) > 1:
+        handles, labels = picture.axes[0].get_legend_handles_labels()
+        picture.legend(handles, labels, loc="outside upper left", ncols=min(4, len(lines)))
+    return Drawing(
+        figure=picture,
+        columns=("point", *(axis["key"] for axis in axes), "number", "mean", "low", "high", "runs"),
+        rows=[*_rows(axes, points)],
+        caption=_caption(manifest, x, points),
+        scale={"points": len(points), "instances": manifest["instances"]},
+        metrics={
+            f"{name}.{point}": Metric(row["mean"], row["low"], row["high"])
+            for point, about in points.items()
+            for name, row in about["numbers"].items()
+        },
+        run_ids=tuple(run for about in points.values() for run in about["runs"]),
+    )
+
+
+def lines_of(
+    x: Mapping[str, Any],
+    others: Sequence[Mapping[str, Any]],
+    points: Mapping[str, Mapping[str, Any]],
+) -> list[Line]:
+    """The lines in the order of the points; those beside the axes are in none."""
+    places = dict(zip(map(str, x["values"]), _places(x), strict=True))
+    varied = [axis["key"] for axis in others if len(axis["values"]) > 1]
+    found: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
+    for about in points.values():
+        keys = about["keys"]
+        if x["key"] in keys and all(key in keys for key in varied):
+            name = ", ".join(f"{key.rpartition('.')[2]} {keys[key]}" for key in varied)
+            found.setdefault(name, []).append((places[str(keys[x["key"]])], about))
+    return [Line(name, sorted(at, key=lambda place: place[0])) for name, at in found.items()]
+
+
+def _places(x: Mapping[str, Any]) -> Sequence[float]:
+    """Where values stand: at their numbers, or side by side where they are none."""
+    return x["numbers"] or [float(place) for place in range(len(x["values"]))]
+
+
+def _is_worth(number: Number, points: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether any run has the number; of the share that was delivered, whether it varies."""
+    means = [
+        about["numbers"][number.name]["mean"]
+        for about in points.values()
+        if number.name in about["numbers"]
+    ]
+    return bool(means) and (number.name != "delivered_fraction" or {*means} != {1.0})
+
+
+def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequence[Line]) -> None:
+    for place, line in enumerate(lines):
+        colour = _COLOURS[place % len(_COLOURS)]
+        marker = _MARKERS[place % len(_MARKERS)]
+        known = [(at, about) for at, about in line.at if number.name in about["numbers"]]
+        rows = [about["numbers"][number.name] for _, about in known]
+        at = [value for value, _ in known]
+        means = [row["mean"] for row in rows]
+        axes.plot(at, means, color=colour, marker=marker, label=line.name)
+        bands = [_band(row) for row in rows]
+        low, high = [low for low, _ in bands], [high for _, high in bands]
+        axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        wrong = [
+            (value, mean)
+            for (value, about), mean in zip(known, means, strict=True)
+            if "INVALID" in about["runs"].values()
+        ]
+        axes.plot(
+            [value for value, _ in wrong], [mean for _, mean in wrong], linestyle="none",
+            marker="x", markersize=8, markeredgewidth=1.6, color=colour,
+        )  # fmt: skip
+    _scale_x(axes, x)
+    means = [about["numbers"][number.name]["mean"] for line in lines for _, about in line.at
+             if number.name in about["numbers"]]  # fmt: skip
+    if min(means) > 0 and max(means) > _LOG_BEYOND * min(means):
+        axes.set_yscale("log")
+        plain_log_ticks(axes.yaxis)
+    else:
+        axes.set_ylim(bottom=0)
+    unit = f" ({number.unit})" if number.unit else ""
+    axes.set_title(f"{number.name.rpartition('_' + number.unit)[0] or number.name}{unit}")
+
+
+def _band(row: Mapping[str, Any]) -> tuple[float, float]:
+    low, high = ("low", "high") if row["n"] >= _FEW else ("smallest", "largest")
+    return row[low], row[high]
+
+
+def _scale_x(axes: "Axes", x: Mapping[str, Any]) -> None:
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    places = _places(x)
+    if x["numbers"] and min(places) > 0 and max(places) > _LOG_BEYOND * min(places):
+        axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([*places]))
+    axes.xaxis.set_major_formatter(FixedFormatter([str(value) for value in x["values"]]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(x["key"])
+
+
+def _rows(
+    axes: Sequence[Mapping[str, Any]], points: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[Any, ...]]:
+    for name, about in points.items():
+        keys = [about["keys"].get(axis["key"], "") for axis in axes]
+        for number, row in about["numbers"].items():
+            low, high = ("" if row[key] is None else row[key] for key in ("low", "high"))
+            yield name, *keys, number, row["mean"], low, high, row["n"]
+
+
+def _caption(
+    manifest: Mapping[str, Any], x: Mapping[str, Any], points: Mapping[str, Mapping[str, Any]]
+) -> str:
+    verdicts = [verdict for about in points.values() for verdict in about["runs"].values()]
+    counted = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts))
+    machine = f"{manifest['cpu']}, {manifest['cores']} cores"
+    few = manifest["instances"] < _FEW
+    band = "the smallest and the largest" if few else "the 95 % interval of the mean"
+    return (
+        f"{manifest['experiment']}: means of {manifest['instances']} runs of each point against "
+        f"{x['key']}, and {band}. Latencies run from when a publication was "
+        f"meant to be sent. Runs: {counted}; a cross is a point of which one broke its promise. "
+        f"Points were taken in an order drawn for each repetition. {machine}."
+    )
+
+
+FIGURES = {"series.sweep": series_sweep}

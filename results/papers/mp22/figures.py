@@ -1,0 +1,210 @@
+"""mp22.m1, m2, m4 and m5: what topics behind proxies carry, take and lose, mode by mode.
+
+Paper: [MP22], which measures nothing itself; what is to be expected is from its design, §3 and §4.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.repetitions.series_runs import SeriesRuns, load_series
+from results.tables.derived import derived_of
+from results.tables.json_files import read_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROTOCOL = "multi_proxy"
+VERDICTS = ("VALID", "INVALID")
+"""What is drawn: losses are shown as what they are."""
+COLOURS = ("#0072b2", "#9fc5e0")
+WIDTH = 0.38
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What one run came to.
+
+    Attributes:
+        point: which of the experiment's, by its workload's name without the paper's.
+        servers: that share the topics.
+        published_per_s: what publishers could publish, as fast as it was stored.
+        latency_ms, acknowledged_ms: median and what one in a hundred exceeded.
+        lost_percent: of what was owed, what never came; 0 of nothing owed.
+        twice: delivered more than once.
+    """
+
+    point: str
+    servers: int
+    published_per_s: float
+    delivered_per_s: float
+    latency_ms: tuple[float, float]
+    acknowledged_ms: tuple[float, float]
+    lost_percent: float
+    twice: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One kind of number, as a figure shows it.
+
+    Attributes:
+        bars: name in the legend and value, of one point.
+        words: what is measured, and what is to be expected.
+    """
+
+    axis: str
+    bars: Callable[[Numbers], Mapping[str, float]]
+    words: str
+
+
+def _times(numbers: Numbers) -> Mapping[str, float]:
+    return {
+        "stored (median)": numbers.acknowledged_ms[0],
+        "received (median)": numbers.latency_ms[0],
+    }
+
+
+def _lost(numbers: Numbers) -> Mapping[str, float]:
+    return {"lost": numbers.lost_percent}
+
+
+SHOWN: Mapping[str, Shown] = {
+    "mp22.m1": Shown(
+        "per second",
+        lambda numbers: {
+            "delivered": numbers.delivered_per_s,
+            "published": numbers.published_per_s,
+        },
+        "What all subscribers get in a second while publishers publish as fast as it is stored, "
+        "against the number of servers. Each topic is one server's, so that with machines of "
+        "their own twice the servers would carry about twice as much, as long as proxies do.",
+    ),
+    "mp22.m2": Shown(
+        "ms",
+        _times,
+        "What it takes until a publisher is told that a publication is stored, and until it has "
+        "come, where nothing fails. An owner that was found once is known, so that giving topics "
+        "one owner for ever must cost nothing after that.",
+    ),
+    "mp22.m4": Shown(
+        "lost of what was owed (%)",
+        _lost,
+        "What subscribers never got although a proxy alone failed, twice, and came back having "
+        "forgotten which server owns which topic. The paper's proxies then give topics to other "
+        "servers until these tell them what they own, every 5 s, or every second in paper1; "
+        "arbiter and rendezvous give a topic to one server for ever.",
+    ),
+    "mp22.m5": Shown(
+        "ms, the slowest of a hundred",
+        lambda numbers: {
+            "stored": numbers.acknowledged_ms[1],
+            "received": numbers.latency_ms[1],
+        },
+        "What one publication in a hundred takes at least, where for 10 s each proxy reaches "
+        "servers only that the other one does not. Homes reach both, and so every server.",
+    ),
+}
+
+
+def _figure(name: str) -> Callable[["SparkSession", Path], Drawing]:
+    def make(spark: "SparkSession", run_dir: Path) -> Drawing:
+        series = load_series(spark, Path(run_dir), VERDICTS)
+        runs = [(point.name, point.modal.run) for point in series.points]
+        return draw(name, series, [numbers_of(each, run) for each, run in runs])
+
+    return make
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {
+    name: _figure(name) for name in SHOWN
+}
+
+
+def numbers_of(point: str, run: Any) -> Numbers:
+    """The numbers of a run that was judged, from its manifest and verdict."""
+    headline, phase = run.manifest["headline"], run.phase("measure")
+    counts = read_json(derived_of(run.folder) / "verdict.json")["counts"]
+    return Numbers(
+        point.removeprefix("mp22-").removesuffix(f"-{PROTOCOL}"),
+        sum(name.startswith("v") for name in run.topology["brokers"]),
+        headline["published"] * 1e9 / (phase.to_ns - phase.from_ns),
+        headline["delivered_per_s"],
+        _pair(headline["response_us"]),
+        _pair(headline["acknowledged_us"]),
+        100 * counts["missing"] / counts["owed"] if counts["owed"] else 0.0,
+        counts["violations"].get("duplicate", 0),
+    )
+
+
+def _pair(percentiles_us: Mapping[str, float]) -> tuple[float, float]:
+    return percentiles_us["p50"] / 1e3, percentiles_us["p99"] / 1e3
+
+
+@house_style()
+def draw(name: str, series: SeriesRuns, points: Sequence[Numbers]) -> Drawing:
+    """One of the figures, from the numbers of its points."""
+    from matplotlib.figure import Figure
+
+    shown = SHOWN[name]
+    picture = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes = picture.subplots()
+    legend = [*shown.bars(points[0])]
+    for place, (label, colour) in enumerate(zip(legend, COLOURS, strict=False)):
+        offset = WIDTH * (place - (len(legend) - 1) / 2)
+        axes.bar(
+            [at + offset for at, _ in enumerate(points)],
+            [shown.bars(point)[label] for point in points],
+            WIDTH, color=colour, label=label,
+        )  # fmt: skip
+    axes.set_xticks(range(len(points)), [point.point for point in points])
+    axes.set_ylabel(shown.axis)
+    axes.set_axisbelow(True)
+    if len(legend) > 1:
+        axes.legend()
+    run = series.points[0].modal.run
+    machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
+    return Drawing(
+        figure=picture,
+        columns=(
+            "point", "servers", "published_per_s", "delivered_per_s", "latency_p50_ms",
+            "latency_p99_ms", "acknowledged_p50_ms", "acknowledged_p99_ms", "lost_percent", "twice",
+        ),
+        rows=[
+            (point.point, point.servers, round(point.published_per_s, 1),
+             round(point.delivered_per_s, 1),
+             *(round(each, 3) for each in (*point.latency_ms, *point.acknowledged_ms)),
+             round(point.lost_percent, 4), point.twice)
+            for point in points
+        ],
+        caption=f"{shown.words} Brokers and clients share one machine ({machine}).",
+        scale={
+            "points": len(points),
+            "servers": max(point.servers for point in points),
+            "instances": min(len(point.runs) for point in series.points),
+        },
+        metrics=metrics_of(points),
+        run_ids=series.run_ids,
+    )  # fmt: skip
+
+
+def metrics_of(points: Sequence[Numbers]) -> dict[str, Metric]:
+    """What claims are judged by: each number of each point, and how points compare."""
+    found: dict[str, Metric] = {}
+    for point in points:
+        found |= {
+            f"published_per_s.{point.point}": Metric(point.published_per_s),
+            f"delivered_per_s.{point.point}": Metric(point.delivered_per_s),
+            f"latency_p99_ms.{point.point}": Metric(point.latency_ms[1]),
+            f"acknowledged_p50_ms.{point.point}": Metric(point.acknowledged_ms[0]),
+            f"lost_percent.{point.point}": Metric(point.lost_percent),
+            f"twice.{point.point}": Metric(float(point.twice)),
+        }
+    first, last = points[0], points[-1]
+    found["published_growth"] = Metric(last.published_per_s / first.published_per_s)
+    found["growth"] = Metric(last.delivered_per_s / first.delivered_per_s)
+    found["acknowledged_ratio"] = Metric(first.acknowledged_ms[0] / last.acknowledged_ms[0])
+    found["lost_with_the_longer_period"] = Metric(points[0].lost_percent - points[1].lost_percent)
+    return found

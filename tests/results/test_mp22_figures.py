@@ -1,0 +1,56 @@
+"""Figures on [MP22]: from numbers to picture, values, words, and what claims go by."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.spec.deployed_experiment import load_deployed_experiment
+from pubsubctl.running.claims import load_claims
+from results.papers.mp22.figures import SHOWN, Numbers, draw
+from tests.pubsubctl.test_claims import OURS
+
+CLAIMS = load_claims(OURS / "mp22.toml")
+
+
+def series(points: int) -> Any:
+    run = SimpleNamespace(manifest={"cpu": "x", "cores": 2})
+    point = SimpleNamespace(modal=SimpleNamespace(run=run), runs=(run,))
+    return SimpleNamespace(points=(point,) * points, run_ids=("r",))
+
+
+def numbers(figure: str) -> list[Numbers]:
+    """One run of each point of an experiment, the first of which loses twice what the next does."""
+    names = load_deployed_experiment(figure).workload
+    return [
+        Numbers(
+            name.removeprefix("mp22-"), 4 if figure == "mp22.m1" else 3, 100.0 * (place + 1),
+            200.0 * (place + 1), (2.0, 9.0), (1.0 + place, 3.0), 3.0 / (place + 1), place,
+        )
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("figure", SHOWN)
+def test_a_figure_is_drawn_and_judged(figure: str) -> None:
+    points = numbers(figure)
+    drawing = draw(figure, series(len(points)), points)
+    claims = [each for each in CLAIMS if each.figure == figure]
+    assert claims
+    for claim in claims:
+        assert claim.metric in drawing.metrics, claim.name
+        assert claim.scale.items() <= drawing.scale.items()
+    assert [row[0] for row in drawing.rows] == [point.point for point in points]
+    assert all(len(row) == len(drawing.columns) for row in drawing.rows)
+    assert "x, 2 cores" in drawing.caption
+
+
+def test_points_are_compared() -> None:
+    points = numbers("mp22.m4")
+    metrics = draw("mp22.m4", series(len(points)), points).metrics
+    found = {name: metrics[name].value for name in metrics}
+    assert found["growth"] == found["published_growth"] == 4
+    assert found["acknowledged_ratio"] == 0.25
+    assert found["lost_with_the_longer_period"] == pytest.approx(1.5)
+    assert found["lost_percent.paper"] == 3
+    assert found["twice.paper1"] == 1
