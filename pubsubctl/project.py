@@ -29,13 +29,15 @@ DEFAULTS: Mapping[str, str] = {
 }
 """Every setting, and what it is when nobody says anything."""
 
-Kind = Literal["inventory", "topology", "workload", "schedule", "claims"]
+Kind = Literal["inventory", "topology", "workload", "schedule", "claims", "comparison", "sweep"]
 _FOLDERS: Mapping[Kind, str] = {
     "inventory": "inventories",
     "topology": "bench/topologies",
     "workload": "bench/workloads",
     "schedule": "fault_injection",
     "claims": "bench/claims",
+    "comparison": "bench/comparisons",
+    "sweep": "bench/sweeps",
 }
 _PACKAGED: Mapping[Kind, tuple[str, str]] = {
     "inventory": ("pubsubctl", "scaffold/inventories"),
@@ -43,6 +45,8 @@ _PACKAGED: Mapping[Kind, tuple[str, str]] = {
     "workload": ("bench", "workloads"),
     "schedule": ("fault_injection", ""),
     "claims": ("bench", "claims"),
+    "comparison": ("bench", "comparisons"),
+    "sweep": ("bench", "sweeps"),
 }
 
 

@@ -20,8 +20,8 @@ def bench(
     workload: Annotated[
         str,
         typer.Argument(
-            help="A path, the bare name of a file in bench/workloads, a figure with an "
-            "experiment on brokers (gd02.fig6), or a broker of others (external/NAME).",
+            help="A path, the bare name of a file in bench/workloads or bench/sweeps, a figure "
+            "with an experiment on brokers (gd02.fig6), or a broker of others (external/NAME).",
             autocompletion=names.workloads,
         ),
     ],
@@ -65,6 +65,45 @@ def bench(
     no_churn: Annotated[
         bool, typer.Option("--no-churn", help="Disconnect nobody, whatever the workload says.")
     ] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any key of the workload (phases.drain=5s, publishers.size=4KiB), of its topology "
+            "(topology.tree.delta=2), or of a step of --faults (faults.STEP.for=3s); repeatable.",
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="KEY=VALUE,…",
+            help="Run it with each of these values of a key, as in --set, or of protocol, "
+            "topology or faults; with several, with every combination.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help="With --sweep: begin nothing that ends later: 30min."),
+    ] = None,
+    highest: Annotated[
+        bool,
+        typer.Option(
+            "--find-max",
+            help="Search for the highest rate of each publisher at which everything owed comes, "
+            "nothing piles up, and p99 keeps its bound.",
+        ),
+    ] = False,
+    p99: Annotated[
+        str | None, typer.Option("--p99", help="With --find-max: what p99 may be: 50ms.")
+    ] = None,
+    from_rate: Annotated[
+        str | None, typer.Option("--from-rate", help="With --find-max: try this first: 100/s.")
+    ] = None,
+    to_rate: Annotated[
+        str | None, typer.Option("--to-rate", help="With --find-max: try none beyond: 1M/s.")
+    ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option("--label", metavar="K=V", help="Written into the manifest; repeatable."),
@@ -107,7 +146,7 @@ def bench(
     from bench.papers.figure_experiments import figures as simulated_figures
     from bench.papers.figure_experiments import measured_figures
     from bench.spec.deployed_experiment import is_deployed_experiment
-    from bench.spec.spec import Overrides
+    from bench.spec.overrides import Overrides
     from bench.systems.configuration import is_configuration
 
     call = invocation(context)
@@ -122,7 +161,27 @@ def bench(
         warmup=warmup,
         measure=duration,
         churn=False if no_churn else None,
+        keys=settings_of(setting or []) or None,
     )
+    if highest:
+        from pubsubctl.running.finding import Asked as Wanted
+        from pubsubctl.running.finding import find_max
+
+        typed = (rate, faults, sweep, budget, instances, label, rolling, no_teardown, not check)
+        if any(typed):
+            raise UserError(f"{workload}: --find-max sets the rate, and runs without faults")
+        return find_max(call, Wanted(workload, p99, from_rate, to_rate), overrides, output)
+    for option, value in (("--p99", p99), ("--from-rate", from_rate), ("--to-rate", to_rate)):
+        if value is not None:
+            raise UserError(f"{option} {value}: goes with --find-max")
+    if sweep or budget is not None or is_sweep_name(call, workload):
+        from pubsubctl.running.sweeping import Asked, run_sweep
+
+        if rolling or no_teardown or not check or label:
+            text = "--rolling, --no-teardown, --no-check and --label do not go with a sweep"
+            raise UserError(f"{workload}: {text}")
+        asked = Asked(workload, tuple(sweep or ()), faults, budget, instances)
+        return run_sweep(call, asked, overrides, output)
     if is_configuration(workload):
         from pubsubctl.running.systems import bench_system
 
@@ -147,10 +206,10 @@ def bench(
         return _planned(call, spec, schedule)
     if instances is not None:
         from bench.spec.deployed_experiment import Point
-        from pubsubctl.running.series import run_series
+        from pubsubctl.running.series import Design, run_series
 
-        point = Point(spec.protocol, spec)
-        return run_series(call, spec.name, [(point, schedule)], instances, results=output)
+        point, design = Point(spec.protocol, spec), Design(instances=instances)
+        return run_series(call, spec.name, [(point, schedule)], design, results=output)
     from pubsubctl.running.experiment import run_and_judge
 
     return run_and_judge(
@@ -165,19 +224,26 @@ def bench(
 
 
 def _measured_here(call: Invocation, name: str, results: Path | None) -> Result:
-    """Run the experiment of a figure that needs neither brokers nor hosts; `plot` draws it."""
+    """Run the experiment of a figure that needs neither brokers nor hosts, and draw it."""
     from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+    from results.checker.spark import spark_session
+    from results.figures.by_name import draw
 
     experiment = load_figure_experiment(name)
     with call.console.progress() as progress:
         run = run_figure_experiment(experiment, call.project.results_folder(results), progress, 1)
+        progress.phase("starting Spark")
+        with spark_session("pubsubctl bench", call.master()) as spark:
+            progress.phase(f"drawing {experiment.figure}")
+            files = [str(each) for each in draw(experiment.figure, spark, run)]
     document = {
         "schema": "pubsubctl/bench-figure/1",
         "figure": experiment.figure,
         "experiment": experiment.name,
+        "files": files,
         "run_directory": str(run),
     }
-    return Result(document=document, text=str(run))
+    return Result(document=document, text="\n".join([*files, str(run)]))
 
 
 def _of_figure(
@@ -190,7 +256,7 @@ def _of_figure(
 ) -> Result:
     """Run the experiment of a figure, with every point of it."""
     from bench.spec.deployed_experiment import load_deployed_experiment, points_of
-    from pubsubctl.running.series import run_series
+    from pubsubctl.running.series import Design, run_series
 
     experiment = load_deployed_experiment(name)
     if faults is not None:
@@ -210,7 +276,8 @@ def _of_figure(
         return _planned(call, points[0][0].spec, points[0][1])
     times = experiment.instances if instances is None else instances
     figures = [experiment.figure, *experiment.further_figures]
-    return run_series(call, experiment.name, points, times, figures=figures, results=results)
+    design = Design(instances=times, figures=figures)
+    return run_series(call, experiment.name, points, design, results=results)
 
 
 def experiment_of(
@@ -242,21 +309,29 @@ def experiment_of(
 
 
 def schedule_for(
-    call: Invocation, spec: "ExperimentSpec", faults: str | None, *, simulated: bool = False
+    call: Invocation,
+    spec: "ExperimentSpec",
+    faults: str | None,
+    *,
+    simulated: bool = False,
 ) -> "FaultSchedule | None":
     """What is to be broken during an experiment, with its targets drawn; None for nothing.
 
     Raises:
         UserError, ScheduleError: it cannot be carried out with this experiment.
     """
+    from bench.spec.keys import of_steps
     from fault_injection.schedule.draw import drawn_in_words
     from fault_injection.schedule.verbs import CLIENT_VERBS
     from pubsubctl.deploying.placing import would_be_placed
-    from pubsubctl.injecting.faults import checked, schedule_of, settled
+    from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 
+    changes = of_steps(spec.overrides.get("keys", {}))
     if faults is None:
+        if changes:
+            raise UserError(f"faults.{next(iter(changes))}: there are no --faults")
         return None
-    schedule = schedule_of(call.project, faults)
+    schedule = for_load(schedule_of(call.project, faults, changes), *spec.placed_clients())
     if spec.workload.calm:
         raise UserError(
             f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
@@ -288,6 +363,34 @@ def schedule_for(
     for line in drawn_in_words(schedule):
         call.console.say(line)
     return schedule
+
+
+def is_sweep_name(call: Invocation, name: str) -> bool:
+    """Whether a name on the command line means a sweep: a file, or one of bench/sweeps."""
+    from bench.spec.sweep import is_sweep
+
+    if "/" not in name and not name.endswith(".toml"):
+        return name in call.project.names("sweep")
+    return is_sweep(Path(name))
+
+
+def settings_of(texts: list[str]) -> dict[str, Any]:
+    """The values of --set by key.
+
+    Raises:
+        UserError: one is not KEY=VALUE, or stands there twice.
+    """
+    from bench.spec.keys import value_of
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"--set {text}: write KEY=VALUE")
+        if key in found:
+            raise UserError(f"--set {text}: {key} has a value already")
+        found[key] = value_of(value)
+    return found
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

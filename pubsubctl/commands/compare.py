@@ -17,14 +17,35 @@ if TYPE_CHECKING:
 def compare(
     context: typer.Context,
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="RUN...",
             help="Folders or ids of runs, or of series (bench --instances): the others are "
             "compared with the first.",
             autocompletion=names.runs,
         ),
-    ],
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Run brokers of ours and of others first, as bench/comparisons/all.toml says, "
+            "under the same load and faults, and write one report.",
+        ),
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only this one of --all; repeatable."),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also", metavar="FILE", help="Run a broker of yours, too, with --all; repeatable."
+        ),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--duration", "-d", help="How long to measure with --all: 20s.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
@@ -35,14 +56,28 @@ def compare(
     Means of repetitions with a 95 % interval of their ratio: faster, slower, better, worse, the
     same (within 5 %), or cannot tell. Runs on other hardware, or of another load, scale, fsync
     policy, workload or fault schedule are refused.
+
+    With --all, the runs are made first: one after the other, the same workload and the same faults
+    over every protocol and every broker of others that is installed. Status 0 whatever the
+    verdicts are, 3 where one of them is UNKNOWN.
     """
     from pubsubctl.running.runs import find_runs
     from results.repetitions.comparable import NotComparable
     from results.repetitions.comparison import compare as compared
 
     call = invocation(context)
+    if everything:
+        from pubsubctl.running.comparing import compare_all
+
+        if runs:
+            raise UserError(f"compare --all {runs[0]}: --all makes the runs that it compares")
+        return compare_all(call, only or [], also or [], duration, output)
+    for option, value in (("--only", only), ("--also", also), ("--duration", duration)):
+        if value:
+            raise UserError(f"compare {option}: goes with --all")
     call.refuse_dry_run("compare")
-    groups = [group for run in find_runs(call.project, runs, output) for group in _groups_of(run)]
+    named = find_runs(call.project, runs or [], output) if runs else []
+    groups = [group for run in named for group in _groups_of(run)]
     if len(groups) < 2:
         raise UserError("compare: name at least two runs, or a series of several points")
     try:

@@ -18,7 +18,7 @@ def demo(
         str | None, typer.Option("--protocol", help="Only this one, not both.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All protocols that run on it, in one report.")
+        bool, typer.Option("--all", help="All protocols that it can show, in one report.")
     ] = False,
     no_teardown: Annotated[
         bool, typer.Option("--no-teardown", help="Leave the last deployment running.")

@@ -26,7 +26,7 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|adversary|campaign|mutants|shrink|dedupe|stalls|speed|WORKLOAD|FIGURE|FILE",
+            metavar="swarm|adversary|campaign|mutants|shrink|dedupe|stalls|routing|speed|WORKLOAD|FIGURE|FILE",
             help="What to simulate: see above; FILE is a scenario or a plan.",
         ),
     ] = "swarm",
@@ -146,6 +146,8 @@ def simulate(
                 what it costs
     stalls      how much waits for links that stay down, with and without
                 sessions that a third broker relays
+    routing     over how many links publications go in hierarchies of units,
+                and whether the routes of drawn hierarchies are right
     speed       how many events brokers handle in a second of processor time
     WORKLOAD    runs it as `bench` would, with the faults of --faults, and
                 judges it
@@ -183,6 +185,10 @@ def simulate(
         from pubsubctl.simulating.stalls import simulate_stalls
 
         return simulate_stalls(call, *_seeds(seeds))
+    if what == "routing":
+        from pubsubctl.simulating.routing import simulate_routing
+
+        return simulate_routing(call, *_seeds(seeds))
     mutants = frozenset(_mutant(name) for name in mutant or [])
     if what not in _WORDS:
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
@@ -333,7 +339,7 @@ def _workload(
 ) -> Result:
     from bench.run.run_directory import RunDirectory, new_run_directory
     from bench.run.simulated import simulate_experiment
-    from bench.spec.spec import Overrides
+    from bench.spec.overrides import Overrides
     from pubsubctl.commands.bench import experiment_of
 
     overrides = Overrides(protocol=protocol, seed=seed)

@@ -20,6 +20,7 @@ TAKEN: dict[str, tuple[str, ...]] = {
     "shrink": (*_OF_SEEDS, "--output"),
     "dedupe": ("--schedules",),
     "stalls": ("--seeds",),
+    "routing": ("--seeds",),
     "speed": (),
     FIGURE: ("--full", "--output-dir"),
     FILE: (),

@@ -23,7 +23,9 @@ def generate(
     context: typer.Context,
     kind: Annotated[
         str,
-        typer.Argument(help="chain, tree, star, random or demo; cells, hierarchy or bipartite."),
+        typer.Argument(
+            help="chain, tree, star, random, demo; cells; hierarchy, random-hierarchy; bipartite."
+        ),
     ],
     brokers: Annotated[
         int | None, typer.Option("--brokers", help="How many; 7 when not given.")
@@ -37,11 +39,14 @@ def generate(
         ),
     ] = 3,
     delta: Annotated[int, typer.Option("--delta", help="Failures to tolerate at once.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="What `random` draws from.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="What random ones draw from.")] = 1,
     cell_size: Annotated[
         int, typer.Option("--cell-size", help="Brokers of an inner cell, for cells.")
     ] = 2,
     proxies: Annotated[int, typer.Option("--proxies", help="How many, for bipartite.")] = 2,
+    levels: Annotated[
+        int, typer.Option("--levels", help="Numbers in an address, for random-hierarchy.")
+    ] = 3,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
     ] = None,
@@ -57,6 +62,7 @@ def generate(
         seed=seed,
         cell_size=cell_size,
         proxies=proxies,
+        levels=levels,
     )
     topology = topologies.generated(kind, call.project, measures)
     text = topologies.topology_file(topology)

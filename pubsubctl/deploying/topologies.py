@@ -14,6 +14,7 @@ from brokerd.overlay.generate import (
     cells,
     chain,
     hierarchy,
+    random_hierarchy,
     random_tree,
     star,
 )
@@ -24,7 +25,17 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown
 from pubsubctl.project import Project
 
-SHAPES = ("chain", "tree", "star", "random", "demo", "cells", "hierarchy", "bipartite")
+SHAPES = (
+    "chain",
+    "tree",
+    "star",
+    "random",
+    "demo",
+    "cells",
+    "hierarchy",
+    "random-hierarchy",
+    "bipartite",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +46,10 @@ class Measures:
         brokers: how many; None: as many as is usual.
         fanout: neighbours in a tree, brokers below a cell, members of a unit.
         delta: of a tree.
-        seed: what `random` draws from.
+        seed: what `random` and `random-hierarchy` draw from.
         cell_size: brokers of an inner cell.
         proxies: of a bipartite overlay.
+        levels: of a random hierarchy.
     """
 
     brokers: int | None = None
@@ -46,6 +58,7 @@ class Measures:
     seed: int = 1
     cell_size: int = 2
     proxies: int = 2
+    levels: int = 3
 
 
 def load_topology(path: Path, protocol: str | None = None) -> Topology:
@@ -77,14 +90,16 @@ def generated(shape: str, project: Project, measures: Measures) -> Topology:
     """
     count = 7 if measures.brokers is None else measures.brokers
     fanout, delta = measures.fanout, measures.delta
+    draw = random.Random(measures.seed).randrange
     makers: dict[str, Callable[[], Topology]] = {
         "chain": lambda: chain(count, delta),
         "star": lambda: star(count, delta),
         "tree": lambda: balanced_tree(count, fanout, delta),
-        "random": lambda: random_tree(count, delta, random.Random(measures.seed).randrange),
+        "random": lambda: random_tree(count, delta, draw),
         "demo": lambda: _demo(project, measures.brokers, delta),
         "cells": lambda: cells(count, measures.cell_size, fanout),
         "hierarchy": lambda: hierarchy(count, fanout),
+        "random-hierarchy": lambda: random_hierarchy(count, measures.levels, draw),
         "bipartite": lambda: bipartite(count, measures.proxies),
     }
     if shape not in makers:
@@ -191,7 +206,7 @@ def warn_of_parameters(console: Console, topology: Topology, protocol: str) -> N
 
 
 def summary(topology: Topology) -> dict[str, Any]:
-    """What one wants to know of a topology before deploying it; of its first kind."""
+    """What one wants to know of a topology before deploying it; of its first kind, then others."""
     facts: dict[str, Any] = {
         "name": topology.name,
         "kinds": list(topology.kinds),
@@ -208,6 +223,7 @@ def summary(topology: Topology) -> dict[str, Any]:
         **overlay.facts(),
         "neighbourhood_smallest": min(known),
         "neighbourhood_largest": max(known),
+        "further": {part.kind: topology.overlay(part.kind).facts() for part in topology.further},
     }
 
 
@@ -222,7 +238,20 @@ def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
     parts.append(f"\na broker knows {smallest} to {largest} others")
     if "known_within_links" in facts:
         parts.append(f" (within {facts['known_within_links']} links)")
+    for found in (facts, *facts["further"].values()):
+        if "gatekeepers" in found:
+            parts.append(f"\n{_hierarchy_in_words(found)}")
     return "".join(parts)
+
+
+def _hierarchy_in_words(facts: dict[str, Any]) -> str:
+    by_level = [str(facts[f"links_of_level_{level}"]) for level in range(facts["levels"])]
+    return (
+        f"{facts['levels']} levels with {', '.join(by_level)} links, "
+        f"{facts['gatekeepers']} gatekeepers; {facts['critical_links']} links that alone hold a "
+        f"unit together\nmean degree {facts['mean_degree']}, clustering {facts['clustering']}, "
+        f"mean path {facts['mean_path_links']} links, longest {facts['longest_path_links']}"
+    )
 
 
 def _demo(project: Project, brokers: int | None, delta: int) -> Topology:

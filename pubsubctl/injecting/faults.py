@@ -9,6 +9,7 @@ from brokerd.protocols.registry import RunningProtocol, parameters_on, protocol_
 from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.guard import FaultGuard
 from fault_injection.schedule.lint import check_backends, lint
+from fault_injection.schedule.roles import Placed, placed
 from fault_injection.schedule.schedule import (
     MOST_PICKED,
     SCHEMA,
@@ -33,13 +34,18 @@ CLIENTS_BY_SCHEDULE = (
 )
 
 
-def schedule_of(project: Project, name: str) -> FaultSchedule:
+def schedule_of(
+    project: Project, name: str, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> FaultSchedule:
     """The schedule in a file.
+
+    Args:
+        changes: by id of a step, values of its keys in place of what the file says.
 
     Raises:
         UserError: there is none, or steps are wrong by themselves; every problem is named.
     """
-    return _loaded(project.find("schedule", name))
+    return _loaded(project.find("schedule", name), changes)
 
 
 def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedule:
@@ -78,6 +84,18 @@ def check_by_hand(schedule: FaultSchedule) -> None:
             raise UserError(
                 f"{schedule.source}: step {step.id}: {step.do} {step.on}: {CLIENTS_BY_SCHEDULE}"
             )
+
+
+def for_load(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
+    """The schedule with the brokers and clients of a load in the place of what they are there.
+
+    Raises:
+        UserError: the load has none such; every problem is named.
+    """
+    try:
+        return placed(schedule, publishers, subscribers)
+    except ScheduleError as error:
+        raise UserError(*map(str, error.problems)) from None
 
 
 def settled(
@@ -148,9 +166,9 @@ def checked(
     return [str(problem) for problem in problems]
 
 
-def _loaded(path: Path) -> FaultSchedule:
+def _loaded(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> FaultSchedule:
     try:
-        return load_schedule(path)
+        return load_schedule(path, changes)
     except ScheduleError as error:
         raise UserError(*map(str, error.problems)) from None
 

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.run.outcome import RunOutcome
-from bench.spec.spec import Overrides, load_experiment
+from bench.spec.overrides import Overrides
+from bench.spec.spec import load_experiment
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, that_run_on
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
@@ -16,23 +17,29 @@ from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
 from pubsubctl.running.judging import Judged, judge_and_report
 
-WORKLOAD = SCHEDULE = "demo"
+_SHOWN: Final = "demo"
+_SHOWN_ON: Final = {"bipartite": "proxies"}
+"""Workload and fault schedule of one name: by the kind of overlay, where it is not the demo's."""
+
 _PLAIN = next(name for name, each in DEFINITIONS.items() if not each.promises.exactly_once)
 PROTOCOLS = (DEFAULT, _PLAIN)
 """What the demo shows: the one keeps its promise, the other shows what it is worth."""
 
 
 def that_can_be_shown(call: Invocation) -> tuple[str, ...]:
-    """All protocols that run on the same brokers, those of the demo."""
-    spec = load_experiment(call.project.find("workload", WORKLOAD), Overrides(protocol=DEFAULT))
-    return that_run_on(spec.topology)
+    """All protocols that run on the brokers of the demo, then those with a demo of their own."""
+    shown: dict[str, None] = {}
+    for workload in (_SHOWN, *_SHOWN_ON.values()):
+        spec = load_experiment(call.project.find("workload", workload), Overrides())
+        shown.update(dict.fromkeys(that_run_on(spec.topology)))
+    return tuple(shown)
 
 
 def run_demo(
     call: Invocation, protocols: Sequence[str], *, results: Path | None, teardown: bool
 ) -> Result:
     """Deploy, load, break, take down, for each protocol; then judge and report all at once."""
-    experiments = [_experiment(call, protocol, results) for protocol in protocols]
+    experiments = [experiment_of(call, protocol, results) for protocol in protocols]
     if not teardown:
         experiments[-1] = replace(experiments[-1], teardown=False)
     outcomes: list[RunOutcome] = []
@@ -52,11 +59,13 @@ def run_demo(
     return _result(call, protocols, outcomes, judged, report)
 
 
-def _experiment(call: Invocation, protocol: str, results: Path | None) -> Experiment:
+def experiment_of(call: Invocation, protocol: str, results: Path | None) -> Experiment:
+    """What the demo runs with a protocol: its load and faults on brokers of its kind."""
+    shown = _SHOWN_ON.get(definition_of(protocol).kind, _SHOWN)
     spec = load_experiment(
-        call.project.find("workload", WORKLOAD), Overrides(protocol=protocol), {"demo": protocol}
+        call.project.find("workload", shown), Overrides(protocol=protocol), {"demo": protocol}
     )
-    schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology, protocol=spec.protocol)
+    schedule = settled(schedule_of(call.project, shown), spec.topology, protocol=spec.protocol)
     measure_ns = spec.workload.phases.measure
     checked(
         schedule,

@@ -1,20 +1,24 @@
-"""`bench --instances` and experiments of figures: run every point again and again, then look."""
+"""Repetitions, sweeps, experiments of figures: run every point again and again, then look."""
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from bench.load.progress import RunFailed
 from bench.run.series import Instance, Series, open_series
 from bench.spec.deployed_experiment import Point
-from brokerd.errors import ConfigError
+from bench.spec.sweep import Axis, expected_ns
+from bench.spec.units import format_duration
+from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.deploying.deploy import take_down
-from pubsubctl.errors import PubsubctlError, UserError
+from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import Judged
@@ -23,18 +27,42 @@ from pubsubctl.running.runs import manifest
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
 """Drawn of every series that is for no other figure."""
+_FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
+"""What may befall one run and not the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """How often the points of a series are run, in which order, and what for.
+
+    Attributes:
+        figures: drawn when all has been run.
+        order_seed: the order of points is drawn from it; None for the order they have.
+        budget_ns: no run begins that would end later than so long after the beginning.
+        axes: what is varied, for figures; the one that is theirs first.
+        keys: of each point, by its name, what is varied of it.
+    """
+
+    instances: int
+    figures: Sequence[str] = (FIGURE,)
+    order_seed: int | None = None
+    budget_ns: int | None = None
+    axes: Sequence[Axis] = ()
+    keys: Mapping[str, Mapping[str, Any]] | None = None
 
 
 def run_series(
     call: Invocation,
     name: str,
     points: Sequence[tuple[Point, FaultSchedule | None]],
-    instances: int,
+    design: Design,
     *,
-    figures: Sequence[str] = (FIGURE,),
     results: Path | None = None,
 ) -> Result:
     """Run every point so often, go on where somebody was interrupted, judge, draw and sum up.
+
+    A run that cannot be carried out holds no other one up. While some are missing, because they
+    failed or time was over, nothing is judged; the same command goes on with those alone.
 
     Raises:
         UserError: a series of this plan was begun with another number of instances.
@@ -42,38 +70,108 @@ def run_series(
     lab, folder = lab_for(call), call.project.results_folder(results)
     names = [point.name for point, _ in points]
     try:
-        series = open_series(folder, name, _plan(points, figures), names, instances)
+        plan = _plan(points, design)
+        series = open_series(folder, name, plan, names, design.instances, design.order_seed)
     except ConfigError as error:
         raise UserError(str(error)) from None
-    by_name = {point.name: Experiment(point.spec, schedule, folder) for point, schedule in points}
+    runner = _Runner(series, points, folder, lab, design)
     try:
         with call.console.progress() as progress:
             progress.say(f"series {series.path}")
 
             async def work(interruption: Interruption) -> None:
                 await _take_down_interrupted(series, lab, progress, interruption)
-                for instance in series.remaining():
-                    await _run(
-                        series, instance, by_name[instance.point], lab, progress, interruption
-                    )
+                await runner.run(progress, interruption)
 
             spec = points[0][0].spec
             run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
-            summary, because = _judged(series, figures, progress, call.master())
+            if series.remaining():
+                return _partial(series)
+            summary, because = _judged(series, design, progress, call.master())
     finally:
         series.directory.leave()
     return _result(call, series, summary, because)
 
 
+class _Runner:
+    """Runs what remains of a series, one after the other."""
+
+    def __init__(
+        self,
+        series: Series,
+        points: Sequence[tuple[Point, FaultSchedule | None]],
+        folder: Path,
+        lab: Lab,
+        design: Design,
+    ) -> None:
+        self._series = series
+        self._experiments = {
+            point.name: Experiment(point.spec, schedule, folder) for point, schedule in points
+        }
+        self._expected_ns = {point.name: expected_ns(point.spec) for point, _ in points}
+        self._lab = lab
+        self._budget_ns = design.budget_ns
+
+    async def run(self, progress: Progress, interruption: Interruption) -> None:
+        """Run what remains, as far as the time goes."""
+        series, began_ns = self._series, time.monotonic_ns()
+        remaining = series.remaining()
+        expected_ns = sum(self._expected_ns[instance.point] for instance in remaining)
+        progress.say(f"{len(remaining)} runs, about {format_duration(_rounded(expected_ns))}")
+        for place, instance in enumerate(remaining, start=1):
+            end_ns = time.monotonic_ns() - began_ns + self._expected_ns[instance.point]
+            if self._budget_ns is not None and end_ns > self._budget_ns:
+                progress.say(f"the budget of {format_duration(self._budget_ns)} is used")
+                return
+            progress.say(f"{place} of {len(remaining)}: {instance}")
+            try:
+                await self._run(instance, progress, interruption)
+            except _FAILS_ALONE as error:
+                series.fail(instance, str(error))
+                progress.say(f"{instance} failed: {error}")
+
+    async def _run(
+        self, instance: Instance, progress: Progress, interruption: Interruption
+    ) -> None:
+        begun = replace(
+            self._experiments[instance.point],
+            on_run=lambda run: self._series.begin(instance, run),
+        )
+        outcome = await carry_out(begun, self._lab, progress, interruption, _purpose(instance))
+        self._series.end(instance, outcome.run_directory, outcome.state)
+
+
+def _rounded(duration_ns: int) -> int:
+    """To whole minutes, or seconds where it is less than one."""
+    unit_ns = 60_000_000_000 if duration_ns > 60_000_000_000 else 1_000_000_000
+    return max(1, round(duration_ns / unit_ns)) * unit_ns
+
+
+def _partial(series: Series) -> Result:
+    """Nothing is judged yet: what is missing, and why."""
+    missing = series.remaining()
+    failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
+    told = f"{len(missing)} runs of {series.path} are missing; the same command goes on with them"
+    document = {
+        "schema": SCHEMA,
+        "run_directory": str(series.path),
+        "missing": [{"point": each.point, "number": each.number} for each in missing],
+        "failed": failed,
+    }
+    because = (VerdictUnknown(told, *failed),)
+    return Result(document=document, text=str(series.path), because=because)
+
+
 def _plan(
-    points: Sequence[tuple[Point, FaultSchedule | None]], figures: Sequence[str]
+    points: Sequence[tuple[Point, FaultSchedule | None]], design: Design
 ) -> Mapping[str, Any]:
     """All that decides what is run."""
     return {
-        "figure": figures[0],
-        "figures": [*figures],
+        "figure": design.figures[0],
+        "figures": [*design.figures],
         "protocol": points[0][0].spec.protocol if len(points) == 1 else None,
-        "seed": points[0][0].spec.seed,
+        "seed": points[0][0].spec.seed if design.order_seed is None else design.order_seed,
+        "axes": [axis.row() for axis in design.axes],
         "points": {
             point.name: {
                 "workload": point.spec.workload_mapping(),
@@ -105,22 +203,8 @@ def _purpose(instance: Instance) -> str:
     return f"bench {instance}"
 
 
-async def _run(
-    series: Series,
-    instance: Instance,
-    experiment: Experiment,
-    lab: Lab,
-    progress: Progress,
-    interruption: Interruption,
-) -> None:
-    progress.say(f"{instance}:")
-    begun = replace(experiment, on_run=lambda run: series.begin(instance, run))
-    outcome = await carry_out(begun, lab, progress, interruption, _purpose(instance))
-    series.end(instance, outcome.run_directory, outcome.state)
-
-
 def _judged(
-    series: Series, figures: Sequence[str], progress: Progress, master: str
+    series: Series, design: Design, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Every verdict, the spreads, the typical run of each point; and the figure."""
     from pubsubctl.running.judging import judge_with
@@ -130,7 +214,8 @@ def _judged(
     from results.repetitions.modal import modal
     from results.repetitions.timelines import latencies_by_send_time
 
-    summary: dict[str, Any] = {"schema": SCHEMA, "points": {}}
+    axes = [axis.row() for axis in design.axes]
+    summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "points": {}}
     because: list[PubsubctlError] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl series", master) as spark:
@@ -145,10 +230,11 @@ def _judged(
             summary["points"][point] = {
                 "runs": verdicts,
                 "modal": typical,
+                "keys": dict((design.keys or {}).get(point, {})),
                 "numbers": {name: each.row() for name, each in spreads_of(whole).items()},
             }
         series.close(summary)
-        for figure in figures:
+        for figure in design.figures:
             progress.phase(f"drawing {figure}")
             draw(figure, spark, series.path)
     return summary, because

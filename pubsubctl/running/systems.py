@@ -1,25 +1,37 @@
 """`bench` on a system under test: its servers on this machine, our load, faults and verdict."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
-from bench.spec.spec import ExperimentSpec, Overrides
+from bench.spec.overrides import Overrides
+from bench.spec.spec import ExperimentSpec
 from bench.systems.configuration import Configuration, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
-from bench.systems.faults import aimed, check_verbs, names_leader
+from bench.systems.faults import aimed, check_links, check_verbs, names_leader, needs_relay
 from bench.systems.servers import servers_running
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
-from pubsubctl.console.console import Result
+from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.errors import UserError
-from pubsubctl.injecting.faults import checked, schedule_of, settled
+from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 from pubsubctl.running.experiment import result_of
 from pubsubctl.running.judging import judge
 
 NOT_WAITING = "the servers of this run end by themselves within 30 s"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be run on a system; `schedule` None for nothing broken."""
+
+    configuration: Configuration
+    spec: ExperimentSpec
+    schedule: FaultSchedule | None
 
 
 def bench_system(
@@ -39,31 +51,18 @@ def bench_system(
         NotInstalled: its server or client library is not there.
         ServerFailed: it does not start.
     """
-    configuration = load_configuration(name)
-    for option in ("protocol", "topology"):
-        if getattr(overrides, option) is not None:
-            raise UserError(f"--{option}: {name} says itself what runs, and where")
-    workload = call.project.find("workload", configuration.workload)
-    spec = experiment_on(configuration, workload, overrides, labels, calm=faults is None)
-    schedule = _schedule(call, spec, faults)
-    has_leader = configuration.system.leader is not None or len(configuration.servers) == 1
-    if schedule is not None and names_leader(schedule) and not has_leader:
-        raise UserError(f"{schedule.source}: nobody leads in {configuration.system.title}")
+    asked = asked_of(call, name, overrides, faults, labels)
     if call.dry_run:
-        return _planned(configuration, spec)
+        return _planned(asked)
     folder = call.project.results_folder(results)
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
-            async with servers_running(configuration) as (bed, servers):
-                run = new_run_directory(folder, spec.name)
-                progress.say(f"run {run}: {configuration.version}")
-                with interruption.stoppable():
-                    outcome = await run_on_system(spec, bed, servers, run, schedule, progress)
-            return outcome
+            return await run_asked(asked, folder, progress, interruption)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
         judged = judge(outcome.run_directory, progress, call.master()) if check else None
+    configuration = asked.configuration
     result = result_of(call, outcome, judged)
     promised = f"{configuration.system.title}, {configuration.version}"
     lines = [f"{promised}; promised: {configuration.promise.in_words()}", result.text]
@@ -71,10 +70,58 @@ def bench_system(
     return Result(document=document, text="\n".join(lines), because=result.because)
 
 
+def asked_of(
+    call: Invocation,
+    name: str,
+    overrides: Overrides,
+    faults: str | None,
+    labels: Mapping[str, str],
+    workload: str | None = None,
+) -> Asked:
+    """What is to be run on a system, checked as a whole.
+
+    Args:
+        workload: in the place of the configuration's.
+
+    Raises:
+        UserError, SpecError, NotInstalled: as `bench_system`.
+    """
+    configuration = load_configuration(name)
+    for option in ("protocol", "topology"):
+        if getattr(overrides, option) is not None:
+            raise UserError(f"--{option}: {name} says itself what runs, and where")
+    path = call.project.find("workload", workload or configuration.workload)
+    spec = experiment_on(configuration, path, overrides, labels, calm=faults is None)
+    schedule = _schedule(call, spec, faults)
+    if schedule is not None:
+        check_links(schedule, configuration.system)
+    has_leader = configuration.system.leader is not None or len(configuration.servers) == 1
+    if schedule is not None and names_leader(schedule) and not has_leader:
+        raise UserError(f"{schedule.source}: nobody leads in {configuration.system.title}")
+    return Asked(configuration, spec, schedule)
+
+
+async def run_asked(
+    asked: Asked, results: Path, progress: Progress, interruption: Interruption
+) -> RunOutcome:
+    """Start the servers, run, end them."""
+    through = needs_relay(asked.schedule)
+    async with servers_running(asked.configuration, relayed=through) as (bed, servers):
+        run = new_run_directory(results, asked.spec.name)
+        progress.say(f"run {run}: {asked.configuration.version}")
+        if through:
+            progress.say(
+                f"links go through a relay: {servers.relay_us} us for a byte there and one back"
+            )
+        with interruption.stoppable():
+            outcome = await run_on_system(asked.spec, bed, servers, run, asked.schedule, progress)
+    return outcome
+
+
 def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> FaultSchedule | None:
     if faults is None:
         return None
-    schedule = schedule_of(call.project, faults)
+    schedule = for_load(schedule_of(call.project, faults), *spec.placed_clients())
     check_verbs(schedule)
     asked = schedule
     # Which server leads is known under load only; for what is looked at before, any will do.
@@ -86,8 +133,9 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
     return asked if names_leader(asked) else schedule
 
 
-def _planned(configuration: Configuration, spec: ExperimentSpec) -> Result:
+def _planned(asked: Asked) -> Result:
     """What would be started and loaded."""
+    configuration, spec = asked.configuration, asked.spec
     facts = configuration.facts()
     settings = ", ".join(f"{key} = {value}" for key, value in facts["settings"].items())
     return Result(

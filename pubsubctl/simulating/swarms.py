@@ -9,7 +9,7 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.checks.marks import Reached, in_words, reached
-from brokerd.simulator.checks.protocol_checks import marks_of, simulated
+from brokerd.simulator.checks.protocol_checks import marks_of, named_bugs, simulated
 from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_all
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
@@ -202,6 +202,7 @@ def simulate_mutants(
     rows = [
         (
             one.name,
+            _left_out(one.name),
             str(one.first_seed) if one.rule else f"none of {one.tried}",
             one.rule or ablations()[one.name].unseen or "not seen",
             one.command if one.rule else "",
@@ -212,18 +213,27 @@ def simulate_mutants(
         document={
             "schema": "pubsubctl/mutants/1",
             "mutants": [
-                {"mutant": one.name, "first_seed": one.first_seed, "rule": one.rule,
+                {"mutant": one.name, "leaves_out": _left_out(one.name),
+                 "first_seed": one.first_seed, "rule": one.rule,
                  "tried": one.tried, "command": one.command}
                 for one in caught
             ],
         },
-        text=call.console.table(("MUTANT", "FIRST SEED", "BREAKS", "REPEAT WITH"), rows),
+        text=call.console.table(
+            ("MUTANT", "LEAVES OUT", "FIRST SEED", "BREAKS", "REPEAT WITH"), rows
+        ),
         because=tuple(
             VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
             for one in caught
             if not one.rule and not ablations()[one.name].unseen
         ),
     )  # fmt: skip
+
+
+def _left_out(ablation: str) -> str:
+    """The rules that its bugs leave out, or the settings that do."""
+    chosen = ablations()[ablation]
+    return " ".join([*(named_bugs()[name].leaves_out for name in chosen.mutants), *chosen.settings])
 
 
 def check_settings(settings: tuple[str, ...]) -> None:

@@ -416,6 +416,41 @@ async def test_a_file_that_is_busy_commits_nothing_and_nothing_is_acknowledged(
 
 
 @in_virtual_time
+async def test_a_file_on_a_full_disk_keeps_what_it_has_and_gets_the_rest_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    path, database = application(tmp_path)
+    database.execute("CREATE TABLE pictures (content BLOB)")
+    async with (
+        serving(KeepingBroker()) as broker,
+        client_of(broker, tokens=SqliteTokens(database)) as client,
+    ):
+        subscription = await resumed(client)
+        await broker.publish(1)
+        await take(subscription, database, 1)
+        await broker.publish(1)
+        await broker.settle()
+        before = kept_position(path)
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            await draw(subscription, database)
+        await broker.settle()
+        assert (orders(path), kept_position(path), broker.acknowledged) == ([1], before, before)
+        database.execute("PRAGMA max_page_count = 1000000")
+        await draw(subscription, database)
+        assert (orders(path), kept_position(path)) == ([1, 2], 20)
+    database.close()
+
+
+async def draw(subscription: DurableSubscription, database: sqlite3.Connection) -> None:
+    """Take what has come, with something large for it."""
+    async with subscription.transaction() as transaction:
+        assert await store(transaction, database) == 1
+        database.execute("INSERT INTO pictures VALUES (zeroblob(100000))")
+
+
+@in_virtual_time
 async def test_a_block_that_takes_a_part_commits_that_part(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (

@@ -362,7 +362,7 @@ def test_brokers_of_an_agent_that_is_killed_heal_themselves(host: Host) -> None:
                     await trio.sleep(0.05)
             for verb, broker, peer, parameters in faults:
                 await agent.fault_apply(
-                    verb, verb, broker, peer=peer, lease_ms=10_000, parameters=parameters
+                    verb, verb, broker, peer=peer, lease_ms=20_000, parameters=parameters
                 )
             status = await agent.status()
             frozen = status["processes"]["c3"]

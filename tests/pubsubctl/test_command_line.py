@@ -175,6 +175,16 @@ def test_other_kinds_are_made_and_listed(
     assert document["topology"]["kind"] == kind
 
 
+def test_a_random_hierarchy_is_drawn_from_its_seed_and_described(call: Call, project: Path) -> None:
+    arguments = ("topology", "gen", "random-hierarchy", "--brokers", "30", "--levels", "4")
+    assert call(*arguments, "--seed", "4", "-o", "t.toml").status == 0
+    assert (project / "t.toml").read_text() == call(*arguments, "--seed", "4").out
+    assert (project / "t.toml").read_text() != call(*arguments, "--seed", "5").out
+    shown = call("topology", "show", "t.toml").out
+    assert "\n4 levels with " in shown
+    assert "links that alone hold a unit together\nmean degree " in shown
+
+
 def test_every_kind_that_a_file_carries_is_shown(call: Call, project: Path) -> None:
     (project / "t.toml").write_text(
         'schema = "pubsubctl/topology/2"\nname = "t"\nkind = ["tree", "bipartite"]\n'

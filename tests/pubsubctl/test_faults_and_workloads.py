@@ -273,3 +273,35 @@ def test_a_run_says_what_limited_it_and_whether_it_is_a_result(tmp_path: Path) -
         " · acknowledged p50 1.50 ms, p99 4.00 ms · limited by load generator load-sub: "
         "98% of a core · no result of how fast brokers are"
     )
+
+
+def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
+    result = call(
+        "--dry-run", "bench", "demo", "--faults", "demo", "--instances", "3",
+        *("--sweep", "publishers.rate=25/s,50/s", "--sweep", "faults.absorb-b1.for=1s,2s"),
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    assert "point rate=50/s,for=2s" in result.out
+    assert "12 runs, about 16 min" in result.out
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--sweep", "publishers.rate"], "write KEY=VALUE,VALUE,…"),
+        (["--sweep", "publishers.rate=x"], "point rate=x: "),
+        (["--sweep", "publishers.rate=1/s", "--rate", "2/s"], "'publishers.rate' is given twice"),
+        (["--sweep", "seed=1", "--sweep", "seed=2"], "'seed' is given twice"),
+        (["--sweep", "seed=1", "--no-check"], "do not go with a sweep"),
+        (["--sweep", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
+        (["--budget", "1min"], "--budget 1min: goes with --sweep"),
+        (["--set", "phases.drain"], "--set phases.drain: write KEY=VALUE"),
+        (["--set", "phases.drian=1s"], "did you mean 'drain'?"),
+        (["--set", "faults.absorb-b1.for=1s"], "there are no --faults"),
+        (["--set", "faults.absorb.for=1s", "--faults", "demo"], "did you mean 'absorb-b1'?"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(call: Call, arguments: list[str], said: str) -> None:
+    result = call("--dry-run" if "--budget" not in arguments else "-q", "bench", "demo", *arguments)
+    assert result.status == 2, result.err
+    assert said in result.err

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.papers.dft11.simulator_speed import Speed
+from bench.papers.ges.routing import RoutingWrong
 from tests.pubsubctl.conftest import Call
 
 if TYPE_CHECKING:
@@ -112,6 +113,25 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     assert "  set afterwards   the bound\n" in told
 
 
+def test_a_measured_figure_is_drawn_as_soon_as_it_is_measured(
+    call: Call, claimed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, drawn = claimed / "run", []
+
+    def draw(figure: str, _: object, folder: Path) -> list[Path]:
+        drawn.append((figure, folder))
+        return [folder / f"{figure}.svg"]
+
+    measured = "bench.papers.figure_experiments.run_figure_experiment"
+    monkeypatch.setattr(measured, lambda *_: run)
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(None))
+    monkeypatch.setattr("results.figures.by_name.draw", draw)
+    answer = call("bench", "ds03.jms")
+    assert answer.status == 0, answer.err
+    assert drawn == [("ds03.jms", run)]
+    assert answer.out.splitlines() == [f"{run / 'ds03.jms.svg'}", f"{run}"]
+
+
 def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path) -> None:
     def draw(folder: Path, brokers: int, violations: int) -> None:
         run_id = f"2026112{brokers % 10}T000000Z-000000"
@@ -192,3 +212,21 @@ def test_what_waits_for_links_that_stay_down_is_a_table_without_and_with_assist(
     ]
     assert all(row["missing"] == row["stalled"] == 0 for row in rows if row["assist"] == "on")
     assert sum(row["missing"] for row in rows) > 0
+
+
+def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pubsubctl.simulating.routing.EVENTS", 5)
+    answer = call("simulate", "routing", "--seeds", "1..2")
+    assert "t22-hi    each client  100      21.0             21.0" in answer.out
+    assert "2 drawn hierarchies, " in answer.out
+    assert ", 40 publications, 0 wrong" in answer.out
+
+    def wrong(seed: int) -> None:
+        raise RoutingWrong(f"seed {seed}: a way in a circle")
+
+    monkeypatch.setattr("pubsubctl.simulating.routing.check", wrong)
+    answer = call("simulate", "routing", "--seeds", "7..7")
+    assert answer.status == 1
+    assert "seed 7: a way in a circle" in answer.err

@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from bench.run.expectations import Expectation
+from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Console
 from pubsubctl.errors import combined_status
-from pubsubctl.running.demo import PROTOCOLS, because_not_as_expected
+from pubsubctl.running.demo import (
+    PROTOCOLS,
+    because_not_as_expected,
+    experiment_of,
+    that_can_be_shown,
+)
 from pubsubctl.running.judging import CASES_SHOWN, Judged, expectations_of
 from results.checker.checks import Verdict
 from results.tables.json_files import IntegrityError
@@ -120,6 +126,20 @@ def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_canno
     rows = [judged(tmp_path, delta_tree), judged(tmp_path, best_effort)]
     found = because_not_as_expected(list(PROTOCOLS), rows)
     assert combined_status(error.exit_status for error in found) == status
+
+
+def test_a_protocol_that_runs_on_other_brokers_is_shown_on_those(project: Path) -> None:
+    """With a load and faults made for them; `--all` has it beside those of the demo's brokers."""
+    call = Invocation()
+    shown = {name: experiment_of(call, name, None) for name in that_can_be_shown(call)}
+    assert {*PROTOCOLS, "multi_proxy"} <= shown.keys()
+    by_workload = {name: experiment.spec.workload.name for name, experiment in shown.items()}
+    others = {name: on for name, on in by_workload.items() if on != "demo"}
+    assert others == {"multi_proxy": "proxies"}
+    for name, experiment in shown.items():
+        assert experiment.spec.protocol == name
+        assert experiment.schedule is not None
+        assert experiment.schedule.name == by_workload[name]
 
 
 HEADLINE = {

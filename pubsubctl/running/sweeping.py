@@ -1,0 +1,143 @@
+"""`bench SWEEP` and `bench --sweep`: a workload with other values of some of its keys, in turn."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.spec.keys import check_keys, value_of
+from bench.spec.overrides import Overrides
+from bench.spec.spec import read_toml, validated
+from bench.spec.sweep import (
+    SCHEMA,
+    Sweep,
+    SweepPoint,
+    axes_of,
+    expected_ns,
+    is_sweep,
+    load_sweep,
+    points_of,
+)
+from bench.spec.units import format_duration
+from brokerd.errors import ConfigError
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.commands.bench import schedule_for
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Result
+from pubsubctl.errors import UserError
+from pubsubctl.running.series import FIGURE as LATENCY
+from pubsubctl.running.series import Design, run_series
+
+FIGURE: Final = "series.sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed.
+
+    Attributes:
+        name: of a sweep, or of a workload that `axes` are of.
+        axes: KEY=VALUE,… each; those of a sweep's file are replaced key by key.
+        faults, budget, instances: in place of what the file says; None where nothing was typed.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    faults: str | None
+    budget: str | None
+    instances: int | None
+
+
+def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Path | None) -> Result:
+    """Run every point as often as is asked for; judge, draw and sum up.
+
+    Everything is checked before anything is run.
+
+    Raises:
+        UserError, SpecError: what was asked for cannot be; names the point, file, key and value.
+    """
+    sweep, where = _sweep_of(call, asked)
+    try:
+        check_keys([*overrides.dotted(), *sweep.axes])
+    except ConfigError as error:
+        raise UserError(f"{where}: {error}") from None
+    workload = call.project.find("workload", sweep.workload, origin=where)
+    planned = [
+        (point, schedule_for(call, point.spec, point.faults or None))
+        for point in points_of(sweep, workload, overrides, where)
+    ]
+    expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
+    budget_ns = sweep.budget.time if sweep.budget is not None else None
+    if call.dry_run:
+        return _planned(sweep, planned, expected)
+    if budget_ns is not None and expected > budget_ns and not call.yes:
+        raise UserError(
+            f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
+            f"the budget is {format_duration(budget_ns)}; --yes begins all the same, and the same "
+            "command goes on later"
+        )
+    axes = axes_of(sweep)
+    design = Design(
+        instances=sweep.repetitions,
+        figures=(FIGURE,) if axes and len(planned) > 1 else (LATENCY,),
+        order_seed=sweep.seed,
+        budget_ns=budget_ns,
+        axes=axes,
+        keys={point.name: point.keys for point, _ in planned},
+    )
+    return run_series(call, sweep.name, planned, design, results=results)
+
+
+def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
+    """The sweep that is meant, and what errors name."""
+    path = Path(asked.name)
+    if asked.name in call.project.names("sweep"):
+        path = call.project.find("sweep", asked.name)
+    axes: dict[str, list[Any]] = {}
+    for key, listed in map(_axis, asked.axes):
+        if key in axes:
+            raise UserError(f"--sweep: {key!r} is given twice")
+        axes[key] = listed
+    typed: dict[str, Any] = {
+        "faults": asked.faults,
+        "repetitions": asked.instances,
+        "budget": None if asked.budget is None else {"time": asked.budget},
+    }
+    changes = {key: value for key, value in typed.items() if value is not None}
+    values: dict[str, Any]
+    if is_sweep(path):
+        sweep = load_sweep(path)
+        values = {**read_toml(path), **changes, "axes": {**sweep.axes, **axes}}
+        return validated(Sweep, values, str(path)), str(path)
+    if not axes:
+        raise UserError(f"--budget {asked.budget}: goes with --sweep, or with a sweep's file")
+    workload = call.project.find("workload", asked.name)
+    values = {"schema": SCHEMA, "name": f"{workload.stem}-sweep", "workload": str(workload)}
+    return validated(Sweep, {**values, **changes, "axes": axes}, "--sweep"), "--sweep"
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    key, equals, values = text.partition("=")
+    if not key or not equals or not values:
+        raise UserError(f"--sweep {text}: write KEY=VALUE,VALUE,…")
+    listed = value_of(values) if values.startswith("[") else None
+    return key, listed if isinstance(listed, list) else [*map(value_of, values.split(","))]
+
+
+def _planned(
+    sweep: Sweep, planned: list[tuple[SweepPoint, FaultSchedule | None]], expected: int
+) -> Result:
+    names = [point.name for point, _ in planned]
+    runs = sweep.repetitions * len(planned)
+    lines = [f"point {name}" for name in names]
+    lines.append(f"{runs} runs, about {_minutes(expected)}")
+    document = {
+        "schema": "pubsubctl/sweep-plan/1",
+        "points": {point.name: dict(point.keys) for point, _ in planned},
+        "repetitions": sweep.repetitions,
+        "expected_ns": expected,
+    }
+    return Result(document=document, text="\n".join(lines))
+
+
+def _minutes(duration_ns: int) -> str:
+    return f"{max(1, round(duration_ns / 60e9))} min"
