@@ -44,6 +44,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
+    "brokerd.protocols.parts.forwarding_core",
     "brokerd.protocols.parts.log_bounds",
     "brokerd.protocols.parts.log_first",
     "brokerd.protocols.parts.positions",
@@ -460,6 +461,17 @@ LAYERS = (
         ours=("brokerd.errors",),
     ),
     Layer(
+        "bench.systems.relay",
+        "it is told what to do over a control socket, and knows nothing of what it passes on",
+        ours=(
+            "brokerd.config",
+            "brokerd.errors",
+            "brokerd.runtime.control",
+            "brokerd.sessions.link_faults",
+        ),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
         "bench.systems.jetstream",
         "a driver is one of many, as anybody could write it",
         ours=("bench.systems.boundary",),
@@ -470,6 +482,12 @@ LAYERS = (
         "a driver is one of many, as anybody could write it",
         ours=("bench.systems.boundary",),
         third_party=frozenset({"paho"}),
+    ),
+    Layer(
+        "bench.systems.rabbitmq",
+        "a driver is one of many, as anybody could write it",
+        ours=("bench.systems.boundary",),
+        third_party=frozenset({"aio_pika"}),
     ),
     Layer(
         "bench.systems.program",
@@ -607,7 +625,7 @@ ALLOWED_NAMES = frozenset({("random", "Random")})
 
 PROTOCOLS = [*DEFINITIONS]
 # Names that are words, too, and are looked for as literals only.
-WORDS = {"durable": '"durable"'}
+WORDS = {"durable": '"durable"', "ges": '"ges"'}
 # Whoever may know protocols: the registry, and the rooms of papers, whose experiments, claims and
 # figures are of one of them. A protocol's own room is below `brokerd.protocols`.
 PROTOCOL_ROOMS = ("brokerd.protocols.registry", "bench.papers.*", "results.papers.*")
@@ -631,6 +649,7 @@ CACHES = {"__pycache__"}
 KEPT: dict[str, str] = {
     "bench.systems.jetstream.driver": "configurations beside it name it",
     "bench.systems.mosquitto.driver": "configurations beside it name it",
+    "bench.systems.rabbitmq.driver": "configurations beside it name it",
     "brokerd.storage.memory_files": "tests crash and fail the logs on it",
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
 }
@@ -654,7 +673,7 @@ def test_what_is_of_one_paper_lies_in_its_room() -> None:
         for top in OURS
         for path in (ROOT / top).rglob("*.py")
         for paper in papers
-        if paper in path.stem
+        if paper in path.stem.split("_")
     ]
     assert strays == []
 

@@ -7,10 +7,13 @@ from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Deliver
+from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import ProtocolChecks
 from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.simulator.world.logs import SimulatedLogs
 from brokerd.wire.attributes import encode_attributes
-from tests.helpers.gryphon_stories import Story
+from tests.helpers.gryphon_stories import Story, cells
 
 
 def fails(story, *arguments, **parameters) -> bool:
@@ -87,6 +90,26 @@ class DurableStory(Story):
     def taken(self, subscription: Subscription) -> dict:
         """How far a client says that it has come, which is changed here."""
         return subscription.client.core._progress._taken
+
+    def add_broker(self, name: str, *bundles: str) -> None:
+        """All brokers end, and begin again where there is one more, whose pubends are new.
+
+        What brokers say is not held against their disks any more.
+        """
+        cluster = self.cluster
+        for broker in self.alive():
+            broker.kill()
+        cluster._change(cells(*bundles))
+        cluster._logs = definition_of(self.protocol).all_logs(cluster.topology, cluster.parameters)
+        cluster._add_broker(name)
+        for broker in cluster.brokers:
+            logs = SimulatedLogs(cluster._logs)
+            logs._logs |= broker.disk._logs._logs
+            logs.crash()
+            broker.disk._logs = logs
+        cluster.checker.own = ProtocolChecks(cluster.checker.own.world)
+        for broker in cluster.brokers:
+            broker.start()
 
     def mode(self, subscription: Subscription, pubend: int = 0, at: str = "s1") -> Mode:
         """Who feeds a subscription with what a pubend of p1 has, at its broker."""

@@ -7,7 +7,7 @@ session per pair of brokers. A story decides what arrives when.
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from brokerd.model.client_messages import (
@@ -23,6 +23,7 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.overlay.tree_section import TreeSection
@@ -44,7 +45,7 @@ from brokerd.protocols.interface import (
     Started,
     TopologyShrunk,
 )
-from brokerd.protocols.registry import make_protocol
+from brokerd.protocols.registry import definition_of, make_protocol
 
 SECOND_NS = 1_000_000_000
 
@@ -79,6 +80,12 @@ def topology(links: Iterable[tuple[int, int]], delta: int) -> Topology:
     links = tuple(links)
     count = 1 + max(broker for link in links for broker in link)
     return Topology("t", TreeSection(delta), tuple(f"b{n}" for n in range(count)), links)
+
+
+def with_cluster(tree: Topology) -> Topology:
+    """The same brokers and links as a cluster of a hierarchy, too."""
+    addresses = tuple((number,) for number in range(len(tree.brokers)))
+    return replace(tree, further=(Hierarchy(tree.brokers, addresses, tree.links),))
 
 
 class Client:
@@ -121,7 +128,9 @@ class Exchange:
         protocol: str = "delta_tree",
         parameters: DeltaTreeParameters | None = None,
     ) -> None:
-        self.topology = topology(links, delta)
+        tree = topology(links, delta)
+        is_tree = definition_of(protocol).kind == tree.kind
+        self.topology = tree if is_tree else with_cluster(tree)
         self.tree = PrimaryTree(self.topology)
         self.protocol = protocol
         # What cores send is told message by message; relayed sessions have tests of their own.
@@ -143,6 +152,14 @@ class Exchange:
             self.start(number, settle=False)
         self.settle()
 
+    def _own_parameters(self) -> Any:
+        """Those of the protocol, with the values that were given where it has such."""
+        kind = definition_of(self.protocol).parameters
+        if isinstance(self.parameters, kind):
+            return self.parameters
+        names = [field.name for field in fields(kind) if hasattr(self.parameters, field.name)]
+        return kind(**{name: getattr(self.parameters, name) for name in names})
+
     # ------------------------------------------------------------ faults
 
     def start(self, number: int, *, settle: bool = True) -> None:
@@ -153,7 +170,7 @@ class Exchange:
             self.protocol,
             number,
             self.topology.with_delta(self.parameters.delta),
-            self.parameters,
+            self._own_parameters(),
             decode,
         )
         rows = {table: dict(rows) for table, rows in self.disks[number].items()}

@@ -31,7 +31,7 @@ class Row:
     @property
     def bug(self) -> NamedBug:
         """What is planted."""
-        return NamedBug(self.name, (Edit(self.file, self.text, self.mistaken),))
+        return NamedBug(self.name, self.story, (Edit(self.file, self.text, self.mistaken),))
 
 
 _UNINTENDED: Final = (NameError, SyntaxError, ImportError)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from brokerd.model.identity import Peer
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clock import MILLISECOND_NS
@@ -41,7 +41,12 @@ class Story:
     def __init__(self, topology: Topology | None = None, **parameters: Any) -> None:
         self.topology = topology or sides()
         self.parameters = MultiProxyParameters(
-            **{"topic_attribute": "kind", "topics": 8, **parameters}
+            **{
+                "ownership": RENDEZVOUS,
+                "topic_attribute": "kind",
+                "topics": 8,
+                **parameters,
+            }
         )
         self.said: list[tuple[str, Peer, Any]] = []
         self.cluster = SimulatedCluster(
@@ -59,9 +64,9 @@ class Story:
                 self.said.append((broker.name, effect.peer, effect.message))
 
     def owner(self, topic: int) -> str:
-        """The server of a topic."""
+        """The server of a topic, by its hash."""
         places = Places(0, self.topology, self.parameters.topics)
-        return self.topology.brokers[places.owners[topic]]
+        return self.topology.brokers[places.arbiters[topic]]
 
     def told(self, broker: str, kind: type[Message]) -> list[Message]:
         """What a broker has said of one type."""

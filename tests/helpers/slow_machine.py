@@ -7,7 +7,7 @@ from bench.load.receiving import Receiver
 from bench.run.machine import main
 from brokerd.model.publication import PublicationRun
 
-WORK_S = 0.002
+WORK_S = 0.004
 """Of processor time, for each publication."""
 
 _receive = Receiver.receive

@@ -18,4 +18,5 @@ def is_told(story: str, folder: Path) -> bool:
     _, bracket, row = name.removesuffix("]").partition("[")
     if bracket:
         return any(isinstance(node, ast.Constant) and node.value == row for node in ast.walk(tree))
-    return name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return name in [node.name for node in tree.body if isinstance(node, kinds)]

@@ -165,10 +165,26 @@ ROWS: Final = (
     Row(
         "end-never-missing",
         _PROGRESS,
-        "return [*holes, (self.counts.high + 1, last)]",
-        "return [*holes]",
+        "is_absent = fence > self.counts.high or self._holes.place_of(fence) is not None",
+        "is_absent = self._holes.place_of(fence) is not None",
         "tests/bench/test_online_checker.py::test_a_mutated_history_is_found_out",
         {"predicate": SOME, "mutation": "drop the tail", "seed": 0},
+    ),
+    Row(
+        "given-up-is-a-duplicate",
+        _PROGRESS,
+        "        self._given_up -= 1\n        return True\n",
+        "        return False\n",
+        "tests/bench/test_online_checker.py::"
+        "test_what_comes_behind_holes_that_were_given_up_is_not_said_to_have_come_twice",
+    ),
+    Row(
+        "given-up-is-no-hole",
+        _PROGRESS,
+        "return self._given_up > 0 or any(",
+        "return any(",
+        "tests/bench/test_online_checker.py::"
+        "test_a_fence_is_out_while_something_that_was_given_up_is",
     ),
     Row(
         "quantile-of-the-bucket-before",
@@ -221,5 +237,13 @@ ROWS: Final = (
         "            if self.checker.order is not None and not subscription:\n",
         "tests/bench/test_receiving.py::"
         "test_two_subscribers_are_compared_where_all_must_have_one_order",
+    ),
+    Row(
+        "fences-believed-where-nothing-is-in-order",
+        "bench/load/online_checker.py",
+        "                    or (self._may_overtake and lane.has_hole_below(sequence))\n",
+        "",
+        "tests/bench/test_online_checker.py::"
+        "test_a_fence_that_has_overtaken_something_is_still_out",
     ),
 )

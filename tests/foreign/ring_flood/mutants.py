@@ -9,6 +9,7 @@ _CORE: Final = "brokerd/protocols/ring_flood/core.py"
 BUGS: Final = (
     NamedBug(
         "ring-forgets-who-was-away",
+        "What comes for a client while it is away is kept for it.",
         (
             Edit(
                 _CORE,
@@ -21,6 +22,7 @@ BUGS: Final = (
     ),
     NamedBug(
         "ring-lets-go-early",
+        "A publication stays until both neighbours have it.",
         (
             Edit(
                 _CORE,
@@ -30,8 +32,5 @@ BUGS: Final = (
         ),
     ),
 )
-"""What each leaves out: what comes for a client while it is away is kept for it; a publication
-stays until both neighbours have it.
-"""
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

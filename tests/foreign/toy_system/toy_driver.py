@@ -78,6 +78,10 @@ class ToyClient:
         except ConnectionLost as error:
             raise NotAcknowledged(message_id) from error
 
+    async def drop(self) -> None:
+        self.writer.transport.abort()
+        await asyncio.wait({self.lost})
+
     async def leave(self) -> None:
         if self.reading is not None:
             self.reading.cancel()

@@ -1,7 +1,7 @@
 """Regions against plain sets of brokers: no path arithmetic, only "can it be reached without"."""
 
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
@@ -137,6 +137,7 @@ def test_the_intersection_property_catches(mutant, wrong_in_that):
                 derandomize=True,
                 database=None,
                 deadline=None,
+                phases=[Phase.generate],
                 suppress_health_check=[*HealthCheck],
             ),
         )
