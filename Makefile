@@ -17,7 +17,7 @@ TEST_OPTIONS ?=
 PEERS_OPTIONS ?=
 # Tests start hundreds of interpreters, and each would compile what it imports.
 test test-report lab-long campaign explore: export PYTHONDONTWRITEBYTECODE :=
-WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
+WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 RUNS ?=
 SEEDS ?= 1..2000
 LEDGER ?= results/reliability.json
@@ -45,8 +45,9 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 	@$(BIN)/pubsubctl lab up --name $(LAB) --hosts 8
 	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; $(BIN)/pubsubctl -i $(LAB) demo
 
-# Many tests wait, for processes and disks: two more workers than cores keep the cores busy.
+# Many tests wait, for processes and disks: three more workers than cores keep the cores busy.
 test: setup ## run the whole test suite on all cores, what takes longest first
+	@$(BIN)/python -m compileall -q -j 0 brokerd bench pubsubctl results  # else each worker does
 	@$(BIN)/python -m pytest -m "not report" -n $(WORKERS) --dist loadfile \
 	    --no-loadscope-reorder $(TEST_OPTIONS)
 
