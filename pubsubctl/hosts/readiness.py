@@ -1,8 +1,8 @@
 """When brokers that were started may be used: all sessions are up, and each knows its ball."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -16,6 +16,18 @@ from pubsubctl.hosts.connectors.base import Connector
 _POLL_S = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a broker says of itself.
+
+    Attributes:
+        has_probed: it has tried all brokers near it.
+    """
+
+    core: CoreStatus[str]
+    has_probed: bool
+
+
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
     """Until every broker has every session it wants, ready at both ends, and knows its ball.
 
@@ -27,30 +39,16 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
     progress.phase("waiting for sessions")
     with trio.move_on_after(timeout_s):
         while pending:
-            sessions = wanted_sessions = 0
-            pending = {}
+            statuses = {}
             for name in names:
                 await deployment.keep()
-                status = await _broker_status(deployment, name)
-                if isinstance(status, str):
-                    pending[name] = status
-                    continue
-                assert status["topology_digest"] == deployment.wanted.digest, (
-                    f"{name} computes digest {status['topology_digest']} of the topology, "
-                    f"we computed {deployment.wanted.digest}"
-                )
-                core = CoreStatus.from_mapping(status)
-                missing = sorted(core.missing)
-                sessions += len(core.wanted) - len(missing)
-                wanted_sessions += len(core.wanted)
-                if missing:
-                    pending[name] = f"no session to {', '.join(missing)}"
-                elif core.state != "running":
-                    pending[name] = core.state
-                elif not status["probed"]:
-                    pending[name] = "has not tried all brokers near it yet"
+                statuses[name] = await _broker_status(deployment, name)
+            pending = not_ready(statuses)
+            cores = [each.core for each in statuses.values() if isinstance(each, Answered)]
+            wanted = sum(len(core.wanted) for core in cores)
+            missing = sum(len(core.missing) for core in cores)
             done = len(names) - len(pending)
-            numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{sessions}/{wanted_sessions}"}
+            numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{wanted - missing}/{wanted}"}
             progress.update({**numbers, "waiting for": _some(pending) or "nothing"})
             if pending:
                 await _fail_if_ended(deployment)
@@ -60,14 +58,50 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
         raise HostError(f"not ready within {timeout_s:g} s:", *rows)
 
 
-async def _broker_status(deployment: Deployment, name: str) -> dict[str, Any] | str:
+def not_ready(statuses: Mapping[str, "Answered | str"]) -> dict[str, str]:
+    """By broker, what it still waits for; empty: all of them may be used.
+
+    A session counts where both ends have it. One end may have it while the other is about to turn
+    it away, as the neighbours of a broker that was decommissioned do.
+
+    Args:
+        statuses: by broker, what it answered, or why it did not.
+    """
+    pending = {}
+    for name, status in statuses.items():
+        if isinstance(status, str):
+            pending[name] = status
+            continue
+        core = status.core
+        one_sided = [peer for peer in core.wanted if not _has_session(statuses.get(peer), name)]
+        if core.missing:
+            pending[name] = f"no session to {', '.join(sorted(core.missing))}"
+        elif core.state != "running":
+            pending[name] = core.state
+        elif one_sided:
+            pending[name] = f"no session from {', '.join(sorted(one_sided))}"
+        elif not status.has_probed:
+            pending[name] = "has not tried all brokers near it yet"
+    return pending
+
+
+def _has_session(status: "Answered | str | None", peer: str) -> bool:
+    return isinstance(status, Answered) and peer in status.core.ready
+
+
+async def _broker_status(deployment: Deployment, name: str) -> "Answered | str":
     """A broker's status, or why there is none yet."""
     try:
-        return await deployment.broker(name, "status")
+        status = await deployment.broker(name, "status")
     except ControlError as error:
         if error.kind == "closed":
             raise
         return f"does not answer yet ({error})"
+    assert status["topology_digest"] == deployment.wanted.digest, (
+        f"{name} computes digest {status['topology_digest']} of the topology, "
+        f"we computed {deployment.wanted.digest}"
+    )
+    return Answered(CoreStatus.from_mapping(status), status["probed"])
 
 
 async def _fail_if_ended(deployment: Deployment) -> None:

@@ -538,7 +538,7 @@ def test_what_a_result_says_is_written_as_it_is(capsys: pytest.CaptureFixture[st
             "pubsubctl bench ch",
             ["chain3", "chain3-logged", "chain3-logged-paced", "chain3-paced", "chain3-unseen"],
         ),
-        ("pubsubctl inject cu", ["cut"]),
+        ("pubsubctl inject cu", ["cut", "cut-clients", "cut-link"]),
         ("pubsubctl inventory show t", ["t1", "t2"]),
         ("pubsubctl check la", ["latest"]),
     ],

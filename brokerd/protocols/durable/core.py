@@ -210,10 +210,11 @@ class Durable(Gryphon):
         return found
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol: nobody waits for who is gone."""
+        """See DeliveryProtocol: nobody waits for who is gone, nor counts on it."""
         found = super().status()
         wanted = tuple(each for each in found.wanted if each not in self._decommissioning)
-        return replace(found, wanted=wanted)
+        ready = tuple(each for each in found.ready if each not in self._decommissioning)
+        return replace(found, wanted=wanted, ready=ready)
 
     # ------------------------------------------------------------ who is gone for good
 

@@ -1,0 +1,37 @@
+"""When brokers that were started may be used."""
+
+from brokerd.protocols.interface import CoreStatus
+from pubsubctl.hosts.readiness import Answered, not_ready
+
+
+def answered(
+    *wanted: str, ready: tuple[str, ...] | None = None, state: str = "running"
+) -> Answered:
+    return Answered(
+        CoreStatus(state=state, wanted=wanted, ready=wanted if ready is None else ready), True
+    )
+
+
+def test_brokers_that_have_all_their_sessions_are_ready() -> None:
+    assert not_ready({"c1": answered("c2"), "c2": answered("c1")}) == {}
+
+
+def test_what_is_missing_is_said() -> None:
+    statuses = {
+        "c1": answered("c2", "c3", ready=("c2",)),
+        "c2": answered("c1", state="recovering"),
+        "c3": "does not answer yet (no such file)",
+        "c4": Answered(CoreStatus(state="running"), False),
+    }
+    assert not_ready(statuses) == {
+        "c1": "no session to c3",
+        "c2": "recovering",
+        "c3": "does not answer yet (no such file)",
+        "c4": "has not tried all brokers near it yet",
+    }
+
+
+def test_a_session_that_only_one_end_has_does_not_count() -> None:
+    """A broker that was decommissioned has one until it is told so."""
+    statuses = {"c2": answered(), "c3": answered("c2")}
+    assert not_ready(statuses) == {"c3": "no session from c2"}
