@@ -17,7 +17,7 @@ def test_brokers_that_have_all_their_sessions_are_ready() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    statuses = {
+    statuses: dict[str, Answered | str] = {
         "c1": answered("c2", "c3", ready=("c2",)),
         "c2": answered("c1", state="recovering"),
         "c3": "does not answer yet (no such file)",
