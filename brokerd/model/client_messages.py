@@ -75,7 +75,8 @@ class Subscribed:
 
     Attributes:
         begins_after: per stream, the position that counts as had from the start, for a client
-            that resumes by positions of which nothing has come yet. Others need not be told.
+            that resumes by positions of which nothing has come yet, or that gets several streams
+            in one order. Others need not be told.
     """
 
     number: int

@@ -37,6 +37,7 @@ class Clients(OwnSubscriptions[Delivered]):
         on_unwanted: the last subscription has ended.
         is_host: whether clients may be here.
         merged: the streams that are handed out as one, in order; none: each by itself.
+        position: how far a stream was handed out here.
         own_filter: where subscriptions begin in other brokers' streams; None: wherever they are.
     """
 
@@ -55,6 +56,7 @@ class Clients(OwnSubscriptions[Delivered]):
         on_unwanted: Callable[[], None],
         is_host: bool,
         merged: Sequence[StreamId],
+        position: Callable[[StreamId], int],
         own_filter: OwnFilter | None,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
@@ -64,6 +66,7 @@ class Clients(OwnSubscriptions[Delivered]):
         self._on_unwanted = on_unwanted
         self._is_host = is_host
         self._merged = tuple(merged)
+        self._position = position
         self._own_filter = own_filter
 
     def on_connect(self, name: ClientId, message: Connect) -> None:
@@ -97,6 +100,21 @@ class Clients(OwnSubscriptions[Delivered]):
             super()._on_kept(client, local)
         elif not local.is_over:
             self._own_filter.add(local, partial(self._begin_one, client, local))
+
+    def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
+        """See OwnSubscriptions; in total order a client is told where that is in all streams.
+
+        It says so again when it comes back: after a restart here events come again for others,
+        and one that is older than what it has had from another pubend is out of order for it.
+        """
+        for stream in self._merged:
+            position = self._position(stream)
+            if position > local.begins_after.get(stream, 0):
+                local.begins_after[stream] = position
+        super()._begin_one(client, local)
+
+    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
+        return tuple(local.begins_after.items()) if self._merged else ()
 
     def _end(
         self,
@@ -139,18 +157,6 @@ class Clients(OwnSubscriptions[Delivered]):
         client = self._clients.get(name)
         if client is not None and client.source is not None:
             self.tell_done(client, self._durable(client.source))
-
-    def _resume(self, client: OwnClient, message: Connect) -> None:
-        """See ClientService: who has an event in total order has, or never wanted, all before."""
-        super()._resume(client, message)
-        for number, seen in message.resume if self._merged else ():
-            if number in client.subscriptions:
-                begins_after = client.subscriptions[number].begins_after
-                places = [(last, stream) for stream, last in seen]
-                tick, latest = max(places, default=(0, self._merged[0]))
-                for stream in self._merged if tick else ():
-                    last = tick if stream <= latest else tick - 1
-                    begins_after[stream] = max(last, begins_after.get(stream, 0))
 
     def _on_done(self, entry: Delivered) -> None:
         self._on_done_with(entry)

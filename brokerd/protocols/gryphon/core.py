@@ -144,6 +144,7 @@ class Gryphon(LogFirstMachine):
             on_unwanted=self._look_at_all,
             is_host=routes.is_host,
             merged=routes.pubend_streams() if parameters.is_total else (),
+            position=lambda stream: self._relay.position(stream),
             own_filter=self._own_filter if parameters.filters else None,
         )
         self._relay = Relay(

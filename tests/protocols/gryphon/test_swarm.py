@@ -18,7 +18,7 @@ BY_STORIES = (
     BY_A_STORY,
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
-    "resumes-each-stream-alone",
+    "begins-untold",
     "never-sideways",
     "asked-beside-in-vain",
     "known-news-not-passed-on",

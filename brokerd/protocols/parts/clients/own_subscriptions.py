@@ -218,8 +218,15 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         subscription.claimed = client.session
         if subscription.started:
-            self._machine.send(client.name, Subscribed(subscription.number, "started"))
+            begins_after = self._begins_after(subscription)
+            self._machine.send(
+                client.name, Subscribed(subscription.number, "started", begins_after)
+            )
             self.windows.claim(subscription)
+
+    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
+        """What its client has to say again when it comes back; see Subscribed."""
+        return ()
 
     def _end(
         self,
