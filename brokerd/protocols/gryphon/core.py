@@ -129,7 +129,7 @@ class Gryphon(LogFirstMachine):
             [host for host in routes.hosts if host != broker],
             self._disk,
             change=self._exchange.change,
-            position=lambda stream: self._relay.position(stream),
+            position=self._position,
         )
         self._clients = make_clients(
             broker,
@@ -144,7 +144,7 @@ class Gryphon(LogFirstMachine):
             on_unwanted=self._look_at_all,
             is_host=routes.is_host,
             merged=routes.pubend_streams() if parameters.is_total else (),
-            position=lambda stream: self._relay.position(stream),
+            position=self._position,
             own_filter=self._own_filter if parameters.filters else None,
         )
         self._relay = Relay(
@@ -408,6 +408,9 @@ class Gryphon(LogFirstMachine):
         if (EXPECTED, None) not in self._deadlines:
             check_ns = self._parameters.ack_expected_check_ns
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
+
+    def _position(self, identity: StreamId) -> int:
+        return self._relay.position(identity)
 
     def _on_final(self, stream: Stream) -> None:
         self._pubends.release(stream.identity, stream.knowledge.final)
