@@ -7,7 +7,7 @@ after a SIGKILL runs none twice: what had ended counts, what had not is run agai
 What failed is run again, too, after all others, by whoever goes on later.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,12 +32,34 @@ class Instance:
         return f"{self.point}, instance {self.number}"
 
 
+Order = Callable[[Sequence[str], int], list[str]]
+"""In which order a repetition, counted from 1, takes the points."""
+
+
+def as_given(points: Sequence[str], repetition: int) -> list[str]:
+    """In the order that they have."""
+    return [*points]
+
+
+def alternating(points: Sequence[str], repetition: int) -> list[str]:
+    """Forwards and backwards in turn (A B, B A, …): what drifts slowly befalls all alike."""
+    return [*points] if repetition % 2 else [*reversed(points)]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnOrder:
+    """Another order for each repetition, always the same ones for a seed."""
+
+    seed: int
+
+    def __call__(self, points: Sequence[str], repetition: int) -> list[str]:
+        start = splitmix64(splitmix64(self.seed) + repetition)
+        drawn = {point: splitmix64(start + place) for place, point in enumerate(points)}
+        return sorted(points, key=drawn.__getitem__)
+
+
 class Series:
     """One series, for the one process that carries it out.
-
-    Args:
-        order_seed: what the order of points is drawn from, another one for each repetition; None
-            for the order that they have.
 
     Attributes:
         directory: its folder.
@@ -49,13 +71,13 @@ class Series:
         directory: RunDirectory,
         points: Sequence[str],
         instances: int,
-        order_seed: int | None = None,
+        order: Order = as_given,
     ) -> None:
         self.directory = directory
         self.failed: dict[Instance, str] = {}
         self._points = tuple(points)
         self._instances = instances
-        self._order_seed = order_seed
+        self._order = order
         self._began: dict[str, Instance] = {}
         self._ended: dict[Instance, str] = {}
         self._failed_before: set[Instance] = set()
@@ -74,20 +96,12 @@ class Series:
         every = [
             Instance(point, number)
             for number in range(1, self._instances + 1)
-            for point in self._in_order(number)
+            for point in self._order(self._points, number)
         ]
         return sorted(
             (instance for instance in every if instance not in self._ended),
             key=lambda instance: instance in self._failed_before,
         )
-
-    def _in_order(self, number: int) -> list[str]:
-        """The points as this repetition takes them."""
-        if self._order_seed is None:
-            return [*self._points]
-        start = splitmix64(splitmix64(self._order_seed) + number)
-        drawn = {point: splitmix64(start + place) for place, point in enumerate(self._points)}
-        return sorted(self._points, key=drawn.__getitem__)
 
     def runs(self) -> dict[str, list[Path]]:
         """The folders of the runs that have ended, by point."""
@@ -151,7 +165,7 @@ def open_series(
     plan: Mapping[str, Any],
     points: Sequence[str],
     instances: int,
-    order_seed: int | None = None,
+    order: Order = as_given,
 ) -> Series:
     """The series of this plan that was begun and not finished, or a new one.
 
@@ -159,7 +173,7 @@ def open_series(
         runs: where run folders lie.
         name: of the experiment.
         plan: all that decides what is run, JSON-ready; with it the commit must be the same.
-        order_seed: see Series.
+        order: in which repetitions take the points.
 
     Raises:
         ConfigError: the series that was begun was for fewer or more instances.
@@ -172,11 +186,11 @@ def open_series(
                 f"{directory.path}: begun with --instances {directory.manifest['instances']}; go "
                 "on with that, or remove the folder"
             )
-        return Series(directory, points, instances, order_seed)
+        return Series(directory, points, instances, order)
     directory = RunDirectory(new_run_directory(runs, name))
     about = {"kind": KIND, "plan_digest": digest, "instances": instances, "points": [*points]}
     directory.begin(
         name, {**about, **{key: plan.get(key) for key in ("figure", "figures", "protocol", "seed")}}
     )
     directory.write_spec("plan.json", plan)
-    return Series(directory, points, instances, order_seed)
+    return Series(directory, points, instances, order)

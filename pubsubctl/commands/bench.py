@@ -87,6 +87,15 @@ def bench(
         str | None,
         typer.Option("--budget", help="With --sweep: begin nothing that ends later: 30min."),
     ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="KEY=VALUE",
+            help="Run it in turn with another protocol, topology or topology.KEY (5 times each, or "
+            "--instances), and say by how much the two differ; repeatable.",
+        ),
+    ] = None,
     highest: Annotated[
         bool,
         typer.Option(
@@ -167,13 +176,26 @@ def bench(
         from pubsubctl.running.finding import Asked as Wanted
         from pubsubctl.running.finding import find_max
 
-        typed = (rate, faults, sweep, budget, instances, label, rolling, no_teardown, not check)
+        typed = (
+            *(rate, faults, sweep, against, budget, instances, label),
+            *(rolling, no_teardown, not check),
+        )
         if any(typed):
             raise UserError(f"{workload}: --find-max sets the rate, and runs without faults")
         return find_max(call, Wanted(workload, p99, from_rate, to_rate), overrides, output)
     for option, value in (("--p99", p99), ("--from-rate", from_rate), ("--to-rate", to_rate)):
         if value is not None:
             raise UserError(f"{option} {value}: goes with --find-max")
+    if against:
+        from pubsubctl.running.against import Asked as Sides
+        from pubsubctl.running.against import run_against
+
+        if sweep or budget is not None or rolling or no_teardown or not check or label:
+            text = "--sweep, --budget, --rolling, --no-teardown, --no-check and --label"
+            raise UserError(f"{workload}: {text} do not go with --against")
+        return run_against(
+            call, Sides(workload, tuple(against), faults, instances), overrides, output
+        )
     if sweep or budget is not None or is_sweep_name(call, workload):
         from pubsubctl.running.sweeping import Asked, run_sweep
 

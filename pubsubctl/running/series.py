@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.load.progress import RunFailed
-from bench.run.series import Instance, Series, open_series
+from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
 from bench.spec.deployed_experiment import Point
 from bench.spec.sweep import Axis, expected_ns
 from bench.spec.units import format_duration
@@ -37,7 +37,7 @@ class Design:
 
     Attributes:
         figures: drawn when all has been run.
-        order_seed: the order of points is drawn from it; None for the order they have.
+        order: in which repetitions take the points.
         budget_ns: no run begins that would end later than so long after the beginning.
         axes: what is varied, for figures; the one that is theirs first.
         keys: of each point, by its name, what is varied of it.
@@ -45,7 +45,7 @@ class Design:
 
     instances: int
     figures: Sequence[str] = (FIGURE,)
-    order_seed: int | None = None
+    order: Order = as_given
     budget_ns: int | None = None
     axes: Sequence[Axis] = ()
     keys: Mapping[str, Mapping[str, Any]] | None = None
@@ -71,7 +71,7 @@ def run_series(
     names = [point.name for point, _ in points]
     try:
         plan = _plan(points, design)
-        series = open_series(folder, name, plan, names, design.instances, design.order_seed)
+        series = open_series(folder, name, plan, names, design.instances, design.order)
     except ConfigError as error:
         raise UserError(str(error)) from None
     runner = _Runner(series, points, folder, lab, design)
@@ -166,11 +166,12 @@ def _plan(
     points: Sequence[tuple[Point, FaultSchedule | None]], design: Design
 ) -> Mapping[str, Any]:
     """All that decides what is run."""
+    order = design.order
     return {
         "figure": design.figures[0],
         "figures": [*design.figures],
         "protocol": points[0][0].spec.protocol if len(points) == 1 else None,
-        "seed": points[0][0].spec.seed if design.order_seed is None else design.order_seed,
+        "seed": order.seed if isinstance(order, DrawnOrder) else points[0][0].spec.seed,
         "axes": [axis.row() for axis in design.axes],
         "points": {
             point.name: {

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench.run.series import DrawnOrder
 from bench.spec.keys import check_keys, value_of
 from bench.spec.overrides import Overrides
 from bench.spec.spec import read_toml, validated
@@ -79,7 +80,7 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     design = Design(
         instances=sweep.repetitions,
         figures=(FIGURE,) if axes and len(planned) > 1 else (LATENCY,),
-        order_seed=sweep.seed,
+        order=DrawnOrder(sweep.seed),
         budget_ns=budget_ns,
         axes=axes,
         keys={point.name: point.keys for point, _ in planned},

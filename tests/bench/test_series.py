@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from bench.run.run_directory import RunDirectory, new_run_directory
-from bench.run.series import LEDGER, Instance, Series, open_series
+from bench.run.series import (
+    LEDGER,
+    DrawnOrder,
+    Instance,
+    Series,
+    alternating,
+    open_series,
+)
 from brokerd.errors import ConfigError
 
 PLAN = {"seed": 1, "protocol": "best_effort"}
@@ -103,8 +110,9 @@ def test_what_fails_holds_nobody_up_and_is_run_again_last(tmp_path: Path) -> Non
 def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path) -> None:
     points = [f"p{number}" for number in range(8)]
 
-    def order(seed: int | None) -> list[Instance]:
-        series = open_series(tmp_path / str(seed), "story", PLAN, points, 3, seed)
+    def order(seed: int) -> list[Instance]:
+        runs = tmp_path / str(seed)
+        series = open_series(runs, "story", PLAN, points, 3, DrawnOrder(seed))
         series.directory.leave()
         return series.remaining()
 
@@ -115,6 +123,14 @@ def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path)
     assert len({*map(tuple, repetitions)}) == 3, "another order each time"
     assert drawn == order(11), "the same for the same seed"
     assert drawn != order(12)
+
+
+def test_two_that_are_compared_take_turns_at_being_first(tmp_path: Path) -> None:
+    series = open_series(tmp_path, "story", PLAN, POINTS, 4, alternating)
+    series.directory.leave()
+    assert [each.point for each in series.remaining()] == [
+        *("few", "many"), *("many", "few"), *("few", "many"), *("many", "few"),
+    ]  # fmt: skip
 
 
 def test_a_first_line_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:

@@ -285,6 +285,17 @@ def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
     assert "12 runs, about 16 min" in result.out
 
 
+def test_what_is_compared_says_its_two_sides(call: Call) -> None:
+    result = call(
+        "--dry-run", "bench", "demo", "--faults", "demo", "--against", "protocol=best_effort",
+        *("--against", "topology.tree.delta=2"),
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    assert "side as-given" in result.out
+    assert "side protocol=best_effort,topology.tree.delta=2" in result.out
+    assert "10 runs, about 13min" in result.out
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -295,6 +306,13 @@ def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
         (["--sweep", "seed=1", "--no-check"], "do not go with a sweep"),
         (["--sweep", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
         (["--budget", "1min"], "--budget 1min: goes with --sweep"),
+        (["--against", "protocol"], "--against protocol: write KEY=VALUE"),
+        (["--against", "protocl=ges"], "did you mean 'protocol'?"),
+        (["--against", "seed=2"], "runs whose seed differs are not comparable"),
+        (["--against", "protocol=ges", "--protocol", "ges"], "'protocol' is given twice"),
+        (["--against", "protocol=multi_proxy"], "point protocol=multi_proxy: "),
+        (["--against", "topology=chain3"], "topology 'chain3' has no such broker"),
+        (["--against", "protocol=best_effort", "--rolling"], "do not go with --against"),
         (["--set", "phases.drain"], "--set phases.drain: write KEY=VALUE"),
         (["--set", "phases.drian=1s"], "did you mean 'drain'?"),
         (["--set", "faults.absorb-b1.for=1s"], "there are no --faults"),

@@ -1,0 +1,75 @@
+"""What differs between runs, and by how much, in words and as a document."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.run.series import KIND
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Result
+from pubsubctl.errors import UserError
+from pubsubctl.running.runs import manifest
+from results.repetitions.comparable import NotComparable
+from results.repetitions.comparison import Compared, Comparison, Group, compare
+
+
+def differences(call: Invocation, runs: Sequence[Path]) -> Result:
+    """Compare runs, or the points of series, with the first of them.
+
+    Raises:
+        UserError: they cannot be compared: names runs, reason and values.
+    """
+    groups = [group for run in runs for group in groups_of(run)]
+    if len(groups) < 2:
+        raise UserError("compare: name at least two runs, or a series of several points")
+    try:
+        comparison = compare(groups)
+    except NotComparable as error:
+        raise UserError(str(error)) from None
+    return Result(document=comparison.document(), text=_text(call, comparison))
+
+
+def groups_of(run: Path) -> list[Group]:
+    """The points of a series, or one run alone."""
+    about = manifest(run)
+    if about.get("kind") != KIND:
+        return [Group(run.name, (run,))]
+    if about.get("state") != "complete":
+        raise UserError(f"{run}: this series is {about.get('state')}; bench goes on with it")
+    return [
+        Group(point if len(about["runs"]) > 1 else f"{run.name} {point}",
+              tuple(run.parent / run_id for run_id in run_ids))
+        for point, run_ids in about["runs"].items()
+    ]  # fmt: skip
+
+
+def _text(call: Invocation, comparison: Comparison) -> str:
+    first = comparison.groups[0]
+    lines = [f"compared with {first.name} ({len(first.runs)} runs)"]
+    for name, values in comparison.differing.items():
+        told = ", ".join(
+            f"{group.name}: {value}" for group, value in zip(comparison.groups, values, strict=True)
+        )
+        lines.append(f"differs: {name}: {told}")
+    if not comparison.differing:
+        lines.append("differs: nothing but chance")
+    header = ("RUNS", "NUMBER", first.name.upper(), "THEIRS", "RATIO", "95 % INTERVAL", "SO")
+    lines.append(call.console.table(header, [_row(row) for row in comparison.rows]))
+    return "\n".join(lines)
+
+
+def _row(row: Compared) -> tuple[str, ...]:
+    difference = row.difference
+    low, high = difference.low, difference.high
+    interval = "" if low is None or high is None else f"{low:.3g} … {high:.3g}"
+    if difference.ratio is None and interval:
+        interval = f"{interval} (difference)"
+    unit = f" {row.number.unit}" if row.number.unit else ""
+    return (
+        f"{row.group} ({len(row.second.values)})",
+        row.number.name,
+        f"{row.first.mean:.4g}{unit}",
+        f"{row.second.mean:.4g}{unit}",
+        "" if difference.ratio is None else f"{difference.ratio:.3g}",
+        interval,
+        row.verdict,
+    )
