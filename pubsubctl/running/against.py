@@ -98,7 +98,7 @@ def _changes_of(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals or not value:
-            raise UserError(f"{_OPTION} {text}: write KEY=VALUE, as in protocol=gryphon")
+            raise UserError(f"{_OPTION} {text}: write KEY=VALUE")
         if key in found:
             raise UserError(f"{_OPTION} {text}: {key} has a value already")
         if key not in _MAY_DIFFER and not key.startswith(TOPOLOGY):

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.run.series import KIND
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.running.runs import manifest
-from results.repetitions.comparable import NotComparable
-from results.repetitions.comparison import Compared, Comparison, Group, compare
+
+if TYPE_CHECKING:
+    from results.repetitions.comparison import Compared, Comparison, Group
 
 
 def differences(call: Invocation, runs: Sequence[Path]) -> Result:
@@ -18,6 +20,9 @@ def differences(call: Invocation, runs: Sequence[Path]) -> Result:
     Raises:
         UserError: they cannot be compared: names runs, reason and values.
     """
+    from results.repetitions.comparable import NotComparable
+    from results.repetitions.comparison import compare
+
     groups = [group for run in runs for group in groups_of(run)]
     if len(groups) < 2:
         raise UserError("compare: name at least two runs, or a series of several points")
@@ -28,8 +33,10 @@ def differences(call: Invocation, runs: Sequence[Path]) -> Result:
     return Result(document=comparison.document(), text=_text(call, comparison))
 
 
-def groups_of(run: Path) -> list[Group]:
+def groups_of(run: Path) -> "list[Group]":
     """The points of a series, or one run alone."""
+    from results.repetitions.comparison import Group
+
     about = manifest(run)
     if about.get("kind") != KIND:
         return [Group(run.name, (run,))]
@@ -42,7 +49,7 @@ def groups_of(run: Path) -> list[Group]:
     ]  # fmt: skip
 
 
-def _text(call: Invocation, comparison: Comparison) -> str:
+def _text(call: Invocation, comparison: "Comparison") -> str:
     first = comparison.groups[0]
     lines = [f"compared with {first.name} ({len(first.runs)} runs)"]
     for name, values in comparison.differing.items():
@@ -57,7 +64,7 @@ def _text(call: Invocation, comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _row(row: Compared) -> tuple[str, ...]:
+def _row(row: "Compared") -> tuple[str, ...]:
     difference = row.difference
     low, high = difference.low, difference.high
     interval = "" if low is None or high is None else f"{low:.3g} … {high:.3g}"
