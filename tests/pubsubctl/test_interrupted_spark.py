@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.helpers.descendants import descendants
 from tests.helpers.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -39,11 +40,9 @@ def test_a_signal_to_the_whole_group_ends_a_check_in_a_sentence_and_java_with_it
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
     assert any(line.startswith(phase) for line in lines)
-    java = []
+    java: list[psutil.Process] = []
     while not java:
-        java = [
-            p for p in psutil.Process(process.pid).children(recursive=True) if p.name() == "java"
-        ]
+        java = descendants(process.pid, "java")
         assert process.poll() is None
     os.killpg(process.pid, sent)
     with process.stderr:

@@ -1,0 +1,23 @@
+"""Processes that a process has started."""
+
+from collections.abc import Iterator
+
+import psutil
+
+
+def descendants(pid: int, name: str) -> list[psutil.Process]:
+    """Those of this name that a process, or one that it has started, has started.
+
+    Raises:
+        psutil.NoSuchProcess: the process itself has ended.
+    """
+    return [*_called(psutil.Process(pid).children(recursive=True), name)]
+
+
+def _called(processes: list[psutil.Process], name: str) -> Iterator[psutil.Process]:
+    for process in processes:
+        try:
+            if process.name() == name:
+                yield process
+        except psutil.NoSuchProcess:
+            continue  # it has ended since it was listed
