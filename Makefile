@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lab-demo test lab-long test-report explore campaign peers lint format locks clean
+.PHONY: help setup demo lab-demo test lab-long test-report explore campaign bench peers lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -68,6 +68,9 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@$(BIN)/pubsubctl simulate mutants $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds 1..100 --verify-determinism
+
+bench: setup ## run what brokers are meant to reach: target, reached, limit; 3 min
+	@$(BIN)/pubsubctl targets
 
 peers: setup ## measure NATS and mosquitto beside ours (Debian: nats-server, mosquitto); 10 min
 	@$(BIN)/python -m bench.peers $(PEERS_OPTIONS)

@@ -29,7 +29,9 @@ DEFAULTS: Mapping[str, str] = {
 }
 """Every setting, and what it is when nobody says anything."""
 
-Kind = Literal["inventory", "topology", "workload", "schedule", "claims", "comparison", "sweep"]
+Kind = Literal[
+    "inventory", "topology", "workload", "schedule", "claims", "comparison", "sweep", "targets"
+]
 _FOLDERS: Mapping[Kind, str] = {
     "inventory": "inventories",
     "topology": "bench/topologies",
@@ -38,6 +40,7 @@ _FOLDERS: Mapping[Kind, str] = {
     "claims": "bench/claims",
     "comparison": "bench/comparisons",
     "sweep": "bench/sweeps",
+    "targets": "bench/targets",
 }
 _PACKAGED: Mapping[Kind, tuple[str, str]] = {
     "inventory": ("pubsubctl", "scaffold/inventories"),
@@ -47,6 +50,7 @@ _PACKAGED: Mapping[Kind, tuple[str, str]] = {
     "claims": ("bench", "claims"),
     "comparison": ("bench", "comparisons"),
     "sweep": ("bench", "sweeps"),
+    "targets": ("bench", "targets"),
 }
 
 

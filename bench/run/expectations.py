@@ -116,13 +116,19 @@ class Judgement:
             return f"{said}: not measured, the limit was {self.limited_by}"
         if self.value is None or self.holds is None:
             return f"{said}: not measured"
+        return f"{said}: {'holds' if self.holds else 'fails'} with {self.number}"
+
+    @property
+    def number(self) -> str:
+        """What was measured, with its unit; "" where nothing was."""
+        if self.value is None:
+            return ""
         kind, _ = METRICS[self.expectation.metric]
-        number = {
+        return {
             "duration": f"{self.value / 1000:.3g} ms",
             "rate": f"{self.value:.1f}/s",
             "count": f"{self.value:g}",
         }[kind]
-        return f"{said}: {'holds' if self.holds else 'fails'} with {number}"
 
     def row(self) -> dict[str, Any]:
         """For --json."""

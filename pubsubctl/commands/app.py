@@ -54,6 +54,7 @@ from pubsubctl.commands import (
     results,
     simulate,
     status,
+    targets,
     topology,
 )
 from pubsubctl.commands.invocation import Invocation
@@ -104,6 +105,7 @@ app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)
 app.command("exec", epilog=_ANYWHERE)(exec_.execute)
 app.command("bench", epilog=_ANYWHERE)(bench.bench)
+app.command("targets", epilog=_ANYWHERE)(targets.targets)
 app.command("inject", epilog=_ANYWHERE)(inject.inject)
 app.command("heal", epilog=_ANYWHERE)(heal.heal)
 app.add_typer(clock.app, name="clock")

@@ -1,0 +1,116 @@
+"""Targets: workloads, and the numbers that brokers are meant to reach with them.
+
+    schema = "pubsubctl/targets/1"
+    name = "performance"
+
+    [[targets]]
+    id = "P4"
+    what = "three brokers in a chain, 1,000/s"
+    workload = "chain3-paced"
+    expectations = { "latency.p50" = "<= 500us" }
+
+Any key of the workload or its topology may be changed by `set`, with keys as `bench.spec.keys` has
+them. What can be expected is in `bench.run.expectations`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from bench.run.expectations import Expectation
+from bench.spec.overrides import Overrides
+from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_toml, validated
+from bench.spec.workload_model import EXPERIMENT_NAME
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+
+SCHEMA: Final = "pubsubctl/targets/1"
+
+Scalar = str | int | float | bool
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Target(_Closed):
+    """What brokers are meant to reach with one workload.
+
+    Attributes:
+        set_: by dotted key, what is changed of the workload.
+        expectations: by metric, its bound; at least one.
+    """
+
+    id: Annotated[str, Field(pattern=EXPERIMENT_NAME.pattern)]
+    what: Annotated[str, Field(min_length=1)]
+    workload: str
+    set_: Annotated[dict[str, Scalar], Field(alias="set", default_factory=dict)]
+    expectations: Annotated[dict[str, str], Field(min_length=1)]
+
+    @field_validator("expectations", mode="after")
+    @classmethod
+    def _can_be_judged(cls, expectations: dict[str, str]) -> dict[str, str]:
+        for metric, bound in expectations.items():
+            Expectation.of(metric, bound)
+        return expectations
+
+    def judged(self) -> list[Expectation]:
+        """One for each line of `expectations`."""
+        return [Expectation.of(metric, bound) for metric, bound in self.expectations.items()]
+
+
+class Targets(_Closed):
+    """All targets of one file."""
+
+    schema_: Annotated[Literal["pubsubctl/targets/1"], Field(alias="schema")]
+    name: str
+    targets: Annotated[list[Target], Field(min_length=1)]
+
+    @field_validator("targets")
+    @classmethod
+    def _each_id_once(cls, targets: list[Target]) -> list[Target]:
+        twice = [each for each, count in Counter(row.id for row in targets).items() if count > 1]
+        if twice:
+            raise ValueError(f"id = {twice[0]!r} stands there twice")
+        return targets
+
+    def only(self, ids: Sequence[str]) -> list[Target]:
+        """Those of these ids, in the order of the file; all where none is named.
+
+        Raises:
+            SpecError: there is no such id; names the nearest.
+        """
+        known = [row.id for row in self.targets]
+        for each in ids:
+            if each not in known:
+                raise SpecError(f"targets {self.name}: no target {each!r}{nearest(each, known)}")
+        return [row for row in self.targets if not ids or row.id in ids]
+
+
+def load_targets(path: Path) -> Targets:
+    """The targets in a file.
+
+    Raises:
+        SpecError: says file, key, value and what is valid.
+    """
+    return validated(Targets, read_toml(path), str(path))
+
+
+def experiment_of(target: Target, workload: str | Path, where: str) -> ExperimentSpec:
+    """What is run for a target.
+
+    Args:
+        workload: the file that is meant by the target's.
+        where: what errors name.
+
+    Raises:
+        SpecError: it cannot be; names the target, key, value and what is valid.
+    """
+    keys: dict[str, Any] = dict(target.set_)
+    try:
+        return load_experiment(workload, Overrides(keys=keys or None), {"target": target.id})
+    except ConfigError as error:
+        raise SpecError(f"{where}: target {target.id}: {error}") from None

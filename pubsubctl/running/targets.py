@@ -1,0 +1,146 @@
+"""`targets`: run what brokers are meant to reach, and say what they did."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.load.progress import RunFailed
+from bench.run.expectations import Judgement
+from bench.spec.spec import ExperimentSpec
+from bench.spec.sweep import expected_ns
+from bench.spec.targets import Target, experiment_of, load_targets
+from bench.spec.units import format_duration
+from brokerd.errors import ControlError
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Progress, Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
+from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.judging import not_as_expected
+from pubsubctl.running.runs import manifest
+
+SCHEMA: Final = "pubsubctl/targets-run/1"
+_FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """What one target's run came to.
+
+    Attributes:
+        run: its folder; None where it could not be carried out.
+        why: it could not.
+    """
+
+    target: Target
+    run: Path | None
+    judgements: tuple[Judgement, ...] = ()
+    limited_by: str = ""
+    why: str = ""
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """For a table: one line for each expectation."""
+        if self.run is None:
+            yield self.target.id, self.target.what, "", "", f"failed: {self.why}", ""
+        for number, judged in enumerate(self.judgements):
+            expected = judged.expectation
+            yield (
+                self.target.id if number == 0 else "",
+                self.target.what if number == 0 else "",
+                f"{expected.metric} {expected.wanted}",
+                judged.number or "not measured",
+                {True: "reached", False: "missed", None: "cannot tell"}[judged.holds],
+                self.limited_by if number == 0 else "",
+            )
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "id": self.target.id,
+            "what": self.target.what,
+            "run_directory": None if self.run is None else str(self.run),
+            "expectations": [judged.row() for judged in self.judgements],
+            "limited_by": self.limited_by,
+            "failed": self.why,
+        }
+
+    @property
+    def because(self) -> list[PubsubctlError]:
+        """Why not all is as it should be."""
+        if self.run is None:
+            return [VerdictUnknown(f"target {self.target.id}: {self.why}")]
+        return not_as_expected(self.run, self.judgements)
+
+
+def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path | None) -> Result:
+    """Run the targets of a file one after the other; each on brokers of its own.
+
+    Everything is checked before anything is run; a run that fails holds no other one up.
+
+    Raises:
+        UserError, SpecError: a target cannot be run; names file, target, key and value.
+    """
+    path = call.project.find("targets", file)
+    planned = [
+        (
+            target,
+            experiment_of(
+                target, call.project.find("workload", target.workload, origin=str(path)), str(path)
+            ),
+        )
+        for target in load_targets(path).only(ids)
+    ]
+    if call.dry_run:
+        return _planned(planned)
+    lab, folder = lab_for(call), call.project.results_folder(results)
+    found: list[_Reached] = []
+    with call.console.progress() as progress:
+
+        async def work(interruption: Interruption) -> None:
+            for number, (target, spec) in enumerate(planned, start=1):
+                progress.say(f"{number} of {len(planned)}: {target.id}, {target.what}")
+                experiment = Experiment(spec, None, folder)
+                try:
+                    outcome = await carry_out(
+                        experiment, lab, progress, interruption, f"target {target.id}"
+                    )
+                except _FAILS_ALONE as error:
+                    found.append(_Reached(target, None, why=str(error)))
+                    progress.say(f"{target.id} failed: {error}")
+                else:
+                    found.append(_reached(target, outcome.run_directory, progress))
+
+        run_interruptibly(work, call.console, when_not_waiting=not_waiting(planned[0][1]))
+    header = ("ID", "WHAT", "TARGET", "REACHED", "SO", "LIMITED BY")
+    rows = [row for each in found for row in each.rows()]
+    return Result(
+        document={"schema": SCHEMA, "targets": [each.row() for each in found]},
+        text=call.console.table(header, rows),
+        because=tuple(error for each in found for error in each.because),
+    )
+
+
+def _reached(target: Target, run: Path, progress: Progress) -> _Reached:
+    about = manifest(run)
+    headline = about.get("headline") or {}
+    judgements = tuple(expected.judge(headline) for expected in target.judged())
+    for judged in judgements:
+        progress.say(f"{target.id}: {judged.text}")
+    return _Reached(target, run, judgements, str(headline.get("limited_by") or ""))
+
+
+def _planned(planned: Sequence[tuple[Target, ExperimentSpec]]) -> Result:
+    lines = [
+        f"target {target.id}: {metric} {bound}"
+        for target, _ in planned
+        for metric, bound in target.expectations.items()
+    ]
+    expected = sum(expected_ns(spec) for _, spec in planned)
+    lines.append(f"{len(planned)} runs, about {format_duration(expected)}")
+    document = {
+        "schema": "pubsubctl/targets-plan/1",
+        "targets": {target.id: target.expectations for target, _ in planned},
+        "expected_ns": expected,
+    }
+    return Result(document=document, text="\n".join(lines))

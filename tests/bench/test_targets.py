@@ -1,0 +1,75 @@
+"""Targets: what brokers are meant to reach, and what is refused before anything is run."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.spec.spec import BENCH_FOLDER, SpecError
+from bench.spec.targets import Target, experiment_of, load_targets
+
+OURS = BENCH_FOLDER / "targets" / "performance.toml"
+FILE = """
+schema = "pubsubctl/targets/1"
+name = "story"
+
+[[targets]]
+id = "slow"
+what = "a chain"
+workload = "chain3-paced"
+set = { "publishers.rate" = "10/s" }
+expectations = { "latency.p50" = "<= 1ms" }
+"""
+
+
+def loaded(tmp_path: Path, text: str) -> list[Target]:
+    path = tmp_path / "story.toml"
+    path.write_text(text)
+    return load_targets(path).only([])
+
+
+def test_our_own_targets_can_be_run() -> None:
+    for target in load_targets(OURS).only([]):
+        assert experiment_of(target, target.workload, "performance.toml").protocol
+        assert target.judged()
+
+
+def test_a_target_changes_keys_of_its_workload(tmp_path: Path) -> None:
+    (target,) = loaded(tmp_path, FILE)
+    spec = experiment_of(target, target.workload, "story.toml")
+    assert spec.workload_mapping()["publishers"][0]["rate"] == "10/s"
+    assert [judged.wanted for judged in target.judged()] == ["<= 1ms"]
+
+
+def test_only_those_that_are_named_are_run() -> None:
+    ours = load_targets(OURS)
+    assert [target.id for target in ours.only(["P4", "P1"])] == ["P1", "P4"], "as the file has them"
+    with pytest.raises(SpecError, match="no target 'P11'; did you mean 'P1'"):
+        ours.only(["P11"])
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ('"latency.p50"', '"latency.p5"', "no metric 'latency.p5'; did you mean 'latency.p50'"),
+        ('"<= 1ms"', '"1ms"', "expected <, <=, >, >= or =="),
+        ('{ "latency.p50" = "<= 1ms" }', "{}", "expectations"),
+        ('what = "a chain"', 'waht = "a chain"', "waht"),
+        (
+            'id = "slow"',
+            'id = "slow"\nwhat = "x"\nworkload = "x"\n'
+            'expectations = { "delivery.missing" = "== 0" }\n[[targets]]\nid = "slow"',
+            "id = 'slow' stands there twice",
+        ),
+    ],
+)
+def test_a_file_that_is_none_of_targets_is_refused(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        loaded(tmp_path, FILE.replace(old, new))
+
+
+def test_a_target_that_cannot_be_run_is_refused_by_its_name(tmp_path: Path) -> None:
+    (target,) = loaded(tmp_path, FILE.replace("publishers.rate", "publishers.rite"))
+    with pytest.raises(SpecError, match=r"story\.toml: target slow: .*did you mean 'rate'"):
+        experiment_of(target, target.workload, "story.toml")

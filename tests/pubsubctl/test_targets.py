@@ -1,0 +1,97 @@
+"""`targets`: a table of what was meant to be reached, and of what was."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.load.progress import RunFailed
+from pubsubctl.running.experiment import Experiment
+from tests.pubsubctl.conftest import Call
+
+HEADLINES: dict[str, dict[str, Any]] = {
+    "chain3-paced": {
+        "response_us": {"p50": 400.0, "p99": 2500.0},
+        "broker_cpu_us_per_message_mean": 100.0,
+        "online": {"missing": 0},
+        "limited_by": "rate",
+    },
+    "chain3": {
+        "delivered_per_s": 100_000.0,
+        "online": {"missing": 0},
+        "limited_by": "load generator load-sub: 99% of a core",
+        "is_load_generator_limit": True,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs whose numbers are known before."""
+
+    async def carried_out(experiment: Experiment, *_: object) -> SimpleNamespace:
+        name = experiment.spec.name
+        if name not in HEADLINES:
+            raise RunFailed("broker c2 ended")
+        run = tmp_path / name
+        run.mkdir()
+        (run / "manifest.json").write_text(json.dumps({"headline": HEADLINES[name]}))
+        return SimpleNamespace(run_directory=run)
+
+    monkeypatch.setattr("pubsubctl.running.targets.carry_out", carried_out)
+
+
+def test_each_target_is_reached_missed_or_cannot_be_told(call: Call) -> None:
+    answer = call("targets", "P1", "P4", "-j")
+    assert answer.status == 1
+    found = {
+        (row["id"], each["metric"]): each["holds"]
+        for row in answer.document["targets"]
+        for each in row["expectations"]
+    }
+    assert found == {
+        ("P1", "delivered.rate"): None,
+        ("P1", "delivery.missing"): True,
+        ("P4", "latency.p50"): True,
+        ("P4", "latency.p99"): False,
+        ("P4", "broker.cpu_per_message"): True,
+        ("P4", "delivery.missing"): True,
+    }
+    assert "latency.p99 <= 1ms: fails with 2.5 ms" in answer.err
+
+
+def test_the_table_says_what_kept_them_from_more(call: Call) -> None:
+    answer = call("targets", "P4")
+    assert "P4 three brokers in a chain, 1,000/s" in " ".join(answer.out.split())
+    assert "missed" in answer.out
+    assert "0.4 ms" in answer.out
+
+
+def test_a_run_that_fails_holds_no_other_one_up(call: Call) -> None:
+    answer = call("targets", "P2", "P4", "-j")
+    failed, other = answer.document["targets"]
+    assert (failed["failed"], failed["run_directory"]) == ("broker c2 ended", None)
+    assert other["expectations"]
+    assert "target P2: broker c2 ended" in answer.err
+
+
+def test_what_would_be_run_is_said_before(call: Call) -> None:
+    answer = call("--dry-run", "targets", "P4")
+    assert answer.status == 0
+    assert "target P4: latency.p50 <= 500us" in answer.out
+    assert "1 runs, about" in answer.out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["P11"], "no target 'P11'; did you mean 'P1'"),
+        (["--file", "performnce"], "did you mean 'performance'"),
+    ],
+)
+def test_what_there_is_not_is_refused(call: Call, words: list[str], said: str) -> None:
+    answer = call("targets", *words)
+    assert answer.status == 2
+    assert said in answer.err
