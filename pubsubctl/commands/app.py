@@ -51,6 +51,7 @@ from pubsubctl.commands import (
     names,
     plot,
     report,
+    reproduce,
     results,
     simulate,
     status,
@@ -115,6 +116,7 @@ app.command("plot", epilog=_ANYWHERE)(plot.plot)
 app.command("compare", epilog=_ANYWHERE)(compare.compare)
 app.command("report", epilog=_ANYWHERE)(report.report)
 app.add_typer(results.app, name="results")
+app.command("reproduce", epilog=_ANYWHERE)(reproduce.reproduce)
 app.add_typer(claims.app, name="claims")
 app.command("demo", epilog=_ANYWHERE)(demo.demo)
 app.command("down", epilog=_ANYWHERE)(down.down)

@@ -55,3 +55,48 @@ def pack(
         },
         text=text,
     )
+
+
+@app.command("capsule")
+def capsule(
+    context: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders, run ids, or `latest`; of a series, with all its runs.",
+            autocompletion=names.runs,
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The new file, a .tar.gz.")
+    ],
+    keep_hosts: Annotated[
+        bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")
+    ] = False,
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
+) -> Result:
+    """Put runs, their verdicts and figures into one file for reviewers.
+
+    Without names of hosts, users or folders. `pubsubctl reproduce` takes it.
+    """
+    from pubsubctl.running.capsules import make_capsule
+    from pubsubctl.running.runs import find_runs
+    from results.checker.spark import spark_session
+
+    call = invocation(context)
+    call.refuse_dry_run("results capsule")
+    folders = find_runs(call.project, runs)
+    with call.console.progress() as progress:
+        progress.phase("starting Spark")
+        with spark_session("pubsubctl capsule", call.master(master)) as spark:
+            made = make_capsule(spark, folders, output, progress, keep_hosts=keep_hosts)
+    about = made.document["runs"]
+    lines = [
+        f"{name}: {', '.join([*filter(None, [said.get('verdict')]), *said['figures']])}"
+        for name, said in about.items()
+    ]
+    return Result(
+        document={"schema": "pubsubctl/capsule-made/1", "capsule": str(output), "runs": about},
+        text="\n".join([*lines, str(output)]),
+    )

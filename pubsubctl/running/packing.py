@@ -98,6 +98,37 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     return Packed(folder, len(renames), tuple(left_out))
 
 
+def copy_without_place(run: Path, folder: Path) -> None:
+    """Copy a run that names no host, such as a series or an experiment without brokers.
+
+    Home folders and where the program was are replaced; what is made anew is not copied.
+
+    Raises:
+        UserError: the folder is there.
+        IntegrityError: the run is not what was written when it ended.
+    """
+    from results.tables.seals import CHECKSUMS, DERIVED, seal, verify_seal
+
+    if folder.exists():
+        raise UserError(f"{folder} is there already")
+    verify_seal(run)
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run)
+        if path.is_dir() or name.parts[0] in (*DERIVED, CHECKSUMS):
+            continue
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix not in TEXTS:
+            shutil.copyfile(path, target)
+            continue
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        if name.as_posix() == MANIFEST:
+            text = _without_place(read_json(path))
+        text = _HOMES.sub("/home/user", text)
+        target.write_text(text, encoding="utf-8", errors="surrogateescape")
+    seal(folder)
+
+
 def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[str, str]:
     """Everything that tells who and where → what stands in its place."""
     renames = {getpass.getuser(): "user", socket.gethostname(): "controller"}

@@ -1,0 +1,48 @@
+"""`reproduce`: does what a capsule says come out again?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console.console import Result
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+
+
+def reproduce(
+    context: typer.Context,
+    capsule: Annotated[
+        Path, typer.Argument(metavar="CAPSULE", help="What `results capsule` has made.")
+    ],
+    level: Annotated[
+        str,
+        typer.Option(
+            "--level",
+            metavar="figures|check|local",
+            help="Draw every figure again; also judge every run again from its logs; also run it "
+            "again on brokers of this machine.",
+        ),
+    ] = "figures",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", metavar="DIR", help="Unpack it there, and leave it."),
+    ] = None,
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
+) -> Result:
+    """Look whether a capsule's figures, verdicts and claims come out again.
+
+    Nothing is needed but the capsule; --level local needs what `bench` needs. Figures have to be
+    the same to the byte. Status 1 where something came out otherwise, 8 where a byte of the capsule
+    has changed.
+    """
+    from pubsubctl.running.reproducing import LEVELS
+    from pubsubctl.running.reproducing import reproduce as reproduced
+
+    call = invocation(context)
+    call.refuse_dry_run("reproduce")
+    if level not in LEVELS:
+        raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}; {', '.join(LEVELS)}")
+    return reproduced(call, capsule, level, output, call.master(master))

@@ -1,0 +1,341 @@
+"""Capsules: runs, their verdicts and figures in one file, for whoever wants to see them come again.
+
+A capsule is a tar.gz with
+
+    capsule.json               what is in it, with the SHA-256 of every other file
+    ro-crate-metadata.json     the same for archives: RO-Crate 1.1
+    README.md                  what to do with it
+    runs/<experiment>/<run>/   copies of runs without names of hosts and people
+
+The same runs give the same bytes. Verdicts and figures in it are made from the copies.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from pubsubctl.console.console import Progress
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.running.packing import copy_without_place, pack_run
+from pubsubctl.running.runs import manifest, read_json
+
+SCHEMA: Final = "pubsubctl/capsule/1"
+DOCUMENT: Final = "capsule.json"
+CRATE: Final = "ro-crate-metadata.json"
+README: Final = "README.md"
+RUNS: Final = "runs"
+MOST_FILES: Final = 100_000
+MOST_BYTES: Final = 64 << 30
+LICENSE: Final = "https://spdx.org/licenses/Apache-2.0"
+_TABLES: Final = "tables"
+_OF_BROKERS: Final = ("timeline",)
+
+_README: Final = """\
+# {name}
+
+{runs} of pubsubctl {versions}, with what was found in them.
+
+    pubsubctl reproduce CAPSULE                  # draw every figure again: the same bytes?
+    pubsubctl reproduce CAPSULE --level check    # judge every run again: the same verdict?
+    pubsubctl reproduce CAPSULE --level local    # run it again, on brokers on this machine
+
+| run | verdict | figures |
+|---|---|---|
+{rows}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Capsule:
+    """What a capsule holds, unpacked.
+
+    Attributes:
+        folder: of its files.
+        document: capsule.json.
+    """
+
+    folder: Path
+    document: Mapping[str, Any]
+
+    @property
+    def runs(self) -> list[Path]:
+        """Folders of runs, in the order in which they were put in."""
+        return [self.folder / name for name in self.document["runs"]]
+
+    def about(self, run: Path) -> Mapping[str, Any]:
+        """What is said of a run: `verdict`, `counts` and `figures`."""
+        found: Mapping[str, Any] = self.document["runs"][run.relative_to(self.folder).as_posix()]
+        return found
+
+
+def make_capsule(
+    spark: Any, runs: Sequence[Path], target: Path, progress: Progress, *, keep_hosts: bool = False
+) -> Capsule:
+    """Put runs into a capsule, with the runs of each series among them.
+
+    Returns:
+        What it holds; its files are in the capsule only.
+
+    Raises:
+        UserError: the file is there, or a run cannot be given away; see `pack_run`.
+        IntegrityError: a run is not what was written when it ended.
+    """
+    if target.exists():
+        raise UserError(f"{target} is there already")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
+        folder = Path(scratch)
+        said: dict[str, Any] = {}
+        originals = _with_series(runs)
+        copies = [_copied(run, folder, keep_hosts=keep_hosts) for run in originals]
+        figures = {copy: figures_of(run) for copy, run in zip(copies, originals, strict=True)}
+        # A series is drawn when the runs in it are judged.
+        for copy in sorted(copies, key=_is_series):
+            said[_name(copy, folder)] = found_in(spark, copy, figures[copy], progress)
+        names = [_name(copy, folder) for copy in copies]
+        document = _document(target, copies, {name: said[name] for name in names})
+        (folder / README).write_text(_readme(document), encoding="utf-8")
+        _write_json(folder / CRATE, _crate(folder, document))
+        document["files"] = dict(_hashes(folder))
+        _write_json(folder / DOCUMENT, document)
+        progress.phase(f"writing {target.name}")
+        _write_archive(folder, target)
+    return Capsule(target, document)
+
+
+def unpack_capsule(path: Path, folder: Path) -> Capsule:
+    """Unpack a capsule, and make sure that it holds what it says.
+
+    Args:
+        folder: an empty one.
+
+    Raises:
+        UserError: it is no capsule.
+        IntegrityError: a byte of it has changed; names the first files.
+    """
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            _extract(archive, folder)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise IntegrityError(f"{path}: not a whole capsule: {error}") from None
+    if not (folder / DOCUMENT).is_file():
+        raise UserError(f"{path}: no {DOCUMENT} in it; `pubsubctl results capsule` makes capsules")
+    document = read_json(folder / DOCUMENT)
+    if document.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema {document.get('schema')!r}, expected {SCHEMA!r}")
+    listed = document.get("files")
+    actual = dict(_hashes(folder))
+    if not isinstance(listed, dict) or listed != actual:
+        raise IntegrityError(f"{path}: {_first_problems(listed, actual)}")
+    return Capsule(folder, document)
+
+
+def figures_of(run: Path) -> list[str]:
+    """The figures that are drawn of a run: those of its experiment, or that were drawn before."""
+    from results.figures.by_name import FIGURES
+    from results.tables.derived import derived_of
+
+    about = manifest(run)
+    named = [str(each) for each in about.get("figures") or ()]
+    if not named and (figure := about.get("figure")):
+        named = [name for name in FIGURES if name == figure or name.startswith(f"{figure}.")]
+    if not named:
+        named = sorted(path.stem for path in (derived_of(run) / "figures").glob("*.json"))
+    return named or ([*_OF_BROKERS] if is_of_brokers(run) else [])
+
+
+def is_judged(run: Path) -> bool:
+    """Whether there is a verdict on a run: messages were delivered in it."""
+    return is_of_brokers(run) or manifest(run).get("kind") in ("simulation", "behaviour")
+
+
+def is_of_brokers(run: Path) -> bool:
+    """Whether brokers ran, and it is neither several runs nor an experiment without any."""
+    return "kind" not in manifest(run)
+
+
+# ------------------------------------------------------------ making
+
+
+def _with_series(runs: Sequence[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for run in runs:
+        run = run.resolve()
+        found[run] = None
+        for of_point in manifest(run).get("runs", {}).values() if _is_series(run) else ():
+            found.update(dict.fromkeys(run.parent / run_id for run_id in of_point))
+    return [*found]
+
+
+def _is_series(run: Path) -> bool:
+    return manifest(run).get("kind") == "series"
+
+
+def _copied(run: Path, folder: Path, *, keep_hosts: bool) -> Path:
+    about = manifest(run)
+    if about.get("state") != "complete":
+        raise UserError(f"{run}: the run is {about.get('state')}; only whole ones go into capsules")
+    copy = folder / RUNS / str(about.get("experiment") or run.parent.name) / run.name
+    if is_of_brokers(run):
+        pack_run(run, copy, keep_hosts=keep_hosts)
+    else:
+        copy_without_place(run, copy)
+    return copy
+
+
+def found_in(
+    spark: Any, run: Path, figures: Iterable[str], progress: Progress, *, judges: bool = True
+) -> dict[str, Any]:
+    """A run's `verdict` and `counts`, where it has them, and by figure the SHA-256 of its files."""
+    from pubsubctl.running.judging import judge_with
+    from results.figures.by_name import draw
+
+    found: dict[str, Any] = {}
+    if judges and is_judged(run):
+        document = judge_with(spark, run, progress).document
+        found["verdict"] = str(document["verdict"]).upper()
+        found["counts"] = document.get("counts")
+    found["figures"] = {}
+    for name in figures:
+        progress.phase(f"drawing {name} of {run.name}")
+        found["figures"][name] = {path.name: _sha256(path) for path in draw(name, spark, run)}
+    return found
+
+
+def _name(run: Path, folder: Path) -> str:
+    return run.relative_to(folder).as_posix()
+
+
+def _document(target: Path, copies: Sequence[Path], said: Mapping[str, Any]) -> dict[str, Any]:
+    made_by = dict.fromkeys(
+        f"{manifest(copy).get('tool_version')} ({manifest(copy).get('git_commit')})"
+        for copy in copies
+    )
+    return {
+        "schema": SCHEMA,
+        "name": target.name.removesuffix(".gz").removesuffix(".tar"),
+        "made_by": [*made_by],
+        "published": max(str(manifest(copy).get("ended_utc", "")) for copy in copies),
+        "runs": dict(said),
+    }
+
+
+def _readme(document: Mapping[str, Any]) -> str:
+    rows = [
+        f"| {name.removeprefix(f'{RUNS}/')} | {about.get('verdict', '–')} | "
+        f"{', '.join(about['figures']) or '–'} |"
+        for name, about in document["runs"].items()
+    ]
+    count = len(document["runs"])
+    return _README.format(
+        name=document["name"],
+        runs=f"{count} run{'s' if count > 1 else ''}",
+        versions=", ".join(document["made_by"]),
+        rows="\n".join(rows),
+    )
+
+
+def _crate(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """RO-Crate 1.1: the files, the program that made them, and when."""
+    files = [
+        {"@id": name, "@type": "File", "contentSize": str((folder / name).stat().st_size),
+         "sha256": digest}
+        for name, digest in _hashes(folder)
+    ]  # fmt: skip
+    programs = [
+        {"@id": f"#pubsubctl-{number}", "@type": "SoftwareApplication", "name": "pubsubctl",
+         "softwareVersion": version}
+        for number, version in enumerate(document["made_by"], start=1)
+    ]  # fmt: skip
+    root = {
+        "@id": "./", "@type": "Dataset", "name": document["name"],
+        "description": "Runs of publish/subscribe brokers with their verdicts and figures.",
+        "datePublished": document["published"], "license": {"@id": LICENSE},
+        "hasPart": [{"@id": each["@id"]} for each in files],
+        "mentions": [{"@id": each["@id"]} for each in programs],
+    }  # fmt: skip
+    about = {
+        "@id": CRATE, "@type": "CreativeWork", "about": {"@id": "./"},
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+    }  # fmt: skip
+    graph = [about, root, *programs, {"@id": LICENSE, "@type": "CreativeWork"}, *files]
+    return {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
+
+
+def _write_archive(folder: Path, target: Path) -> None:
+    """As a whole or not at all; nothing of whoever makes it, or of when, is in it."""
+    temporary = folder / "archive"
+    with (
+        temporary.open("wb") as stream,
+        gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, path in _files(folder):
+            if path == temporary:
+                continue
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = path.stat().st_size, 0o644
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+    temporary.rename(target)
+
+
+# ------------------------------------------------------------ unpacking
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Regular files below the folder only, and no more of them than a capsule may have."""
+    total = 0
+    for number, entry in enumerate(archive):
+        name = PurePosixPath(entry.name)
+        if not entry.isreg() or name.is_absolute() or ".." in name.parts or not name.parts:
+            raise ValueError(f"{entry.name!r} is no file of a capsule")
+        total += entry.size
+        if number >= MOST_FILES or total > MOST_BYTES:
+            raise ValueError(f"more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
+        target = folder.joinpath(*name.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = archive.extractfile(entry) or io.BytesIO()
+        with content, target.open("xb") as stream:
+            shutil.copyfileobj(content, stream)
+
+
+def _first_problems(listed: Any, actual: Mapping[str, str]) -> str:
+    if not isinstance(listed, dict):
+        return f"{DOCUMENT} lists no files"
+    problems = [f"{name} is missing" for name in listed if name not in actual]
+    problems += [f"{name} is not in {DOCUMENT}" for name in actual if name not in listed]
+    problems += [f"{name} has changed" for name in actual if listed.get(name) != actual[name]]
+    return ", ".join([*dict.fromkeys(problems)][:4])
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not (name.parts[0] == RUNS and _TABLES in name.parts[3:4]):
+            yield name.as_posix(), path
+
+
+def _hashes(folder: Path) -> Iterator[tuple[str, str]]:
+    """Of every file but capsule.json."""
+    for name, path in _files(folder):
+        if name != DOCUMENT:
+            yield name, _sha256(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

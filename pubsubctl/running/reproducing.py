@@ -1,0 +1,209 @@
+"""`reproduce`: does what a capsule says come out again, and at which level?
+
+`figures` draws every figure again from the tables of the runs, `check` also judges every run again
+from its logs, `local` also runs it again on brokers of this machine. Each level includes the ones
+before it.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.spec.overrides import Overrides
+from bench.spec.spec import ExperimentSpec
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.commands.bench import experiment_of
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Progress, Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.errors import ExpectationFailed, UserError
+from pubsubctl.running.capsules import RUNS, Capsule, found_in, is_of_brokers, unpack_capsule
+from pubsubctl.running.claims import judge as judge_claims
+from pubsubctl.running.claims import load_claims, measurements
+from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.judging import judge_with
+from pubsubctl.running.runs import manifest, read_json
+
+SCHEMA: Final = "pubsubctl/reproduced/1"
+LEVELS: Final = ("figures", "check", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that has to come again.
+
+    Attributes:
+        level: at which it was looked at.
+        run: by its name in the capsule.
+        what: a figure, `verdict`, or a claim.
+        recorded, now: in words.
+        is_same: whether it came again, in all that the words leave out, too.
+    """
+
+    level: str
+    run: str
+    what: str
+    recorded: str
+    now: str
+    is_same: bool
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "level": self.level, "run": self.run, "what": self.what, "recorded": self.recorded,
+            "now": self.now, "same": self.is_same,
+        }  # fmt: skip
+
+
+def reproduce(call: Invocation, path: Path, level: str, output: Path | None, master: str) -> Result:
+    """Look whether all that a capsule says comes again, up to a level.
+
+    Args:
+        output: where it is unpacked and stays; else it is removed afterwards.
+
+    Raises:
+        UserError: it is no capsule, or the folder is there.
+        IntegrityError: a byte of it has changed.
+    """
+    if output is not None:
+        if output.exists():
+            raise UserError(f"{output} is there already")
+        output.mkdir(parents=True)
+        return _reproduce(call, path, level, output, master)
+    with tempfile.TemporaryDirectory(prefix="pubsubctl-capsule-") as folder:
+        return _reproduce(call, path, level, Path(folder).resolve(), master)
+
+
+def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: str) -> Result:
+    from results.checker.spark import spark_session
+
+    with call.console.progress() as progress:
+        progress.phase("unpacking")
+        capsule = unpack_capsule(path, folder)
+        again = _run_again(call, capsule, progress) if level == "local" else {}
+        progress.phase("starting Spark")
+        with spark_session("pubsubctl reproduce", master) as spark:
+            rows = [*compared(spark, capsule, progress, judges=level != "figures")]
+            for run, local in again.items():
+                verdict = judge_with(spark, local, progress).verdict
+                recorded = str(capsule.about(run)["verdict"])
+                name = _called(run, capsule)
+                rows.append(Row("local", name, "verdict", recorded, verdict, recorded == verdict))
+        claims = _claims(call, capsule)
+    other = [row for row in rows if not row.is_same]
+    table = [
+        (row.level, row.run, row.what, row.recorded, row.now, "same" if row.is_same else "differs")
+        for row in rows
+    ]
+    header = ("LEVEL", "RUN", "WHAT", "RECORDED", "NOW", "SO")
+    text = call.console.table(header, table)
+    if claims:
+        shown = [
+            (each["claim"], each["ours"], each["tolerance"], each["verdict"]) for each in claims
+        ]
+        text += "\n\n" + call.console.table(("CLAIM", "OURS", "TOLERANCE", "SO"), shown)
+    because = [
+        ExpectationFailed(f"{path}: {row.run}: {row.what} is {row.now}, and was {row.recorded}")
+        for row in other
+    ]
+    document = {
+        "schema": SCHEMA, "level": level, "rows": [row.row() for row in rows], "claims": claims,
+    }  # fmt: skip
+    return Result(document=document, text=text, because=tuple(because))
+
+
+def compared(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) -> Iterator[Row]:
+    """Verdicts and figures, as recorded and as they are now."""
+    runs = sorted(capsule.runs, key=lambda run: manifest(run).get("kind") == "series")
+    for run in runs:
+        recorded = capsule.about(run)
+        name = _called(run, capsule)
+        now = found_in(spark, run, recorded["figures"], progress, judges=judges)
+        if "verdict" in now:
+            is_same = all(recorded.get(key) == now[key] for key in ("verdict", "counts"))
+            yield Row("check", name, "verdict", _judged(recorded), _judged(now), is_same)
+        for figure, files in recorded["figures"].items():
+            drawn = now["figures"][figure]
+            words = _files(files, files), _files(drawn, files)
+            yield Row("figures", name, figure, *words, drawn == files)
+
+
+def _called(run: Path, capsule: Capsule) -> str:
+    return run.relative_to(capsule.folder / RUNS).as_posix()
+
+
+def _judged(found: Mapping[str, Any]) -> str:
+    counts = found.get("counts") or {}
+    told = [f"{counts[key]:,} {key}" for key in ("owed", "delivered") if key in counts]
+    others = {key: value for key, value in counts.items() if key not in ("owed", "delivered")}
+    wrong = [f"{value:,} {key}" for key, value in others.items() if key == "missing" and value]
+    return " · ".join([str(found["verdict"]), *told, *wrong])
+
+
+def _files(drawn: Mapping[str, str], recorded: Mapping[str, str]) -> str:
+    """How many files of a figure are, to the byte, what they were; and which are not."""
+    differ = [name for name in recorded if drawn.get(name) != recorded[name]]
+    return f"{len(recorded)} files" if not differ else f"other bytes in {', '.join(differ)}"
+
+
+def _claims(call: Invocation, capsule: Capsule) -> list[dict[str, Any]]:
+    """What becomes of the claims on figures in the capsule, by what was drawn now."""
+    figures = [name for about in capsule.document["runs"].values() for name in about["figures"]]
+    claims = [
+        claim
+        for name in call.project.names("claims")
+        for claim in load_claims(call.project.find("claims", name))
+        if claim.figure in figures
+    ]
+    return [
+        each.row() for each in judge_claims(claims, measurements(capsule.folder / RUNS, figures))
+    ]
+
+
+# ------------------------------------------------------------ running it again
+
+
+def _run_again(call: Invocation, capsule: Capsule, progress: Progress) -> dict[Path, Path]:
+    """Run again what ran on brokers: of each point of a series, its typical run."""
+    planned = {run: _experiment(call, run) for run in _to_run(capsule)}
+    if not planned:
+        raise UserError("--level local: no run in this capsule is one of brokers of ours")
+    lab, results = lab_for(call), call.project.results_folder(None)
+    again: dict[Path, Path] = {}
+
+    async def work(interruption: Interruption) -> None:
+        for number, (run, (spec, schedule)) in enumerate(planned.items(), start=1):
+            progress.say(f"{number} of {len(planned)}: {_called(run, capsule)}")
+            experiment = Experiment(spec, schedule, results)
+            outcome = await carry_out(experiment, lab, progress, interruption, "reproduce")
+            again[run] = outcome.run_directory
+
+    first = next(iter(planned.values()))[0]
+    run_interruptibly(work, call.console, when_not_waiting=not_waiting(first))
+    return again
+
+
+def _to_run(capsule: Capsule) -> Sequence[Path]:
+    of_series: dict[Path, bool] = {}
+    for run in capsule.runs:
+        if manifest(run).get("kind") == "series":
+            points = read_json(run / "series.json")["points"].values()
+            typical = {point["modal"] for point in points}
+            for each in (run_id for point in points for run_id in point["runs"]):
+                of_series[run.parent / each] = each in typical
+    return [
+        run
+        for run in capsule.runs
+        if is_of_brokers(run) and "system" not in manifest(run) and of_series.get(run, True)
+    ]
+
+
+def _experiment(call: Invocation, run: Path) -> tuple[ExperimentSpec, FaultSchedule | None]:
+    spec = run / "spec"
+    faults = spec / "faults.toml"
+    overrides = Overrides(topology=str(spec / "topology.toml"), seed=manifest(run).get("seed"))
+    return experiment_of(
+        call, str(spec / "workload.toml"), overrides, str(faults) if faults.is_file() else None, {}
+    )

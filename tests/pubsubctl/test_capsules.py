@@ -1,0 +1,188 @@
+"""Capsules: what is in them comes out again, to the byte; and what has changed is seen."""
+
+import gzip
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.running.capsules import DOCUMENT, Capsule, make_capsule, unpack_capsule
+from pubsubctl.running.reproducing import compared
+from results.tables.seals import seal
+from tests.helpers.runs import Scenario, write_demo_run
+from tests.pubsubctl.conftest import Call
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+FIGURE = Path(__file__).parents[2] / "results/samples/experiments/dft11-fig9"
+
+
+class Quiet:
+    """Progress that nobody looks at."""
+
+    def phase(self, text: str) -> None:
+        """Nothing is shown."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run of brokers by somebody with a name, and an experiment of a figure."""
+    folder = tmp_path_factory.mktemp("runs")
+    run = write_demo_run(folder, Scenario(measure_s=1.0, rate=5))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["argv"] = ["/home/bob/bin/pubsubctl", "bench", "/home/bob/demo.toml"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    seal(run)
+    (figure,) = FIGURE.iterdir()
+    return [run, Path(shutil.copytree(figure, folder / "fig9" / figure.name))]
+
+
+@pytest.fixture(scope="module")
+def capsule(
+    spark: "SparkSession", runs: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("capsules") / "demo.tar.gz"
+    make_capsule(spark, runs, path, Quiet())
+    return path
+
+
+def unpacked(path: Path, folder: Path) -> Capsule:
+    folder.mkdir()
+    return unpack_capsule(path, folder)
+
+
+def rewritten(path: Path, target: Path, change: dict[str, bytes | None]) -> Path:
+    """A capsule with other files in it: None takes one out."""
+    with tarfile.open(path) as old, tarfile.open(target, "w:gz") as new:
+        files = {entry.name: old.extractfile(entry).read() for entry in old}  # type: ignore[union-attr]
+        for name, content in {**files, **change}.items():
+            if content is not None:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                new.addfile(entry, io.BytesIO(content))
+    return target
+
+
+def document_of(path: Path) -> dict[str, Any]:
+    with tarfile.open(path) as archive:
+        return json.loads(archive.extractfile(DOCUMENT).read())  # type: ignore[union-attr,no-any-return]
+
+
+def test_nobody_is_named(capsule: Path, tmp_path: Path) -> None:
+    held = unpacked(capsule, tmp_path / "held")
+    everything = b"".join(path.read_bytes() for path in held.folder.rglob("*") if path.is_file())
+    assert b"/home/user" in everything
+    assert b"bob" not in everything
+
+
+def test_the_same_runs_are_the_same_bytes(
+    spark: "SparkSession", runs: list[Path], tmp_path: Path
+) -> None:
+    first, second = tmp_path / "a" / "c.tar.gz", tmp_path / "b" / "c.tar.gz"
+    for path in (first, second):
+        path.parent.mkdir()
+        make_capsule(spark, runs[1:], path, Quiet())
+    assert first.read_bytes() == second.read_bytes()
+    with pytest.raises(UserError, match="is there already"):
+        make_capsule(spark, runs, first, Quiet())
+
+
+def test_archives_are_told_what_is_in_it(capsule: Path, tmp_path: Path) -> None:
+    held = unpacked(capsule, tmp_path / "held")
+    crate = json.loads((held.folder / "ro-crate-metadata.json").read_text())
+    by_id = {each["@id"]: each for each in crate["@graph"]}
+    assert by_id["ro-crate-metadata.json"]["about"] == {"@id": "./"}
+    parts = {each["@id"] for each in by_id["./"]["hasPart"]}
+    listed = {*held.document["files"]} - {"ro-crate-metadata.json"}
+    assert parts == listed
+    for name in parts:
+        assert by_id[name]["sha256"] == held.document["files"][name]
+    assert "| UNKNOWN | timeline |" in (held.folder / "README.md").read_text()
+
+
+def test_what_comes_out_again_is_told_from_what_does_not(
+    spark: "SparkSession", capsule: Path, tmp_path: Path
+) -> None:
+    """Somebody claims more than the logs and figures bear out, and has sealed that."""
+    document = document_of(capsule)
+    about = next(iter(document["runs"].values()))
+    about["counts"]["owed"] += 1
+    about["figures"]["timeline"]["timeline.csv"] = "0" * 64
+    changed = rewritten(capsule, tmp_path / "c.tar.gz", {DOCUMENT: json.dumps(document).encode()})
+    held = unpacked(changed, tmp_path / "held")
+    rows = {row.what: row for row in compared(spark, held, Quiet(), judges=True)}
+    assert {what: row.is_same for what, row in rows.items()} == {
+        "verdict": False, "timeline": False, "dft11.fig9": True,
+    }  # fmt: skip
+    assert (rows["timeline"].recorded, rows["timeline"].now) == (
+        "4 files", "other bytes in timeline.csv",
+    )  # fmt: skip
+    assert rows["verdict"].recorded != rows["verdict"].now
+
+
+def test_a_changed_byte_is_seen_wherever_it_is(capsule: Path, tmp_path: Path) -> None:
+    whole = capsule.read_bytes()
+    for place in range(10, len(whole), len(whole) // 12):  # behind the header of gzip
+        damaged = tmp_path / f"at-{place}.tar.gz"
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(IntegrityError):
+            unpacked(damaged, tmp_path / f"held-{place}")
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(IntegrityError, match="not a whole capsule"):
+        unpacked(cut, tmp_path / "held-cut")
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("README.md", b"another", "README.md has changed"),
+        ("README.md", None, "README.md is missing"),
+        ("more.txt", b"more", "more.txt is not in capsule.json"),
+        ("../out.txt", b"x", "is no file of a capsule"),
+        ("/out.txt", b"x", "is no file of a capsule"),
+    ],
+)
+def test_files_that_are_not_those_that_were_put_in_are_refused(
+    capsule: Path, tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    changed = rewritten(capsule, tmp_path / "c.tar.gz", {name: content})
+    with pytest.raises(IntegrityError, match=words):
+        unpacked(changed, tmp_path / "held")
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_links_are_no_files(tmp_path: Path) -> None:
+    path = tmp_path / "c.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with pytest.raises(IntegrityError, match="is no file of a capsule"):
+        unpacked(path, tmp_path / "held")
+
+
+def test_what_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> None:
+    other = tmp_path / "other.tar.gz"
+    with tarfile.open(other, "w:gz"):
+        pass
+    plain = tmp_path / "plain"
+    plain.write_bytes(gzip.compress(b"x" * 2000))
+    for words, status, said in (
+        (["reproduce", str(other)], 2, "`pubsubctl results capsule` makes capsules"),
+        (["reproduce", str(plain)], 8, "not a whole capsule"),
+        (["reproduce", str(tmp_path / "none")], 2, "no such file"),
+        (["reproduce", str(other), "--level", "chekc"], 2, "did you mean 'check'"),
+        (["reproduce", str(other), "-o", str(tmp_path)], 2, "is there already"),
+    ):
+        answer = call(*words)
+        assert answer.status == status, answer.err
+        assert said in answer.err
