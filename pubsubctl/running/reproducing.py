@@ -18,12 +18,12 @@ from pubsubctl.commands.bench import experiment_of
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
-from pubsubctl.errors import ExpectationFailed, UserError
+from pubsubctl.errors import ExpectationFailed, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.capsules import RUNS, Capsule, found_in, is_of_brokers, unpack_capsule
 from pubsubctl.running.claims import judge as judge_claims
 from pubsubctl.running.claims import load_claims, measurements
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
-from pubsubctl.running.judging import judge_with
+from pubsubctl.running.judging import Judged, judge_with
 from pubsubctl.running.runs import manifest, read_json
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
@@ -39,7 +39,8 @@ class Row:
         run: by its name in the capsule.
         what: a figure, `verdict`, or a claim.
         recorded, now: in words.
-        is_same: whether it came again, in all that the words leave out, too.
+        is_same: whether it came again, in all that the words leave out, too; None where that cannot
+            be told.
     """
 
     level: str
@@ -47,7 +48,12 @@ class Row:
     what: str
     recorded: str
     now: str
-    is_same: bool
+    is_same: bool | None
+
+    @property
+    def so(self) -> str:
+        """In words."""
+        return {True: "same", False: "differs", None: "cannot tell"}[self.is_same]
 
     def row(self) -> dict[str, Any]:
         """For JSON."""
@@ -87,16 +93,9 @@ def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: s
         with spark_session("pubsubctl reproduce", master) as spark:
             rows = [*compared(spark, capsule, progress, judges=level != "figures")]
             for run, local in again.items():
-                verdict = judge_with(spark, local, progress).verdict
-                recorded = str(capsule.about(run)["verdict"])
-                name = _called(run, capsule)
-                rows.append(Row("local", name, "verdict", recorded, verdict, recorded == verdict))
+                rows.append(judged_again(judge_with(spark, local, progress), run, capsule))
         claims = _claims(call, capsule)
-    other = [row for row in rows if not row.is_same]
-    table = [
-        (row.level, row.run, row.what, row.recorded, row.now, "same" if row.is_same else "differs")
-        for row in rows
-    ]
+    table = [(row.level, row.run, row.what, row.recorded, row.now, row.so) for row in rows]
     header = ("LEVEL", "RUN", "WHAT", "RECORDED", "NOW", "SO")
     text = call.console.table(header, table)
     if claims:
@@ -104,10 +103,11 @@ def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: s
             (each["claim"], each["ours"], each["tolerance"], each["verdict"]) for each in claims
         ]
         text += "\n\n" + call.console.table(("CLAIM", "OURS", "TOLERANCE", "SO"), shown)
-    because = [
-        ExpectationFailed(f"{path}: {row.run}: {row.what} is {row.now}, and was {row.recorded}")
-        for row in other
-    ]
+    because: list[PubsubctlError] = []
+    for row in rows:
+        told = f"{path}: {row.run}: {row.what} is {row.now}, and was {row.recorded}"
+        if not row.is_same:
+            because.append(VerdictUnknown(told) if row.is_same is None else ExpectationFailed(told))
     document = {
         "schema": SCHEMA, "level": level, "rows": [row.row() for row in rows], "claims": claims,
     }  # fmt: skip
@@ -128,6 +128,14 @@ def compared(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) 
             drawn = now["figures"][figure]
             words = _files(files, files), _files(drawn, files)
             yield Row("figures", name, figure, *words, drawn == files)
+
+
+def judged_again(judged: Judged, run: Path, capsule: Capsule) -> Row:
+    """A verdict on a new run; a run that cannot be judged says nothing about the old one."""
+    recorded, now = str(capsule.about(run)["verdict"]), judged.verdict
+    is_same = None if now == "UNKNOWN" and recorded != now else recorded == now
+    why = f": {judged.document['because'][0]}" if is_same is None else ""
+    return Row("local", _called(run, capsule), "verdict", recorded, now + why, is_same)
 
 
 def _called(run: Path, capsule: Capsule) -> str:

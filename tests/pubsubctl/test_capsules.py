@@ -12,7 +12,8 @@ import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.running.capsules import DOCUMENT, Capsule, make_capsule, unpack_capsule
-from pubsubctl.running.reproducing import compared
+from pubsubctl.running.judging import Judged
+from pubsubctl.running.reproducing import compared, judged_again
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call
@@ -93,6 +94,25 @@ def test_the_same_runs_are_the_same_bytes(
     assert first.read_bytes() == second.read_bytes()
     with pytest.raises(UserError, match="is there already"):
         make_capsule(spark, runs, first, Quiet())
+
+
+@pytest.mark.parametrize(
+    "recorded, now, so, words",
+    [
+        ("VALID", "valid", "same", "VALID"),
+        ("VALID", "invalid", "differs", "INVALID"),
+        ("VALID", "unknown", "cannot tell", "UNKNOWN: the machine was busy"),
+        ("UNKNOWN", "unknown", "same", "UNKNOWN"),
+    ],
+)
+def test_a_new_run_is_the_same_another_or_says_nothing(
+    tmp_path: Path, recorded: str, now: str, so: str, words: str
+) -> None:
+    run = tmp_path / "runs" / "demo" / "1"
+    held = Capsule(tmp_path, {"runs": {"runs/demo/1": {"verdict": recorded, "figures": {}}}})
+    document = {"verdict": now, "because": ["the machine was busy"]}
+    row = judged_again(Judged(tmp_path, tmp_path, document), run, held)
+    assert (row.level, row.run, row.so, row.now) == ("local", "demo/1", so, words)
 
 
 def test_archives_are_told_what_is_in_it(capsule: Path, tmp_path: Path) -> None:
