@@ -1,6 +1,8 @@
 """[GES], statement by statement, as far as its text is left: best effort."""
 
 import json
+from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +13,12 @@ from bench.papers.ges.transmission_experiments import (
     TransmissionExperiment,
     run_transmission_experiment,
 )
-from bench.spec.spec import load_topology
+from bench.spec.deployed_experiment import load_deployed_experiment
+from bench.spec.overrides import Overrides
+from bench.spec.spec import load_experiment, load_topology
 from pubsubctl.running.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun
+from results.papers.ges.latency_figures import Latencies, draw_table2, match_percent
 from results.papers.ges.transmission_figures import draw_fig7
 from tests.pubsubctl.test_claims import OURS
 
@@ -70,9 +75,49 @@ def test_the_figure_has_each_number_that_is_claimed_of_it(run):
     manifest = json.loads((run / "manifest.json").read_text())
     loaded = ExperimentRun(run, run, manifest, experiment.model_dump())
     drawing = draw_fig7(loaded, named)
-    claims = load_claims(OURS / "ges.toml")
+    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.fig7"]
     assert {claim.metric for claim in claims} <= {*drawing.metrics}
     assert all(claim.scale.keys() <= manifest["scale"].keys() for claim in claims)
     assert drawing.metrics["missing_or_wrong"].value == 0
     wrong = [SimpleNamespace(**{**vars(each), "delivered": each.owed - 1}) for each in named]
     assert draw_fig7(loaded, wrong).metrics["missing_or_wrong"].value == len(wrong)
+
+
+def latencies(match, run, mean_ms, variance_ms2):
+    return Latencies(f"{match}-{run}", match, 750, mean_ms, variance_ms2)
+
+
+def test_table_2_has_each_number_that_is_claimed_of_it():
+    """§5, Table 2: rows by match rate; means and variances are those of the runs, on average."""
+    names = load_deployed_experiment("ges.table2").workload
+    workloads = [load_experiment(name, Overrides(), {}) for name in names]
+    matches = [match_percent(each.workload.model_dump()) for each in workloads]
+    assert matches == [100, 50, 25, 10]
+    for spec, match in zip(workloads, matches, strict=True):
+        wanted = [plan.broker for plan in spec.subscriber_plans()]
+        assert wanted.count("n10") == 1
+        assert len(wanted) == 101
+        per_share = Counter(plan.predicate for plan in spec.subscriber_plans())
+        assert {*per_share.values()} - {1} == {match}
+    run = SimpleNamespace(
+        manifest={"cpu": "x", "cores": 2},
+        topology={"brokers": [*workloads[0].topology.brokers]},
+        workload={"publishers": [{"at": ["n22"], "rate": "25/s", "size": "300B"}]},
+        subscribers=lambda: dict.fromkeys(range(101)),
+    )
+    point = SimpleNamespace(modal=SimpleNamespace(run=run), runs=(run,) * 2)
+    found = [
+        latencies(match, run, 10 + match / 10 + run, match) for match in matches for run in (0, 2)
+    ]
+    drawing = draw_table2(SimpleNamespace(points=(point,), run_ids=("r",)), found)
+    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.table2"]
+    assert {claim.metric for claim in claims} <= {*drawing.metrics}
+    assert all(claim.scale.items() <= drawing.scale.items() for claim in claims)
+    assert [row[:4] for row in drawing.rows][::3] == [(100, 21, 100, 10), (10, 12, 10, 3.162)]
+    metrics = {name: each.value for name, each in drawing.metrics.items()}
+    assert (metrics["steps_down.mean"], metrics["steps_down.variance"]) == (3, 3)
+    assert metrics["reduction_percent.10"] == pytest.approx(100 * 9 / 21)
+    assert metrics["variance_ratio"] == pytest.approx(0.1)
+    slower = [replace(each, mean_ms=30) if each.match_percent == 50 else each for each in found]
+    again = draw_table2(SimpleNamespace(points=(point,), run_ids=("r",)), slower)
+    assert again.metrics["steps_down.mean"].value == 2
