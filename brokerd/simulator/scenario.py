@@ -6,6 +6,7 @@ A scenario is a series of blocks with an empty line between them. A block is com
     protocol NAME [delta=N] [PARAMETER=VALUE]…   first; assist is off unless said
     chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
     cells p1-ib ib-s1 ib=b1,b2     the same with bundles between cells, and who is in which
+    hierarchy b1=0.0 b2=1.0 b1-b2  the same with addresses of brokers, and their links
     subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
     unsubscribe c1 [2] | detach c1 the client ends its subscription 1, or that; or leaves for good
     publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
@@ -109,6 +110,7 @@ class _Player:
             "star": lambda names: self._build(names, [(names[0], name) for name in names[1:]]),
             "tree": self._on_tree,
             "cells": self._on_cells,
+            "hierarchy": self._on_hierarchy,
             "subscribe": self._on_subscribe,
             "unsubscribe": self._on_unsubscribe,
             "detach": self._on_detach,
@@ -153,7 +155,7 @@ class _Player:
     def cluster(self) -> SimulatedCluster:
         """The cluster under test."""
         if self._cluster is None:
-            raise ScenarioError("name the brokers first: chain, star, tree or cells")
+            raise ScenarioError("name the brokers first: chain, star, tree, cells, hierarchy")
         return self._cluster
 
     # ------------------------------------------------------------ commands
@@ -178,6 +180,13 @@ class _Player:
         names = [name for cell in ends for name in members.get(cell, [cell])]
         section = {"bundles": bundles, **({"members": members} if members else {})}
         self._build_on({"kind": "cells", "cells": section, "brokers": names})
+
+    def _on_hierarchy(self, words: list[str]) -> None:
+        parts = [word.partition("=") for word in words]
+        addresses = {name: address for name, sign, address in parts if sign}
+        links = [word.split("-") for word in words if "=" not in word]
+        section = {"addresses": addresses, "links": links}
+        self._build_on({"kind": "hierarchy", "hierarchy": section, "brokers": [*addresses]})
 
     def _build(self, names: list[str], links: list[tuple[str, str]]) -> None:
         tree = {"delta": self._parameters["delta"]}

@@ -65,6 +65,15 @@ BUGS: Final = (
         ("if target.reroutes > self._reroute_limit:", "if target.reroutes:"),
     ),
     _bug(
+        "each-decides-anew",
+        "A way that was decided on is kept to, and no unit decides on it again.",
+        "router.py",
+        (
+            "target = self._advanced(waiting.popleft())",
+            "target = replace(waiting.popleft(), frames=())",
+        ),
+    ),
+    _bug(
         "overtaken-is-delivered",
         "A broker delivers the numbers of a source in ascending order.",
         "forwarding.py",

@@ -82,11 +82,11 @@ def _latencies(spark: "SparkSession", loaded: LoadedRun) -> Latencies:
     from pyspark.sql import functions as F
 
     run = loaded.run
-    (measured,) = (name for name, (broker, _) in run.subscribers().items() if broker == MEASURING)
+    homes = loaded.table(spark, "subscriptions").where(F.col("broker") == MEASURING)
     rows = (
         first_deliveries(spark, loaded)
         .where((F.col("t_ns") >= 0) & (F.col("t_ns") < run.phase("measure").to_ns))
-        .where(F.col("sub_id") == measured)
+        .join(F.broadcast(homes.select("sub_id")), "sub_id")
         .select("latency_us")
         .collect()
     )

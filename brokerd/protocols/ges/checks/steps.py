@@ -6,6 +6,8 @@ G3  each broker's graph is the outline of the sessions that there are (`settled`
 G4  each broker knows just what clients of the others want, each behind the largest unit that
     it is not in itself (`settled`)
 G5  a graph has no more brokers and units than the blocks of its levels hold (`settled`)
+G6  what is said of a connection is told only in the unit that both its ends are in (`_check_told`)
+G7  a broker keeps nothing on disk but how far its own publishers have come (`_check_kept`)
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +19,18 @@ from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.checks.outline import outline
-from brokerd.protocols.ges.messages import RoutedPublications
+from brokerd.protocols.ges.messages import GraphStated, RoutedPublications
 from brokerd.protocols.ges.paths import Path
 from brokerd.protocols.ges.router import SYSTEM, Target
-from brokerd.protocols.ges.units import Unit, is_inside
-from brokerd.protocols.interface import Effect, Event, MessageReceived, Send
+from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.interface import (
+    Commit,
+    Effect,
+    Event,
+    LogEffect,
+    MessageReceived,
+    Send,
+)
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -38,9 +47,13 @@ class GesChecks(ProtocolChecks):
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
         came: dict[tuple[int, Unit, Unit], None] = {}
-        if type(event) is MessageReceived and type(event.message) is RoutedPublications:
-            came = {_what(target): None for target in event.message.targets}
+        message = event.message if type(event) is MessageReceived else None
+        if type(message) is RoutedPublications:
+            came = {_what(target): None for target in message.targets}
+        elif type(message) is GraphStated:
+            _check_told(broker, message)
         for effect in effects:
+            _check_kept(broker, effect)
             if type(effect) is Send and type(effect.message) is RoutedPublications:
                 for target in effect.message.targets:
                     for way in target.frames:
@@ -90,6 +103,22 @@ def _what(target: Target) -> tuple[int, Unit, Unit]:
 def _check_way(broker: BrokerView, way: Path) -> None:
     if len({*way}) < len(way) or any(len(here) < len(onward) for here, onward in pairwise(way)):
         raise InvariantViolated("way", f"{broker.name} sends along {way}")
+
+
+def _check_kept(broker: BrokerView, effect: Effect) -> None:
+    rows = effect.changes if isinstance(effect, Commit) else ()
+    if isinstance(effect, LogEffect) or any(row.table != "publishers" for row in rows):
+        raise InvariantViolated("stateless", f"{broker.name} keeps {effect}")
+
+
+def _check_told(broker: BrokerView, message: GraphStated) -> None:
+    core: Any = broker.core
+    place: Place = core.place
+    for each in message.statements:
+        level = place.link_level(each.low_end, each.high_end)
+        within = each.low_end[: len(place.address) - level - 1]
+        if not place.is_in(within):
+            raise InvariantViolated("scope", f"{broker.name} is told {each}")
 
 
 def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]]) -> None:

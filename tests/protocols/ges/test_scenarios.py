@@ -1,0 +1,197 @@
+"""Named scenarios that concern best effort: as text, as stories, and which are missing."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.ges.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.scenario import play_scenario
+from tests.helpers.scenario import play, scenario_files
+from tests.protocols.ges.test_stories import (
+    BROKEN,
+    FOR_EVER_S,
+    Story,
+    two_units_each_prefer_the_gateway_of_the_other,
+)
+
+FILES = {path.stem: path for path in scenario_files(__file__)}
+
+# Scenario → a named bug that leaves out a rule which the story is about.
+RULES = {
+    "a01_echo_abbrev": "believes-what-came-around",
+    "a03_dup_delta": "started-before-all-know",
+    "a05_only_child": "sent-to-all-units",
+    "a07_stale_frame": "one-way-only",
+}
+SC_1_TO_2 = ((0, 0), (0, 1))
+
+
+def gateways_known_to(story: Story, name: str) -> set[tuple[str, str]]:
+    """The links between super-clusters 1 and 2 that a broker outside of both has in its graph."""
+    names = story.cluster.topology.brokers
+    core = story.cluster.brokers[names.index(name)].core
+    return {(names[a], names[b]) for a, b in core.view.edges.get(SC_1_TO_2, ())}
+
+
+def a02_twin_gateway() -> None:
+    """One of two gateways is gone and the units are still linked; then the other is gone."""
+    story = Story()
+    both = {("n5", "n11"), ("n8", "n12")}
+    assert gateways_known_to(story, "n14") == both
+    for gone in sorted(both):
+        story.cut(gone)
+        story.settle()
+        both -= {gone}
+        assert gateways_known_to(story, "n14") == both
+        story.publish("n10", "a", "b", "c")
+    assert [story.got(name) for name in story.wanted] == [2, 2, 2, 2, 2]
+    assert story.count("publications_without_route") == 0
+
+
+def a04_keeper_birth() -> None:
+    """n5, the only gatekeeper of level 2 in its cluster, becomes one while publications flow."""
+    story, link = Story(), ("n5", "n11")
+    story.cut(link)
+    story.settle()
+    for place in range(40):
+        if place == 15:
+            story.heal(link)
+        story.cluster.publish("n10", kind="c")
+        story.cluster.run_for(0.2)
+    story.settle()
+    assert story.got("n5") == 40
+    story.cut(("n8", "n12"))
+    story.settle()
+    story.publish("n10", "a", "c")
+    assert [story.got(name) for name in ("n9", "n8", "n5")] == [1, 1, 41]
+
+
+def a08_fail_forever() -> None:
+    """A gatekeeper is gone, its clients are elsewhere: nobody waits for it, and all forget it."""
+    story = Story()
+    story.kill("n5")
+    story.cluster.subscribe("n6", "kind = 'c'", "moved")
+    story.cluster.run_for(5)
+    story.publish("n22", "a", "c")
+    assert [story.got(name) for name in ("n9", "n8", "n5")] == [1, 1, 0]
+    assert len(story.cluster.clients["moved"].received[1]) == 1
+    story.settle(FOR_EVER_S)
+    gone = story.cluster.topology.brokers.index("n5")
+    for broker in story.cluster.brokers:
+        if broker.alive:
+            assert not broker.core.profiles.known()[gone].predicates
+    story.publish("n22", "c")
+    assert len(story.cluster.clients["moved"].received[1]) == 2
+
+
+def a09_zombie_broker() -> None:
+    """Others have spoken for n5 for long when it wakes; it says how things are, and is believed."""
+    story = Story()
+    story.cluster.broker("n5").freeze()
+    story.cluster.run_for(FOR_EVER_S)
+    assert story.count("spoken_for") > 0
+    story.publish("n22", "c")
+    story.cluster.broker("n5").thaw()
+    story.settle(20)
+    story.publish("n22", "a", "c")
+    assert [story.got(name) for name in ("n9", "n8", "n5")] == [1, 1, 1]
+
+
+def a10_split_cluster() -> None:
+    """Cluster g is in two parts, both alive; nothing comes twice, and healed all know all again."""
+    story = Story()
+    story.cluster.subscribe("n15", "kind = 'b'", "other part")
+    story.cut(("n14", "n15"))
+    story.cluster.run_for(FOR_EVER_S)
+    story.publish("n22", "b")
+    got = story.got("n14") + len(story.cluster.clients["other part"].received[1])
+    assert got == 1, "the part whose gatekeeper was asked has it"
+    story.heal(("n14", "n15"))
+    story.settle(20)
+    story.publish("n22", "b")
+    assert story.got("n14") + len(story.cluster.clients["other part"].received[1]) == got + 2
+
+
+STORIES: Mapping[str, Callable[[], None]] = {
+    "a02_twin_gateway": a02_twin_gateway,
+    "a04_keeper_birth": a04_keeper_birth,
+    "a06_pingpong": two_units_each_prefer_the_gateway_of_the_other,
+    "a08_fail_forever": a08_fail_forever,
+    "a09_zombie_broker": a09_zombie_broker,
+    "a10_split_cluster": a10_split_cluster,
+}
+
+# Story → a named bug that leaves out a rule which it is about.
+SEEN = {
+    "a02_twin_gateway": "lost-session-stays-in-graph",
+    "a04_keeper_birth": "lost-session-stays-in-graph",
+    "a06_pingpong": "each-decides-anew",
+    "a08_fail_forever": "the-dead-want-for-ever",
+    "a09_zombie_broker": "dead-and-silent-about-wants",
+    "a10_split_cluster": "dead-and-silent-about-links",
+}
+
+JOINING = "brokers that are given addresses, or leave, while others run"
+STORAGES = "storages, which the reliable half has"
+MISSING = {
+    "a11_double_controller": JOINING,
+    "a12_publisher_hop": STORAGES,
+    "a13_gap_across_roots": STORAGES,
+    "a14_ahead_client": STORAGES,
+    "a15_behind_old": STORAGES,
+    "a16_roam_in_recovery": STORAGES,
+    "a17_unsub_in_flight": STORAGES,
+    "a18_early_leave": STORAGES,
+    "a19_finer_mid_traffic": STORAGES,
+    "a20_storage_bounce": STORAGES,
+    "a21_torn_log": STORAGES,
+    "a22_block_65": JOINING,
+    "a23_skip_race": STORAGES,
+    "a24_double_attach": STORAGES,
+    "a25_six_classrooms": JOINING,
+    "a26_new_unit_join": STORAGES,
+}
+
+
+def test_each_named_scenario_is_there_or_said_to_be_missing() -> None:
+    numbers = sorted(each[:3] for each in (*FILES, *STORIES, *MISSING))
+    assert numbers == [f"a{number:02}" for number in range(1, 27)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_scenario(name: str, request: pytest.FixtureRequest) -> None:
+    """Play a scenario; --rewrite-scenarios records today's behaviour for review."""
+    play(FILES[name], rewrite=request.config.getoption("--rewrite-scenarios"))
+
+
+def test_each_scenario_names_its_rule() -> None:
+    assert FILES.keys() == RULES.keys()
+    assert STORIES.keys() == SEEN.keys()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
+    told = FILES[name].read_text(encoding="utf-8")
+    with planted([MUTANTS[RULES[name]]]):
+        assert seen(told) != told
+
+
+def seen(told: str) -> str:
+    """What a scenario tells today, or which rule of the checks ends it."""
+    try:
+        return play_scenario(told)
+    except InvariantViolated as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_rules_hold_in(name: str) -> None:
+    STORIES[name]()
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_without_its_rule_it_ends_otherwise(name: str) -> None:
+    with planted([MUTANTS[SEEN[name]]]), pytest.raises(BROKEN):
+        STORIES[name]()
