@@ -1,8 +1,9 @@
 """Experiments that a figure is drawn from and that need no testbed, by name.
 
-Six kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+Seven kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
 brokers, on what the protocol does around a failure, on the links that publications go over, on
-what a disk bears, and on how much brokers of this machine commit. The file's schema says which.
+how hierarchies grow, on what a disk bears, and on how much brokers of this machine commit. The
+file's schema says which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from bench.papers.ds03.consumer_experiments import SCHEMA as CONSUMER_SCHEMA
 from bench.papers.ds03.consumer_experiments import ConsumerExperiment, run_consumer_experiment
 from bench.papers.ds03.storage_experiments import SCHEMA as STORAGE_SCHEMA
 from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage_experiment
+from bench.papers.ges.scale_experiments import SCHEMA as SCALE_SCHEMA
+from bench.papers.ges.scale_experiments import ScaleExperiment, run_scale_experiment
 from bench.papers.ges.transmission_experiments import SCHEMA as TRANSMISSION_SCHEMA
 from bench.papers.ges.transmission_experiments import (
     TransmissionExperiment,
@@ -32,7 +35,13 @@ from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, valid
 from brokerd.overlay.topology import nearest
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
-SIMULATED_SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA, TRANSMISSION_SCHEMA)
+SIMULATED_SCHEMAS = (
+    GRAPH_SCHEMA,
+    SIMULATED_SCHEMA,
+    BEHAVIOUR_SCHEMA,
+    TRANSMISSION_SCHEMA,
+    SCALE_SCHEMA,
+)
 MEASURED_SCHEMAS = (STORAGE_SCHEMA, CONSUMER_SCHEMA)
 SCHEMAS = (*SIMULATED_SCHEMAS, *MEASURED_SCHEMAS)
 
@@ -41,6 +50,7 @@ FigureExperiment = (
     | SimulatedExperiment
     | BehaviourExperiment
     | TransmissionExperiment
+    | ScaleExperiment
     | StorageExperiment
     | ConsumerExperiment
 )
@@ -91,6 +101,8 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
             return validated(BEHAVIOURS[question], values, str(path))
         case str(schema) if schema == TRANSMISSION_SCHEMA:
             return validated(TransmissionExperiment, values, str(path))
+        case str(schema) if schema == SCALE_SCHEMA:
+            return validated(ScaleExperiment, values, str(path))
         case str(schema) if schema == STORAGE_SCHEMA:
             return validated(StorageExperiment, values, str(path))
         case str(schema) if schema == CONSUMER_SCHEMA:
@@ -133,6 +145,8 @@ def run_figure_experiment(
         return run_behaviour_experiment(experiment, runs, progress, processes, labels)
     if isinstance(experiment, TransmissionExperiment):
         return run_transmission_experiment(experiment, runs, progress, labels)
+    if isinstance(experiment, ScaleExperiment):
+        return run_scale_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, StorageExperiment):
         return run_storage_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, ConsumerExperiment):

@@ -33,6 +33,8 @@ RAW_TABLES = (
     "exclusions",
     "queues",
     "transmissions",
+    "shapes",
+    "hierarchies",
     "stored",
     "consumed",
 )

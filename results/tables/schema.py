@@ -463,6 +463,28 @@ TABLES: Mapping[str, Table] = {
             delivered BIGINT deliveries
             violations BIGINT deliveries out of order, twice, with a gap, or of something else
         """),
+        _table("shapes", "Of ges.scale: per shape of graph and number of brokers.", """
+            shape STRING hierarchy, ring or random
+            fanout INT members of a unit, at most; of the hierarchy that it stands beside
+            brokers INT in it
+            links INT between them
+            mean_degree DOUBLE links of a broker
+            clustering DOUBLE of pairs of neighbours, the share with a link
+            mean_path_links DOUBLE on a shortest way, over all pairs
+            longest_path_links INT on the longest of these
+        """),
+        _table("hierarchies", "Of ges.scale: per hierarchy, and broker of it that was drawn.", """
+            fanout INT members of a unit, at most
+            brokers INT in the hierarchy
+            levels INT of links
+            links INT between brokers
+            broker STRING that was drawn
+            graph_units INT brokers and units in its graph, itself among them
+            graph_connections INT behind the edges of its graph
+            profile_messages BIGINT that told all others of a change of its profile
+            answers BIGINT to these
+            deciding INT brokers that decide by its profile
+        """),
         _table("stored", "Of ds03.pfs: per way to keep what may be missed, and repetition.", """
             way STRING of what is kept, and where
             run INT counted per way

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.ges.scale_experiments import ScaleExperiment, deciding, run_scale_experiment
 from bench.papers.ges.transmission_experiments import (
     Setting,
     TransmissionExperiment,
@@ -16,9 +17,12 @@ from bench.papers.ges.transmission_experiments import (
 from bench.spec.deployed_experiment import load_deployed_experiment
 from bench.spec.overrides import Overrides
 from bench.spec.spec import load_experiment, load_topology
+from brokerd.overlay.generate import hierarchy
+from brokerd.simulator.world.cluster import SimulatedCluster
 from pubsubctl.running.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun
 from results.papers.ges.latency_figures import Latencies, draw_table2, match_percent
+from results.papers.ges.scale_figures import draw_scale
 from results.papers.ges.transmission_figures import draw_fig7
 from tests.pubsubctl.test_claims import OURS
 
@@ -121,3 +125,57 @@ def test_table_2_has_each_number_that_is_claimed_of_it():
     slower = [replace(each, mean_ms=30) if each.match_percent == 50 else each for each in found]
     again = draw_table2(SimpleNamespace(points=(point,), run_ids=("r",)), slower)
     assert again.metrics["steps_down.mean"].value == 2
+
+
+SMALL_SCALE = ScaleExperiment(
+    schema_="pubsubctl/scale-experiment/1", name="small", figure="ges.scale", brokers=[22, 64, 128],
+    fanouts=[8, 64], neighbours=8, looked_at=2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scale_run(tmp_path_factory):
+    return run_scale_experiment(SMALL_SCALE, tmp_path_factory.mktemp("runs"), lambda phase: None)
+
+
+def named_rows(run, table):
+    (path,) = run.glob(f"raw/*/*/{table}.jsonl")
+    return [SimpleNamespace(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def test_a_broker_knows_as_many_as_simulated_ones_and_a_change_goes_over_each_link(scale_run):
+    """§3, abbreviated system views; §2, at most 64 units in a unit."""
+    cluster = SimulatedCluster(hierarchy(22, 8), "ges", trace=False).start()
+    cluster.run_until_quiet()
+    known = {
+        broker.name: (len(broker.core.view.units()), sum(map(len, broker.core.view.edges.values())))
+        for broker in cluster.brokers
+    }
+    for row in named_rows(scale_run, "hierarchies"):
+        if (row.brokers, row.fanout) == (22, 8):
+            assert (row.graph_units, row.graph_connections) == known[row.broker]
+        assert row.graph_units <= 64 * row.levels
+        assert row.profile_messages == row.answers == 2 * row.links - row.brokers + 1
+
+
+def test_gatekeepers_of_each_level_decide_by_a_profile():
+    """§3: those between clusters, and between the units above, inside each unit around n4."""
+    section = load_topology("t22-hi").overlay("hierarchy")
+    number = section.brokers.index
+    of_cluster, of_unit, of_half = (4, 9, 7, 6, 8), (5, 11, 12, 8, 7, 14, 13, 15), (8, 1, 15, 16)
+    assert deciding(section, number("n4")) == len({*of_cluster, *of_unit, *of_half})
+
+
+def test_the_figure_of_scale_has_each_number_that_is_claimed_of_it(scale_run):
+    manifest = json.loads((scale_run / "manifest.json").read_text())
+    loaded = ExperimentRun(scale_run, scale_run, manifest, SMALL_SCALE.model_dump())
+    shapes, hierarchies = (named_rows(scale_run, name) for name in ("shapes", "hierarchies"))
+    drawing = draw_scale(loaded, shapes, hierarchies)
+    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.scale"]
+    assert {claim.metric for claim in claims} <= {*drawing.metrics}
+    assert all(claim.scale.keys() <= drawing.scale.keys() for claim in claims)
+    assert all(len(row) == len(drawing.columns) for row in drawing.rows)
+    metrics = {name: each.value for name, each in drawing.metrics.items()}
+    assert metrics["ring.clustering_ratio"] == pytest.approx(1)
+    assert metrics["graph_units.largest"] == 65
+    assert 2 < metrics["growth.profile_messages"] < 2.1

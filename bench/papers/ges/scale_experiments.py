@@ -1,0 +1,240 @@
+"""How hierarchies grow: path lengths and clusters, graphs of brokers, and what a profile costs.
+
+Hierarchies are generated, of units of as many members as the experiment says, and so are a ring
+and a random graph of as many brokers and (about) as many links. The graph of a broker is worked out
+from the whole system, as swarms do to check it; a profile is told by the brokers' own code.
+
+Paper: [GES] §2 (small worlds, block limit), §3 (abbreviated system views, profile propagation).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.overlay.generate import hierarchy
+from brokerd.overlay.hierarchy import BLOCK_LIMIT, Hierarchy
+from brokerd.overlay.routes import Link
+from brokerd.overlay.small_world import small_world
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.propagation import Propagation
+from brokerd.protocols.ges.units import Place, is_inside
+from brokerd.protocols.interface import Send
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.wire.attributes import decode_attribute_table
+
+SCHEMA: Final = "pubsubctl/scale-experiment/1"
+Hierarchies = Mapping[tuple[int, int], Topology]
+"""By how many brokers there are and how many members units have."""
+Size = Annotated[int, Field(ge=4, le=8192, strict=True)]
+Fanout = Annotated[int, Field(ge=2, le=BLOCK_LIMIT, strict=True)]
+
+
+class ScaleExperiment(ExperimentFile):
+    """What is counted of which hierarchies, closed: the file says it all.
+
+    Attributes:
+        brokers: how many there are, one hierarchy for each and each fanout.
+        fanouts: members of a unit, at most; of the first one also a ring and a random graph.
+        neighbours: of each broker of a ring, an even number.
+        looked_at: brokers whose graph is worked out, drawn by chance, and whose profile changes.
+    """
+
+    schema_: Annotated[Literal["pubsubctl/scale-experiment/1"], Field(alias="schema")]
+    brokers: Annotated[list[Size], Field(min_length=1)]
+    fanouts: Annotated[list[Fanout], Field(min_length=1)]
+    neighbours: Annotated[int, Field(ge=2, le=16, multiple_of=2, strict=True)]
+    looked_at: Annotated[int, Field(ge=1, le=100, strict=True)]
+
+
+def run_scale_experiment(
+    experiment: ScaleExperiment,
+    runs: Path,
+    phase: Callable[[str], None],
+    labels: Mapping[str, str] | None = None,
+) -> Path:
+    """Carry out an experiment; the same experiment gives the same rows.
+
+    Args:
+        runs: where run folders lie.
+        phase: told what begins.
+
+    Returns:
+        The new run's folder.
+    """
+    found = {
+        (brokers, fanout): hierarchy(brokers, fanout)
+        for fanout in experiment.fanouts
+        for brokers in experiment.brokers
+    }
+    return write_experiment(
+        experiment,
+        runs,
+        "simulation",
+        "ges",
+        {"brokers": max(experiment.brokers), "fanout": experiment.fanouts[0]},
+        labels,
+        {f"{brokers}-{fanout}": topology for (brokers, fanout), topology in found.items()},
+        lambda: {
+            "shapes": _shapes(experiment, found, phase),
+            "hierarchies": _hierarchies(experiment, found, phase),
+        },
+    )
+
+
+def _shapes(
+    experiment: ScaleExperiment, hierarchies: Hierarchies, phase: Callable[[str], None]
+) -> Iterator[Row]:
+    for (_, fanout), topology in hierarchies.items():
+        phase(f"shapes of {topology_in_words(topology, fanout)}")
+        section = section_of(topology)
+        brokers = len(section.brokers)
+        graphs: dict[str, Sequence[Link]] = {"hierarchy": section.links}
+        if fanout == experiment.fanouts[0]:
+            random = Random(f"{experiment.seed}/{brokers}")
+            graphs["ring"] = ring_links(brokers, experiment.neighbours)
+            graphs["random"] = random_links(brokers, len(section.links), random)
+        for shape, links in graphs.items():
+            found = small_world(brokers, links)
+            yield {
+                "shape": shape,
+                "fanout": fanout,
+                "brokers": brokers,
+                "links": len(links),
+                "mean_degree": found.mean_degree,
+                "clustering": found.clustering,
+                "mean_path_links": found.mean_path_links,
+                "longest_path_links": found.longest_path_links,
+            }
+
+
+def _hierarchies(
+    experiment: ScaleExperiment, hierarchies: Hierarchies, phase: Callable[[str], None]
+) -> Iterator[Row]:
+    for (_, fanout), topology in hierarchies.items():
+        phase(f"graphs and profiles of {topology_in_words(topology, fanout)}")
+        section = section_of(topology)
+        brokers = len(section.brokers)
+        random = Random(f"{experiment.seed}/profiles/{brokers}")
+        up = dict.fromkeys(section.links, 1)
+        addresses = dict(enumerate(section.addresses))
+        for broker in random.sample(range(brokers), min(experiment.looked_at, brokers)):
+            edges = outline(addresses, up, broker)
+            changed, answered = messages_of_change(section, broker)
+            yield {
+                "fanout": fanout,
+                "brokers": brokers,
+                "levels": section.top + 1,
+                "links": len(section.links),
+                "broker": section.brokers[broker],
+                "graph_units": len({end for edge in edges for end in edge}),
+                "graph_connections": sum(map(len, edges.values())),
+                "profile_messages": changed,
+                "answers": answered,
+                "deciding": deciding(section, broker),
+            }
+
+
+def topology_in_words(topology: Topology, fanout: int) -> str:
+    """What is looked at, for people."""
+    return f"{len(topology.brokers):,} brokers, {fanout} in a unit"
+
+
+def section_of(topology: Topology) -> Hierarchy:
+    """The hierarchy of a topology that has one."""
+    section = topology.of_kind("hierarchy").section
+    assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
+    return section
+
+
+def ring_links(brokers: int, neighbours: int) -> list[Link]:
+    """A ring in which each broker has links to so many that are nearest."""
+    steps = range(1, min(neighbours // 2, (brokers - 1) // 2) + 1)
+    pairs = [(here, (here + step) % brokers) for here in range(brokers) for step in steps]
+    return [(min(pair), max(pair)) for pair in pairs]
+
+
+def random_links(brokers: int, links: int, random: Random) -> list[Link]:
+    """So many links between any two brokers, of which a ring in random order connects all."""
+    order = random.sample(range(brokers), brokers)
+    found = {
+        (min(a, b), max(a, b)): None for a, b in zip(order, [*order[1:], order[0]], strict=True)
+    }
+    while len(found) < links:
+        a, b = random.sample(range(brokers), 2)
+        found[min(a, b), max(a, b)] = None
+    return list(found)
+
+
+def deciding(section: Hierarchy, origin: BrokerNumber) -> int:
+    """How many brokers decide by a broker's profile, which are all the paper sends it to.
+
+    They are, in each unit around it, the gatekeepers between the units that it is made of.
+
+    Paper: [GES] §3 (which gatekeepers have which profiles).
+    """
+    home = Place(section.addresses[origin])
+    found: dict[BrokerNumber, None] = {}
+    for link in section.links:
+        level = home.link_level(*(section.addresses[end] for end in link))
+        for end in link:
+            if level and is_inside(section.addresses[end], home.own(level + 1)):
+                found[end] = None
+    return len(found)
+
+
+def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, int]:
+    """How many messages a change of one broker's profile takes, and how many answers, in order."""
+    neighbours: list[dict[BrokerNumber, Any]] = [{} for _ in section.brokers]
+    for a, b in section.links:
+        neighbours[a][b] = section.addresses[b]
+        neighbours[b][a] = section.addresses[a]
+    machines = [EventMachine() for _ in neighbours]
+    parts = [
+        Propagation(
+            machine, broker, Place(section.addresses[broker]), neighbours[broker],
+            Profiles(decode_attribute_table), lambda peer: True,
+        )
+        for broker, machine in enumerate(machines)
+    ]  # fmt: skip
+    handlers: list[Mapping[str, Callable[[int, Any], None]]] = [
+        {"ProfileStated": part.on_stated, "ProfileChanged": part.on_changed,
+         "ProfileReached": part.on_reached}
+        for part in parts
+    ]  # fmt: skip
+    everywhere: list[Any] = []
+
+    def settle() -> Counter[str]:
+        """Let all arrive; how many messages of each kind there were."""
+        counts: Counter[str] = Counter()
+        waiting = deque([origin])
+        while waiting:
+            here = waiting.popleft()
+            effects, machines[here].effects = machines[here].effects, []
+            for effect in effects:
+                assert isinstance(effect, Send), effect
+                assert isinstance(effect.peer, int), effect
+                kind = type(effect.message).__name__
+                counts[kind] += 1
+                handlers[effect.peer][kind](here, effect.message)
+                waiting.append(effect.peer)
+        return counts
+
+    own = parts[origin]
+    own.reached = everywhere.append
+    own.start(1)
+    for peer in neighbours[origin]:
+        own.offer_all(peer)
+    settle()
+    own.change_own([(SubscriptionId(origin, 1, 1), EVERYTHING)], ())
+    counts = settle()
+    assert everywhere, "a change that not all have"
+    return counts["ProfileChanged"], counts["ProfileReached"]

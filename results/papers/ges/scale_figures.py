@@ -1,0 +1,223 @@
+"""ges.scale: how path lengths, graphs of brokers and the cost of a profile grow with the system.
+
+Paper: [GES] §2 (small worlds), §3 (abbreviated system views, propagation of profiles).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.papers.experiment_runs import ExperimentRun, load_experiment_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+Row = Any
+BLOCK = 64
+"""Units in a unit, at most."""
+LOOKS = {
+    "hierarchy": ("#0072b2", "o"),
+    "ring": ("#d55e00", "s"),
+    "random": ("#1a1a1a", "D"),
+}
+FULL = ("#e69f00", "^")
+"""How hierarchies of the other fanouts look."""
+
+
+def scale(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """Path lengths, clustering, graph sizes and messages per profile change by system size."""
+    run = load_experiment_run(spark, Path(run_dir))
+    shapes = run.table(spark, "shapes").orderBy("fanout", "brokers", "shape").collect()
+    hierarchies = run.table(spark, "hierarchies").orderBy("fanout", "brokers", "broker").collect()
+    return draw_scale(run, shapes, hierarchies)
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ges.scale": scale}
+
+
+@house_style()
+def draw_scale(run: ExperimentRun, shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Drawing:
+    """The figure from the rows of both tables."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.6, 6.4), layout="constrained")
+    (path, clustering), (graph, messages) = figure.subplots(2, 2)
+    for axes in (path, clustering, graph, messages):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("brokers")
+        sizes = sorted({row.brokers for row in shapes})
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axes.minorticks_off()
+    _draw_shapes(path, shapes, lambda row: row.mean_path_links)
+    path.set_yscale("log")
+    path.set_ylabel("links on a shortest way, mean (L)")
+    path.legend(loc="upper left")
+    _draw_shapes(clustering, shapes, lambda row: row.clustering)
+    clustering.set_ylim(0, 1)
+    clustering.set_ylabel("clustering coefficient (C)")
+    _draw_graphs(graph, hierarchies)
+    _draw_messages(messages, hierarchies)
+    metrics = dict(_metrics(shapes, hierarchies))
+    return Drawing(
+        figure=figure,
+        columns=(
+            "shape", "fanout", "brokers", "links", "mean_degree", "mean_path_links", "clustering",
+            "graph_units", "graph_bound", "graph_connections", "profile_messages", "answers",
+            "deciding",
+        ),
+        rows=list(_rows(shapes, hierarchies)),
+        caption=_caption(run),
+        scale=dict(run.manifest["scale"]),
+        metrics=metrics,
+        run_ids=(run.run_id,),
+    )  # fmt: skip
+
+
+def _draw_shapes(axes: "Axes", rows: Sequence[Row], number: Callable[[Row], float]) -> None:
+    lines = [
+        (f"hierarchy, units of {fanout}", look, [row for row in group if row.shape == "hierarchy"])
+        for fanout, look, group in _by_fanout(rows)
+    ]
+    lines += [
+        (shape, LOOKS[shape], [row for row in rows if row.shape == shape])
+        for shape in ("ring", "random")
+    ]
+    for label, (colour, marker), line in lines:
+        axes.plot(
+            [row.brokers for row in line], [number(row) for row in line],
+            color=colour, marker=marker, label=label,
+        )  # fmt: skip
+
+
+def _by_fanout(rows: Sequence[Row]) -> Iterator[tuple[int, tuple[str, str], list[Row]]]:
+    """Those of each size of units, the smallest first, and how a line of them looks."""
+    for place, fanout in enumerate(sorted({row.fanout for row in rows})):
+        look = FULL if place else LOOKS["hierarchy"]
+        yield fanout, look, [row for row in rows if row.fanout == fanout]
+
+
+def _draw_graphs(axes: "Axes", rows: Sequence[Row]) -> None:
+    """The largest graph that was found, below what the paper's blocks allow."""
+    sizes = sorted({row.brokers for row in rows})
+    axes.plot(sizes, sizes, color="#999999", linestyle=":", label="all brokers")
+    for fanout, (colour, marker), group in _by_fanout(rows):
+        here = [[row for row in group if row.brokers == size] for size in sizes]
+        axes.plot(
+            sizes, [_bound(of_size[0]) for of_size in here], color=colour, linestyle="--",
+            alpha=0.6, label=f"64 per level, units of {fanout}",
+        )  # fmt: skip
+        axes.plot(
+            sizes, [max(row.graph_units for row in of_size) for of_size in here],
+            color=colour, marker=marker, label=f"largest graph, units of {fanout}",
+        )  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylabel("brokers and units a broker knows")
+    axes.legend(loc="upper left", fontsize=8)
+
+
+def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
+    rows = _first(rows)
+    sizes = sorted({row.brokers for row in rows})
+    numbers: Mapping[str, Callable[[Row], float]] = {
+        "messages, with answers": lambda row: row.profile_messages + row.answers,
+        "messages": lambda row: row.profile_messages,
+        "brokers that decide by it": lambda row: row.deciding,
+    }
+    for (label, number), (colour, marker) in zip(numbers.items(), LOOKS.values(), strict=True):
+        means = [fmean(number(row) for row in rows if row.brokers == size) for size in sizes]
+        axes.plot(sizes, means, color=colour, marker=marker, label=label)
+    axes.set_yscale("log")
+    axes.set_ylabel("per change of a profile")
+    axes.legend(loc="upper left")
+
+
+def _first(rows: Sequence[Row]) -> list[Row]:
+    """Those of the smallest units, which all else stands beside."""
+    smallest = min(row.fanout for row in rows)
+    return [row for row in rows if row.fanout == smallest]
+
+
+def _bound(row: Row) -> int:
+    return BLOCK * int(row.levels)
+
+
+def _of(shapes: Sequence[Row], shape: str, brokers: int) -> Row:
+    return next(row for row in shapes if (row.shape, row.brokers) == (shape, brokers))
+
+
+def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
+    sizes = sorted({row.brokers for row in shapes})
+    middle, most = next(size for size in sizes if size >= BLOCK), sizes[-1]
+    ring, drawn = _of(shapes, "ring", most), _of(shapes, "random", most)
+    own = [row for row in _first(shapes) if row.shape == "hierarchy"]
+    yield "clustering.hierarchy.least", Metric(min(row.clustering for row in own))
+    yield "path_links.hierarchy", Metric(_of(shapes, "hierarchy", most).mean_path_links)
+    yield "path_growth", Metric(_path_growth(own))
+    degree = ring.mean_degree
+    yield "ring.path_ratio", Metric(ring.mean_path_links / (most / (2 * degree)))
+    lattice = 3 * (degree - 2) / (4 * (degree - 1))
+    yield "ring.clustering_ratio", Metric(ring.clustering / lattice)
+    by_chance = math.log(most) / math.log(drawn.mean_degree)
+    yield "random.path_ratio", Metric(drawn.mean_path_links / by_chance)
+    yield "random.clustering_ratio", Metric(drawn.clustering / (drawn.mean_degree / most))
+    shares = [row.graph_units / _bound(row) for row in hierarchies]
+    yield "graph_share_of_bound", Metric(max(shares))
+    yield "graph_units.largest", Metric(max(row.graph_units for row in hierarchies))
+    for name in ("profile_messages", "deciding"):
+        means = [
+            fmean(getattr(row, name) for row in _first(hierarchies) if row.brokers == size)
+            for size in (middle, most)
+        ]
+        yield f"growth.{name}", Metric(means[1] / means[0])
+
+
+def _path_growth(rows: Sequence[Row]) -> float:
+    """By how much more each doubling adds to a way at the end than at the beginning."""
+    line = [row for row in rows if row.brokers >= BLOCK]
+    added = [
+        (more.mean_path_links - less.mean_path_links) / math.log2(more.brokers / less.brokers)
+        for less, more in pairwise(line)
+    ]
+    return float(added[-1] / added[0])
+
+
+def _rows(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tuple[Any, ...]]:
+    for row in shapes:
+        here = [
+            each
+            for each in hierarchies
+            if (each.brokers, each.fanout, row.shape) == (row.brokers, row.fanout, "hierarchy")
+        ]
+        counts = [
+            round(fmean(getattr(each, name) for each in here), 1) if here else ""
+            for name in ("graph_connections", "profile_messages", "answers", "deciding")
+        ]
+        largest = max((each.graph_units for each in here), default="")
+        yield (
+            row.shape, row.fanout, row.brokers, row.links, round(row.mean_degree, 2),
+            round(row.mean_path_links, 4), round(row.clustering, 4), largest,
+            _bound(here[0]) if here else "", *counts,
+        )  # fmt: skip
+
+
+def _caption(run: ExperimentRun) -> str:
+    asked = run.experiment
+    small = asked["fanouts"][0]
+    units = " or ".join(map(str, asked["fanouts"]))
+    return (
+        f"Hierarchies of units of up to {units} members: brokers of a cluster are all linked, the "
+        "other units are rings with two links between neighbours. Beside them a ring of "
+        f"{asked['neighbours']} neighbours each, and a random graph of as many links as the "
+        f"hierarchy with units of {small} has. Upper panels: the paper says of hierarchies that "
+        "clustering is high and path lengths grow with the logarithm, and gives no numbers. Below: "
+        f"the largest graph of {asked['looked_at']} brokers of each, worked out from the whole "
+        "system as swarms check it, against 64 for each level of links; and, with units of "
+        f"{small}, what a change of a profile takes, told by the brokers' own code. Here it goes "
+        "to all brokers over each link, who all have a row for it, and is confirmed; the paper "
+        "sends it only to the gatekeepers that decide by it, whose number is that of the last line."
+    )
