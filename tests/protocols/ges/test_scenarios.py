@@ -7,7 +7,7 @@ import pytest
 from brokerd.named_bugs import planted
 from brokerd.protocols.ges.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.scenario import play_scenario
+from brokerd.simulator.scenario import ScenarioError, play_scenario
 from tests.helpers.scenario import play, scenario_files
 from tests.protocols.ges.test_stories import (
     BROKEN,
@@ -176,6 +176,11 @@ def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
     told = FILES[name].read_text(encoding="utf-8")
     with planted([MUTANTS[RULES[name]]]):
         assert seen(told) != told
+
+
+def test_a_hierarchy_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"n2 not connected to n1 by links inside 0\.\*"):
+        play_scenario("protocol ges\nhierarchy n1=0.0 n2=0.1\n")
 
 
 def seen(told: str) -> str:
