@@ -472,6 +472,17 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     Layer(
+        "bench.systems.disk_faults",
+        "it is told what to do over a control socket, and knows nothing of who writes",
+        ours=(
+            "brokerd.config",
+            "brokerd.errors",
+            "brokerd.runtime.control",
+            "brokerd.sessions.link_faults",
+        ),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
         "bench.systems.jetstream",
         "a driver is one of many, as anybody could write it",
         ours=("bench.systems.boundary",),
@@ -492,7 +503,7 @@ LAYERS = (
     Layer(
         "bench.systems.program",
         "it is what an agent starts in place of a process of ours",
-        ours=("bench.systems.synced_files",),
+        ours=("bench.systems.disk_faults", "bench.systems.synced_files"),
     ),
     Layer(
         "bench.systems.programs",

@@ -9,9 +9,11 @@ from bench.spec.spec import SpecError
 from bench.systems.boundary import System
 from bench.systems.relay import VERBS as RELAY_VERBS
 from bench.systems.servers import HOST, RELAY, SystemServers
+from bench.systems.synced_files import is_possible
 from brokerd.agent.client import AgentClient
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import RunningProtocol
+from brokerd.sessions.link_faults import DISK_VERBS
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.ends import End
@@ -20,6 +22,7 @@ from fault_injection.schedule.schedule import FaultSchedule
 VERBS: Final = (
     *("kill", "term", "freeze", "restart", "host-loss", "client-disconnect"),
     *RELAY_VERBS,
+    *DISK_VERBS,
 )
 _PROBE_MS: Final = 300
 LEADER: Final = "leader"
@@ -27,7 +30,7 @@ LEADER: Final = "leader"
 
 
 def check_verbs(schedule: FaultSchedule) -> None:
-    """Refuse what only brokers of ours can have done to them.
+    """Refuse what only brokers of ours can have done to them, and what this machine cannot do.
 
     Raises:
         SpecError: names the step, and what can be done.
@@ -37,6 +40,11 @@ def check_verbs(schedule: FaultSchedule) -> None:
             raise SpecError(
                 f"{schedule.source}: step {step.id}: do = {step.do!r} is nothing that can be done "
                 f"to a system under test{nearest(step.do, VERBS)}"
+            )
+        if step.do in DISK_VERBS and not is_possible():
+            raise SpecError(
+                f"{schedule.source}: step {step.id}: do = {step.do!r}: only Linux on x86_64 can "
+                "stand between a program of others and its disk"
             )
 
 
@@ -65,6 +73,11 @@ def check_links(schedule: FaultSchedule, system: System) -> None:
 def needs_relay(schedule: FaultSchedule | None) -> bool:
     """Whether any step is about a link."""
     return schedule is not None and any(step.do in RELAY_VERBS for step in schedule.steps)
+
+
+def needs_disk(schedule: FaultSchedule | None) -> bool:
+    """Whether any step is about a disk."""
+    return schedule is not None and any(step.do in DISK_VERBS for step in schedule.steps)
 
 
 def aimed(schedule: FaultSchedule, leader: str) -> FaultSchedule:
@@ -118,6 +131,8 @@ class SystemBackend(DeployedBackend):
         if fault.verb in RELAY_VERBS:
             counted = (await self._relay.broker(RELAY, "fault_counters"))[fault.fault_id]
             return effect_seen(fault, counted, await self._probed(fault))
+        if fault.verb in DISK_VERBS:
+            return await self._disk_seen(fault)
         if fault.verb != "restart":
             return await super().verify_effect(fault)
         (end,) = self._ends(fault)
@@ -134,6 +149,8 @@ class SystemBackend(DeployedBackend):
             if status["faults"]:
                 return {"gone": True}  # a byte that is sent may meet another one
             return gone_seen(fault, await self._probed(fault))
+        if fault.verb in DISK_VERBS:
+            return await super().verify_undone(fault)
         rows = [await end.row() for end in self._ends(fault)]
         gone = all(row["state"] == "running" and not row["frozen"] for row in rows)
         return {"gone": True} if gone else None
@@ -143,6 +160,15 @@ class SystemBackend(DeployedBackend):
         if not all([await self._servers.is_up(end.broker) for end in ends]):
             return None
         return {end.broker: {"state": "up"} for end in ends}
+
+    async def _disk_seen(self, fault: Fault) -> Evidence | None:
+        """What the server itself has met on its disk."""
+        (end,) = self._ends(fault)
+        counted = (await end.command("fault_counters")).get(end.fault_id)
+        if counted is None:
+            return None  # of a server that has been killed with it, and is back
+        name = "refused_writes" if fault.verb == "disk-full" else "slowed_writes"
+        return {k: n for k, n in counted.items() if n} if counted[name] else None
 
     @property
     def _relay(self) -> AgentClient:

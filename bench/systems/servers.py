@@ -72,6 +72,7 @@ class SystemServers:
 
     Args:
         relayed: all links go through a relay.
+        faulty_disks: something is going to be done to their disks.
 
     Attributes:
         servers: by name.
@@ -80,10 +81,18 @@ class SystemServers:
             without a relay.
     """
 
-    def __init__(self, configuration: Configuration, root: Path, *, relayed: bool = False) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        root: Path,
+        *,
+        relayed: bool = False,
+        faulty_disks: bool = False,
+    ) -> None:
         self.configuration = configuration
         self.servers: dict[str, Server] = {}
         self.relay_us = 0
+        self._faulty_disks = faulty_disks
         count = configuration.system.ports
         ports = free_ports(count * len(configuration.servers))
         for place, name in enumerate(configuration.servers):
@@ -166,7 +175,10 @@ class SystemServers:
             }
             if of.loses_unsynced:
                 config["kept"] = str(root / "kept" / server.name)
-            await agent.start(server.name, "program", config, "")
+            control = str(root / f"{server.name}.sock") if self._faulty_disks else ""
+            if control:
+                config["control_socket"] = control
+            await agent.start(server.name, "program", config, control)
         for server in servers:
             with trio.move_on_after(of.system.start_within_s) as waiting:
                 while not await self.is_up(server.name):
@@ -211,12 +223,13 @@ async def _answers(agent: AgentClient) -> bool:
 
 @asynccontextmanager
 async def servers_running(
-    configuration: Configuration, *, relayed: bool = False
+    configuration: Configuration, *, relayed: bool = False, faulty_disks: bool = False
 ) -> AsyncIterator[tuple[Testbed, SystemServers]]:
     """The servers of a configuration, until the block ends; nothing is left of them then.
 
     Args:
         relayed: all links go through a relay.
+        faulty_disks: something is going to be done to their disks.
 
     Raises:
         ServerFailed: they do not start.
@@ -229,7 +242,9 @@ async def servers_running(
             try:
                 await agent.hold(LEASE_MS)
                 nursery.start_soon(_renew, agent)
-                servers = SystemServers(configuration, root, relayed=relayed)
+                servers = SystemServers(
+                    configuration, root, relayed=relayed, faulty_disks=faulty_disks
+                )
                 await servers.start_relay(agent, root)
                 await servers.start(agent, root)
                 yield _testbed(configuration, servers, agent, root, deployment), servers

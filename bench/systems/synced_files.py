@@ -6,20 +6,25 @@ keeper copies the file as it is into a folder beside; renames and removals of wh
 follows at once, as a journal would. When the program starts again, that folder takes the place of
 its own. So a kill becomes the worst that a loss of power may do to data, while names are spared.
 
+The keeper does what is done to the disk, too: it lets syncs wait, and has writes refused.
+
 Linux on x86_64 only. What is written through memory maps counts when it is synced by file.
 """
 
 import ctypes
+import errno
 import fcntl
+import heapq
 import os
 import platform
 import select
 import shutil
 import socket
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 _FSYNC, _FDATASYNC, _SYNC, _SYNCFS = 74, 75, 162, 306
 _RENAME, _RENAMEAT, _RENAMEAT2, _UNLINK, _UNLINKAT = 82, 264, 316, 87, 263
@@ -27,6 +32,10 @@ _OPENAT, _SECCOMP = 257, 317
 _WATCHED: Final = (
     *(_FSYNC, _FDATASYNC, _SYNC, _SYNCFS, _RENAME, _RENAMEAT, _RENAMEAT2, _UNLINK, _UNLINKAT),
 )
+_WRITE, _PWRITE, _WRITEV, _PWRITEV, _PWRITEV2, _FALLOCATE = 1, 18, 20, 296, 328, 285
+_WRITES: Final = (_WRITE, _PWRITE, _WRITEV, _PWRITEV, _PWRITEV2, _FALLOCATE)
+_SYNCS: Final = (_FSYNC, _FDATASYNC, _SYNC, _SYNCFS)
+_PART: Final = struct.Struct("<QQ")
 _ARCHITECTURE: Final = 0xC000003E
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
@@ -53,24 +62,44 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(_Filter)))
 
 
+class Disk(Protocol):
+    """What is done to the disk of a program meanwhile; asked from the keeper's own thread."""
+
+    def begin(self) -> None:
+        """The keeper is there, in a process of its own."""
+
+    def takes(self, size_bytes: int) -> bool:
+        """Whether so much may still be written."""
+
+    def sync_delay_ns(self) -> int:
+        """How long a sync that begins now has to wait."""
+
+
 def is_possible() -> bool:
     """Whether this machine can."""
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
-def keep_synced(folder: Path, kept: Path) -> None:
+def keep_synced(folder: Path, kept: Path | None, disk: Disk | None = None) -> None:
     """Have a keeper copy what this process, and what it becomes, syncs in `folder` to `kept`.
+
+    Args:
+        kept: None where nothing is to be copied.
+        disk: what is done to what it writes and syncs in `folder`; costs each of its writes, to
+            sockets too, a question to the keeper.
 
     Raises:
         OSError: the kernel does not allow it.
     """
-    kept.mkdir(parents=True, exist_ok=True)
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()
-        _be_keeper(theirs, folder, kept)
+        _be_keeper(theirs, folder, kept, disk)
     theirs.close()
-    listener = _listen()
+    watched = (_WATCHED if kept is not None else _SYNCS) + (_WRITES if disk is not None else ())
+    listener = _listen(watched)
     socket.send_fds(ours, [b"x"], [listener])
     ours.recv(1)  # it has it
     os.close(listener)
@@ -88,11 +117,11 @@ def lose_unsynced(folder: Path, kept: Path) -> None:
     shutil.copytree(kept, folder, ignore=shutil.ignore_patterns(_ALWAYS, ".*.new"))
 
 
-def _listen() -> int:
+def _listen(watched: Sequence[int]) -> int:
     """Install the filter; what it tells of comes to this descriptor."""
     steps = [_Filter(_LOAD, 0, 0, 4), _Filter(_EQUAL, 1, 0, _ARCHITECTURE)]
     steps += [_Filter(_RETURN, 0, 0, _ALLOW), _Filter(_LOAD, 0, 0, 0)]
-    for number in _WATCHED:
+    for number in watched:
         steps += [_Filter(_EQUAL, 0, 1, number), _Filter(_RETURN, 0, 0, _NOTIFY)]
     steps += [_Filter(_EQUAL, 0, 3, _OPENAT), _Filter(_LOAD, 0, 0, 16 + 8 * 2)]
     steps += [_Filter(_ANY_BIT, 0, 1, _O_DSYNC), _Filter(_RETURN, 0, 0, _NOTIFY)]
@@ -107,48 +136,110 @@ def _listen() -> int:
     return listener
 
 
-def _be_keeper(connection: socket.socket, folder: Path, kept: Path) -> NoReturn:
+def _be_keeper(
+    connection: socket.socket, folder: Path, kept: Path | None, disk: Disk | None
+) -> NoReturn:
     status = 1
     try:
         _, (listener,), _, _ = socket.recv_fds(connection, 1, 1)
+        if disk is not None:
+            disk.begin()
         connection.send(b"x")
         connection.close()
-        _Keeper(listener, folder, kept).run()
+        _Keeper(listener, folder, kept, disk).run()
         status = 0
     finally:
         os._exit(status)
 
 
 class _Keeper:
-    def __init__(self, listener: int, folder: Path, kept: Path) -> None:
+    def __init__(self, listener: int, folder: Path, kept: Path | None, disk: Disk | None) -> None:
         self._listener = listener
         self._folder = folder.resolve()
-        self._kept = kept
-        self._written_through: dict[str, None] = {}
+        self._copies = _Copies(self._folder, kept) if kept is not None else None
+        self._disk = disk
+        self._send = _request(1, _ANSWER.size)
+        self._late: list[tuple[int, int, int, int, list[int]]] = []
 
     def run(self) -> None:
         """Answer until the program has ended."""
         receive = _request(0, _NOTIFICATION.size)
-        send = _request(1, _ANSWER.size)
         calls = select.poll()
         calls.register(self._listener, select.POLLIN)
-        while calls.poll()[0][1] & select.POLLIN:  # else nobody is left who could call
+        while True:
+            found = calls.poll(self._until_late_ms())
+            while self._late and self._late[0][0] <= time.monotonic_ns():
+                self._answer(*heapq.heappop(self._late)[1:])
+            if not found:
+                continue
+            if not found[0][1] & select.POLLIN:
+                return  # nobody is left who could call
             notification = bytearray(_NOTIFICATION.size)
             try:
                 fcntl.ioctl(self._listener, receive, notification)
             except FileNotFoundError:
                 continue  # it was killed meanwhile, or asks again
             told, pid, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
-            try:
-                self._on_call(pid, number, arguments)
-            except OSError:
-                pass  # a file that has gone meanwhile; the program's own call says so too
-            try:
-                fcntl.ioctl(self._listener, send, bytearray(_ANSWER.pack(told, 0, 0, _CONTINUE)))
-            except OSError:
-                pass  # nobody waits for it any more
+            if delay_ns := self._delay_ns(pid, number, arguments):
+                due_ns = time.monotonic_ns() + delay_ns
+                heapq.heappush(self._late, (due_ns, told, pid, number, arguments))
+            else:
+                self._answer(told, pid, number, arguments)
 
-    def _on_call(self, pid: int, number: int, arguments: list[int]) -> None:
+    def _until_late_ms(self) -> int | None:
+        if not self._late:
+            return None
+        return max(0, -((time.monotonic_ns() - self._late[0][0]) // 1_000_000))
+
+    def _answer(self, told: int, pid: int, number: int, arguments: list[int]) -> None:
+        answer = (0, _CONTINUE)
+        try:
+            if self._is_refused(pid, number, arguments):
+                answer = (-errno.ENOSPC, 0)
+            elif self._copies is not None:
+                self._copies.on_call(pid, number, arguments)
+        except OSError:
+            pass  # a file that has gone meanwhile; the program's own call says so too
+        try:
+            fcntl.ioctl(self._listener, self._send, bytearray(_ANSWER.pack(told, 0, *answer)))
+        except OSError:
+            pass  # nobody waits for it any more
+
+    def _delay_ns(self, pid: int, number: int, arguments: list[int]) -> int:
+        if self._disk is None or number not in _SYNCS:
+            return 0
+        is_of_file = number in (_FSYNC, _FDATASYNC)
+        if is_of_file and not self._is_inside(pid, arguments[0]):
+            return 0
+        return self._disk.sync_delay_ns()
+
+    def _is_refused(self, pid: int, number: int, arguments: list[int]) -> bool:
+        if self._disk is None or number not in _WRITES:
+            return False
+        if not self._is_inside(pid, arguments[0]):
+            return False
+        size_bytes = arguments[3] if number == _FALLOCATE else arguments[2]
+        if number in (_WRITEV, _PWRITEV, _PWRITEV2):
+            size_bytes = _parts_bytes(pid, arguments[1], arguments[2])
+        return not self._disk.takes(size_bytes)
+
+    def _is_inside(self, pid: int, descriptor: int) -> bool:
+        """Whether an open file is in the folder."""
+        try:
+            path = Path(os.readlink(f"/proc/{pid}/fd/{descriptor & 0xFFFFFFFF}"))
+        except OSError:
+            return False
+        return path.is_relative_to(self._folder)
+
+
+class _Copies:
+    def __init__(self, folder: Path, kept: Path) -> None:
+        self._folder = folder
+        self._kept = kept
+        self._written_through: dict[str, None] = {}
+
+    def on_call(self, pid: int, number: int, arguments: list[int]) -> None:
+        """Follow what a call is about to make durable, remove or rename."""
         if number in (_FSYNC, _FDATASYNC):
             self._keep(Path(os.readlink(f"/proc/{pid}/fd/{arguments[0]}")))
         elif number in (_SYNC, _SYNCFS):
@@ -164,7 +255,7 @@ class _Keeper:
                 (self._kept / name).unlink(missing_ok=True)
                 if self._written_through.pop(name, 0) is None:
                     self._write_down()
-        else:
+        elif number in (_RENAME, _RENAMEAT, _RENAMEAT2):
             self._on_rename(pid, number, arguments)
 
     def _on_rename(self, pid: int, number: int, arguments: list[int]) -> None:
@@ -211,6 +302,14 @@ class _Keeper:
         name = os.fsdecode(text.partition(b"\0")[0])
         base = "cwd" if at & 0xFFFFFFFF == _AT_FDCWD else f"fd/{at}"
         return Path(os.readlink(f"/proc/{pid}/{base}"), name)
+
+
+def _parts_bytes(pid: int, pointer: int, count: int) -> int:
+    """How much a call writes that gets a list of parts."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(pointer)
+        parts = memory.read(count * _PART.size)
+    return sum(size_bytes for _, size_bytes in _PART.iter_unpack(parts))
 
 
 def _request(number: int, size: int) -> int:

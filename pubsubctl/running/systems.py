@@ -11,7 +11,14 @@ from bench.spec.overrides import Overrides
 from bench.spec.spec import ExperimentSpec
 from bench.systems.configuration import Configuration, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
-from bench.systems.faults import aimed, check_links, check_verbs, names_leader, needs_relay
+from bench.systems.faults import (
+    aimed,
+    check_links,
+    check_verbs,
+    names_leader,
+    needs_disk,
+    needs_relay,
+)
 from bench.systems.servers import servers_running
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
@@ -106,7 +113,9 @@ async def run_asked(
 ) -> RunOutcome:
     """Start the servers, run, end them."""
     through = needs_relay(asked.schedule)
-    async with servers_running(asked.configuration, relayed=through) as (bed, servers):
+    async with servers_running(
+        asked.configuration, relayed=through, faulty_disks=needs_disk(asked.schedule)
+    ) as (bed, servers):
         run = new_run_directory(results, asked.spec.name)
         progress.say(f"run {run}: {asked.configuration.version}")
         if through:

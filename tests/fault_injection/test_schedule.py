@@ -67,8 +67,8 @@ FOR_TOPOLOGY = {
     "t22-gatekeepers": "t22-hi",
 }
 FOR_SYSTEMS = (
-    *("cut-clients", "cut-link", "freeze-server"),
-    *("kill-leader", "kill-server", "power-loss"),
+    *("cut-clients", "cut-link", "disk-full", "freeze-server"),
+    *("kill-leader", "kill-server", "power-loss", "slow-fsync"),
 )
 """For servers that are no brokers of ours."""
 

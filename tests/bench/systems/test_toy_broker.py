@@ -22,6 +22,7 @@ from bench.spec.overrides import Overrides
 from bench.systems import servers
 from bench.systems.configuration import load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
+from bench.systems.faults import needs_disk
 from bench.systems.servers import ServerFailed, servers_running
 from bench.systems.synced_files import is_possible
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
@@ -128,9 +129,10 @@ def carry_out(
 
     async def work() -> RunOutcome:
         with trio.fail_after(PATIENCE_S):
-            async with servers_running(configuration) as (bed, running):
+            done = schedule(faults) if faults else None
+            on_disks = needs_disk(done)
+            async with servers_running(configuration, faulty_disks=on_disks) as (bed, running):
                 run = new_run_directory(folder / "runs", spec.name)
-                done = schedule(faults) if faults else None
                 return await run_on_system(spec, bed, running, run, done, Quiet())
 
     return trio.run(work)

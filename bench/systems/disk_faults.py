@@ -1,0 +1,111 @@
+"""Faults of the disk of a program of others, as its keeper is told of them on a control socket.
+
+    status          `faults` in force
+    fault_apply     disk-full: what is written beyond a quota is refused, as on a full disk;
+                    slow-fsync: each sync begins later
+    fault_renew, fault_heal, fault_counters    go with it
+
+What shows them is what the program itself has met: writes refused, and syncs that waited.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import MILLISECOND_NS
+from brokerd.errors import ControlError
+from brokerd.runtime.control import serve_control
+from brokerd.sessions.link_faults import DISK_VERBS, LinkFault, LinkFaults, read_fault
+
+_LEASES_LOOKED_AT_S: Final = 0.05
+
+
+class DiskFaults:
+    """A Disk whose faults are asked for at a control socket."""
+
+    def __init__(self, control_socket: str | Path) -> None:
+        self._control_socket = control_socket
+        self._faults = LinkFaults()
+        self._healed: dict[str, LinkFault] = {}
+        self._lock = Lock()
+
+    def begin(self) -> None:
+        """See Disk."""
+        Thread(target=trio.run, args=(self._serve,), daemon=True).start()
+
+    def takes(self, size_bytes: int) -> bool:
+        """See Disk."""
+        with self._lock:
+            return self._faults.take_room(size_bytes)
+
+    def sync_delay_ns(self) -> int:
+        """See Disk; counted."""
+        with self._lock:
+            if delay_ns := self._faults.write_delay_ns():
+                self._faults.count_slowed_write()
+            return delay_ns
+
+    def handlers(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        """The commands of its control socket."""
+        return {
+            "status": self._on_status,
+            "fault_apply": self._on_apply,
+            "fault_renew": self._on_renew,
+            "fault_heal": self._on_heal,
+            "fault_counters": self._on_counters,
+        }
+
+    async def _serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_control, self._control_socket, self.handlers())
+            while True:
+                await trio.sleep(_LEASES_LOOKED_AT_S)
+                with self._lock:
+                    for fault_id in self._faults.expired(time.monotonic_ns()):
+                        self._heal(fault_id)
+
+    def _heal(self, fault_id: str) -> None:
+        if (fault := self._faults.heal(fault_id)) is not None:
+            self._healed[fault_id] = fault
+
+    async def _on_status(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            return {"faults": [fault.fault_id for fault in self._faults]}
+
+    async def _on_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        verb = arguments["verb"]
+        if verb not in DISK_VERBS:
+            text = f"the disk of a program does {', '.join(DISK_VERBS)}, not {verb[:40]!r}"
+            raise ControlError("user", text)
+        fault = read_fault(
+            arguments["fault_id"], verb, None, "both", arguments.get("parameters", {}),
+            _end_of(arguments["lease_ms"]),
+        )  # fmt: skip
+        with self._lock:
+            self._faults.apply(fault)
+        return {"t_applied_ns": time.monotonic_ns()}
+
+    async def _on_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            known = self._faults.renew(arguments["fault_id"], _end_of(arguments["lease_ms"]))
+        if not known:
+            raise ControlError("user", f"no fault {arguments['fault_id'][:100]!r} is in force")
+        return {}
+
+    async def _on_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self._heal(arguments["fault_id"])
+        return {"t_healed_ns": time.monotonic_ns()}
+
+    async def _on_counters(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            known = [*self._healed.values(), *self._faults]
+            return {fault.fault_id: {**fault.counters} for fault in known}
+
+
+def _end_of(lease_ms: int) -> int:
+    return time.monotonic_ns() + lease_ms * MILLISECOND_NS
