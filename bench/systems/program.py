@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +26,10 @@ def run_program(config: dict[str, Any]) -> NoReturn:
         else:
             shutil.copytree(folder, kept)
     if kept is not None or disk is not None:
-        keep_synced(folder, kept, disk)
+        try:
+            keep_synced(folder, kept, disk)
+        except OSError as error:
+            sys.exit(f"nothing can stand between a program and its disk here: {error}")
     os.chdir(folder)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     command = config["command"]

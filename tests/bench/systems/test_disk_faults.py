@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from bench.spec.spec import SpecError
-from bench.systems import faults
+from bench.systems import faults, program
 from bench.systems.disk_faults import DiskFaults
 from bench.systems.faults import check_verbs, needs_disk
 from bench.systems.synced_files import is_possible
@@ -141,3 +141,15 @@ def test_a_machine_that_cannot_stand_before_a_disk_says_so(
     said = f"here: step a: do = '{verb}': only Linux on x86_64 can stand between"
     with pytest.raises(SpecError, match=said):
         check_verbs(planned(verb))
+
+
+def test_a_kernel_that_lets_nobody_stand_before_a_disk_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.EPERM, "seccomp with a listener")
+
+    monkeypatch.setattr(program, "keep_synced", refuse)
+    config = {"folder": str(tmp_path), "command": ["/bin/true"], "control_socket": "unused"}
+    with pytest.raises(SystemExit, match=r"its disk here: .*seccomp with a listener"):
+        program.run_program(config)
