@@ -101,20 +101,21 @@ class Clients(OwnSubscriptions[Delivered]):
         elif not local.is_over:
             self._own_filter.add(local, partial(self._begin_one, client, local))
 
-    def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See OwnSubscriptions; in total order a client is told where that is in all streams.
+    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
+        """In total order, how far all streams are that a client goes on with.
 
         It says so again when it comes back: after a restart here events come again for others,
         and one that is older than what it has had from another pubend is out of order for it.
         """
+        waiting = self.windows.first_waiting(local) if self._merged else {}
+        found = []
         for stream in self._merged:
-            position = self._position(stream)
-            if position > local.begins_after.get(stream, 0):
-                local.begins_after[stream] = position
-        super()._begin_one(client, local)
-
-    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
-        return tuple(local.begins_after.items()) if self._merged else ()
+            handed_out = self._position(stream)
+            if stream in waiting:
+                handed_out = min(handed_out, waiting[stream] - 1)
+            if last := max(handed_out, local.begins_after.get(stream, 0)):
+                found.append((stream, last))
+        return tuple(found)
 
     def _end(
         self,

@@ -183,9 +183,15 @@ BUGS: Final = (
     ),
     _bug(
         "begins-untold",
-        "In total order, a client is told where its subscription begins, and says it again.",
+        "In total order, a client is told where it goes on in all streams, and says it again.",
         "clients.py",
-        ("tuple(local.begins_after.items()) if self._merged else ()", "()"),
+        ("        return tuple(found)\n", "        return ()\n"),
+    ),
+    _bug(
+        "told-that-it-has-what-waits",
+        "A client that comes back without memory has not had what it did not acknowledge.",
+        "clients.py",
+        ("min(handed_out, waiting[stream] - 1)", "handed_out"),
     ),
     _bug(
         "final-of-one-cell-told-to-another",

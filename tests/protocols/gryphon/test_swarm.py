@@ -19,6 +19,7 @@ BY_STORIES = (
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
     "begins-untold",
+    "told-that-it-has-what-waits",
     "never-sideways",
     "asked-beside-in-vain",
     "known-news-not-passed-on",

@@ -25,6 +25,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.registry import protocol_on, read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.cluster import Subscription
 from tests.helpers.gryphon_stories import Story, cells
 from tests.helpers.stream_runs import run_at
 
@@ -274,14 +275,48 @@ def who_is_slow_gets_what_was_before(**parameters: Any) -> None:
     story.check([*before, *sent])
 
 
+def who_forgets_gets_what_was_before() -> None:
+    """A client has had an event, and begins anew without memory; another one at s1 has not."""
+    story = TotalStory()
+    first, _ = story.subscribers
+    other = story.cluster.subscribe("s1")
+    story.cluster.run_for(0.3)
+    link = story.cluster.link(other.client.name, "s1").absorb()
+    story.publish()
+    story.cluster.run_for(0.3)
+    forgetful = Subscription(story.cluster, story.cluster.forget(first.client.name), 1)
+    story.cluster.run_for(0.5)
+    sent = story.publish(at="s2")
+    story.cluster.run_for(0.3)
+    assert forgetful.received == sent
+    story.cluster.broker("s1").restart()
+    story.cluster.run_for(1)
+    link.heal()
+    story.cluster.run_for(20)
+    assert forgetful.received == sent
+
+
+def who_forgets_has_not_had_what_it_did_not_acknowledge() -> None:
+    """It took too long for what it had, and begins anew without memory."""
+    story = TotalStory()
+    first, _ = story.subscribers
+    first.client.take_after_ns = 60_000 * MILLISECOND_NS
+    sent = story.publish(2) + story.publish(at="s2")
+    story.cluster.run_for(0.3)
+    forgetful = Subscription(story.cluster, story.cluster.forget(first.client.name), 1)
+    story.cluster.run_for(20)
+    assert forgetful.received == sent
+
+
 @pytest.mark.parametrize(
     "story",
     [
         who_came_late_gets_what_was_before,
         who_is_slow_gets_what_was_before,
         partial(who_is_slow_gets_what_was_before, filters=False),
+        who_forgets_gets_what_was_before,
     ],
-    ids=["late", "slow", "without-filters"],
+    ids=["late", "slow", "without-filters", "forgetful"],
 )
 def test_who_has_an_event_is_not_given_what_was_before_it_after_a_restart(
     story: Callable[[], None],
@@ -292,3 +327,9 @@ def test_who_has_an_event_is_not_given_what_was_before_it_after_a_restart(
         pytest.raises(InvariantViolated, match="total order"),
     ):
         story()
+
+
+def test_who_comes_back_without_memory_gets_what_it_did_not_acknowledge() -> None:
+    who_forgets_has_not_had_what_it_did_not_acknowledge()
+    with planted([MUTANTS["told-that-it-has-what-waits"]]), pytest.raises(AssertionError):
+        who_forgets_has_not_had_what_it_did_not_acknowledge()

@@ -225,7 +225,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
             self.windows.claim(subscription)
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
-        """What its client has to say again when it comes back; see Subscribed."""
+        """What its client has had as it claims it, and has to say when it comes back."""
         return ()
 
     def _end(

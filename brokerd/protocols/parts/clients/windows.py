@@ -129,6 +129,16 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 outlet.waiting.append(delivery)
         self._send(local.client, outlet)
 
+    def first_waiting(self, local: Subscription) -> dict[StreamId, int]:
+        """By stream, the first publication that waits until a subscription is claimed."""
+        outlet = self._outlets.get(local.client)
+        found: dict[StreamId, int] = {}
+        for delivery in outlet.parked if outlet is not None else ():
+            if local in delivery.subscriptions:
+                stream, first = delivery.left.source, delivery.left.first
+                found[stream] = min(first, found.get(stream, first))
+        return found
+
     def close(self, client: ClientId) -> None:
         """The client's session is over: what it has not acknowledged waits for the next one."""
         outlet = self._outlets.get(client)
