@@ -17,6 +17,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -125,7 +126,7 @@ def unpack_capsule(path: Path, folder: Path) -> Capsule:
             _extract(archive, folder)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         raise IntegrityError(f"{path}: not a whole capsule: {error}") from None
     if not (folder / DOCUMENT).is_file():
         raise UserError(f"{path}: no {DOCUMENT} in it; `pubsubctl results capsule` makes capsules")
