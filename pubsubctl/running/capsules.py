@@ -298,7 +298,8 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     total = 0
     for number, entry in enumerate(archive):
         name = PurePosixPath(entry.name)
-        if not entry.isreg() or name.is_absolute() or ".." in name.parts or not name.parts:
+        is_file = entry.isreg() and not entry.issparse()
+        if not is_file or name.is_absolute() or ".." in name.parts or not name.parts:
             raise ValueError(f"{entry.name!r} is no file of a capsule")
         total += entry.size
         if number >= MOST_FILES or total > MOST_BYTES:

@@ -180,13 +180,25 @@ def test_files_that_are_not_those_that_were_put_in_are_refused(
     assert not (tmp_path / "out.txt").exists()
 
 
-def test_links_are_no_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+)
+def test_links_devices_and_folders_are_no_files(tmp_path: Path, kind: bytes) -> None:
     path = tmp_path / "c.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
+        entry = tarfile.TarInfo("entry")
+        entry.type, entry.linkname = kind, "/etc/passwd"
+        archive.addfile(entry)
     with pytest.raises(IntegrityError, match="is no file of a capsule"):
+        unpacked(path, tmp_path / "held")
+
+
+def test_a_file_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("README.md"))
+    with pytest.raises(IntegrityError, match="not a whole capsule"):
         unpacked(path, tmp_path / "held")
 
 
