@@ -204,11 +204,17 @@ class Gryphon(LogFirstMachine):
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
-        return [
+        gaps = [
             f"{len(stream.subend.gaps.pieces)} gaps in the stream {tuple(stream.identity)}"
             for stream in self._relay
             if stream.subend.gaps
         ]
+        waiting = self._pubends.waiting()
+        return (
+            [*gaps, f"{waiting} publications whose pubend is not known to all brokers"]
+            if waiting
+            else gaps
+        )
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""

@@ -140,6 +140,19 @@ def a_broker_restarts_later() -> None:
     story.check()
 
 
+def test_nothing_is_at_rest_while_a_pubend_waits_to_begin() -> None:
+    """Not even where nobody wants what waits there, and its publisher is gone."""
+    story = JoinStory()
+    story.cluster.broker("s2").kill()
+    story.begin()
+    story.cluster.run_for(3)
+    core = story.cluster.broker("p1").broker.core
+    assert core.aftermath() == ["1 publications whose pubend is not known to all brokers"]
+    story.cluster.broker("s2").start()
+    story.check()
+    assert core.aftermath() == []
+
+
 def test_a_broker_that_was_down_answers_when_it_is_back_and_nobody_else_waits() -> None:
     """What s2 publishes comes to its own subscriber all the time; p1's publisher is not told."""
     story = JoinStory()
