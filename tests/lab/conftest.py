@@ -17,6 +17,8 @@ import pytest
 from tests.end_to_end.conftest import Answer
 
 LONGEST_COMMAND_S = 600
+ENDING_S = 5
+"""How long a helper over SSH may take to end: much less than anything's lease."""
 SHORT = 3
 USUAL_SEED = 1
 NAMESPACES = Path("/run/netns")
@@ -92,8 +94,12 @@ class Controller:
         return [process for process in self.processes() if _is_ours(process)]
 
     def left_behind(self) -> list[str]:
-        """What `down --verify` promises is not on the machines, looked for without its help."""
-        found = [str(process) for process in self.running()]
+        """What `down --verify` promises is not on the machines, looked for without its help.
+
+        What it looked around with may still be about to end.
+        """
+        _, alive = psutil.wait_procs(self.running(), ENDING_S)
+        found = [str(process) for process in alive]
         for machine in (self.lab_folder / "machines").iterdir():
             found += [str(path) for path in (machine / "tmp").rglob("*")]
             state = machine / "home" / ".local" / "share" / "pubsubctl"
