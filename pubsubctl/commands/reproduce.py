@@ -35,8 +35,8 @@ def reproduce(
     """Look whether a capsule's figures, verdicts and claims come out again.
 
     Nothing is needed but the capsule; --level local needs what `bench` needs. Figures have to be
-    the same to the byte. Status 1 where something came out otherwise, 3 where a new run cannot tell,
-    8 where a byte of the capsule has changed.
+    the same to the byte. Status 1 where something came out otherwise, 3 where a new run cannot
+    tell, 8 where a byte of the capsule has changed.
     """
     from pubsubctl.running.reproducing import LEVELS
     from pubsubctl.running.reproducing import reproduce as reproduced
