@@ -15,6 +15,7 @@ from bench.papers.dft11.simulated_experiments import (
     SimulatedExperiment,
     failed_brokers,
     set_up,
+    status_of,
 )
 from bench.papers.dft11.simulator_speed import measure_speed
 from bench.papers.figure_experiments import (
@@ -219,6 +220,30 @@ if __name__ == "__main__":
     deadline = time.monotonic() + PATIENCE_S
     while group_lives(process.pid):
         assert time.monotonic() < deadline, "a process of the experiment is left"
+
+
+def test_a_worker_that_is_told_to_end_just_before_it_waits_for_a_fork_ends():
+    signalled, wakeup = os.pipe()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        os.write(wakeup, bytes([signal.SIGTERM]))
+        with pytest.raises(SystemExit):
+            status_of(child.pid, signalled)
+        assert child.poll() is None
+    finally:
+        child.communicate()
+        os.close(signalled)
+        os.close(wakeup)
+
+
+def test_the_status_of_a_fork_is_waited_for():
+    signalled, wakeup = os.pipe()
+    child = os.fork()
+    if not child:
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(status_of(child, signalled)) == 3
+    os.close(signalled)
+    os.close(wakeup)
 
 
 def group_lives(group):

@@ -13,6 +13,7 @@ Paper: [DFT11] §IX-B, Fig. 10.
 import gc
 import multiprocessing
 import os
+import select
 import signal
 import time
 import traceback
@@ -273,6 +274,9 @@ def _end(cluster: _Cluster, process: SpawnProcess) -> None:
 def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Cluster) -> NoReturn:
     """Set a cluster up, then measure one point after the other, each in a fork of this process."""
     begin_worker()
+    signalled, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGTERM, _exit_on_signal)
     child, status = 0, 1
     try:
@@ -283,7 +287,7 @@ def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Clus
                 child = os.fork()
                 if not child:
                     _measure_in_fork(connection, experiment, cluster, wanted, failed)
-                _, ended = os.waitpid(child, 0)
+                ended = status_of(child, signalled)
                 child = 0
                 if ended:
                     break  # the fork has said why, if it could
@@ -319,6 +323,25 @@ def _measure_in_fork(
         connection.send(("failed", traceback.format_exc()))
     finally:
         os._exit(status)
+
+
+def status_of(child: int, signalled: int) -> int:
+    """The exit status of a child process, which is waited for until it ends.
+
+    A signal that comes just before the wait does not interrupt it; what its handler has written
+    into `signalled`, the pipe of `signal.set_wakeup_fd`, does.
+
+    Raises:
+        SystemExit: this process was sent a signal; the child may go on.
+    """
+    child_ended = os.pidfd_open(child)
+    try:
+        readable, _, _ = select.select([child_ended, signalled], [], [])
+    finally:
+        os.close(child_ended)
+    if signalled in readable:
+        raise SystemExit(128 + os.read(signalled, 1)[0])
+    return os.waitpid(child, 0)[1]
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
