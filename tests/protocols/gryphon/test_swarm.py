@@ -1,5 +1,7 @@
 """Gryphon in swarms: nothing is broken, every rule is met, and each named bug is seen."""
 
+import os
+
 import pytest
 
 from brokerd.named_bugs import mistaken_functions, planted
@@ -7,11 +9,13 @@ from brokerd.protocols.gryphon.mutants import BUGS, MUTANTS
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
-from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.gryphon_stories import Story
+from tests.helpers.seeds import seeds_of_the_mix
 from tests.protocols.gryphon.test_checks import SEEN
 
-SEEDS = range(1, 301)
+CORES = os.cpu_count() or 1
+SEEDS = seeds_of_the_mix(300, long=5)
 BY_A_STORY = "M03-done-when-handed-out"
 """It takes a broker that dies after its ack and before its client's: few seeds have that."""
 BY_STORIES = (
@@ -76,7 +80,7 @@ EARLY = (4, 8)
 
 
 def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
-    reports = [run_seed(seed, "gryphon") for seed in SEEDS]
+    reports = list(run_swarm(SEEDS, "gryphon", CORES))
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
     marks = reached(marks_of("gryphon"), reports)
