@@ -28,6 +28,7 @@ from brokerd.agent.fault import Fault
 from brokerd.agent.faults import FaultKeeper
 from brokerd.agent.fork_server import ForkServer, Role
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
+from brokerd.agent.metrics import Family, MetricsServer, host_families
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
 from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s
 from brokerd.agent.supervisor import Supervisor, parse_signal
@@ -50,6 +51,8 @@ WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
 }
 ANSWER_TIMEOUT_MS: Final = 10_000
 STOP_TIMEOUT_MS: Final = 10_000
+METRICS_TIMEOUT_MS: Final = 2_000
+MAXIMUM_PORT: Final = 65_535
 
 _FLUSH_S: Final = 2.0
 
@@ -82,6 +85,8 @@ class Agent:
         self._hold_deadline_ns: int | None = None
         self._hold_changed = trio.Event()
         self._hold_watchdog: ProcessIdentity | None = None
+        self._metrics_port = 0
+        self._serving_metrics = trio.CancelScope()
         self._ending: str | None = None
         self._ended = trio.Event()
         self._server = ControlServer(self._handlers())
@@ -139,6 +144,8 @@ class Agent:
             self._announce(own)
             if left.boot == boot_id() and left.hold_deadline_ns is not None:
                 await self._set_hold(left.hold_deadline_ns)
+            if left.metrics_port:
+                await self._serve_metrics_again(left.metrics_port)
             nursery.start_soon(self._end_by_lease)
             on_ready()
             await self._ended.wait()
@@ -215,6 +222,7 @@ class Agent:
             "tail": self._tail,
             "shutdown": self._shutdown,
             "hold": self._hold,
+            "metrics": self._metrics,
         }
         return {name: _with_arguments(name, command) for name, command in commands.items()}
 
@@ -265,6 +273,7 @@ class Agent:
             "processes": {each.name: each.to_row() for each in wanted},
             "faults": [fault.to_row() for fault in self._faults.faults.values()],
             "lease": lease,
+            "metrics_port": self._metrics_port,
         }
 
     async def _broker(
@@ -346,6 +355,60 @@ class Agent:
         deadline_ns = time.monotonic_ns() + lease_ms * 1_000_000 if lease_ms else None
         await self._set_hold(deadline_ns)
         return {"lease_ms": lease_ms}
+
+    async def _metrics(self, port: int) -> dict[str, Any]:
+        """Serve numbers at this port of the loopback address from now on; 0 for nowhere."""
+        self._refuse_if_ending()
+        if not 0 <= port <= MAXIMUM_PORT:
+            raise ControlError("user", f"port = {port}; 1 to {MAXIMUM_PORT}, or 0 for none")
+        if port != self._metrics_port:
+            before = self._serving_metrics
+            if port:
+                await self._serve_metrics(port)
+            else:
+                self._metrics_port = 0
+            before.cancel()
+            await self._journal.write("metrics", port=port)
+        return {"metrics_port": self._metrics_port}
+
+    async def _serve_metrics(self, port: int) -> None:
+        scope = trio.CancelScope()
+
+        async def serve(task_status: trio.TaskStatus[int]) -> None:
+            with scope:
+                await MetricsServer(self._numbers).serve(port, task_status)
+
+        try:
+            await self._nursery.start(serve)
+        except OSError as error:
+            raise ControlError("busy", f"metrics on port {port}: {error.strerror}") from error
+        self._serving_metrics = scope
+        self._metrics_port = port
+
+    async def _serve_metrics_again(self, port: int) -> None:
+        try:
+            await self._serve_metrics(port)
+        except ControlError as error:
+            logger.warning("%s; `pubsubctl deploy` tries again", error.text)
+
+    async def _numbers(self) -> list[Family]:
+        """Everything there is to be told of this host; who does not answer in time is left out."""
+        status = await self._status()
+        numbers: dict[str, dict[str, Any]] = {}
+
+        async def ask(name: str, role: str) -> None:
+            command = "statistics" if role == "broker" else "status"
+            try:
+                numbers[name] = await self._ask_process(name, command, {}, METRICS_TIMEOUT_MS)
+            except ControlError as error:
+                logger.info("no metrics of %s: %s", name, error.text)
+
+        async with trio.open_nursery() as nursery:
+            for name, row in status["processes"].items():
+                if self._supervisor.find(name).is_running and not row["frozen"]:
+                    nursery.start_soon(ask, name, row["role"])
+        faults = [each.verb for each in self._faults.faults.values() if each.is_active]
+        return host_families(self.name, status["processes"], faults, numbers)
 
     # ------------------------------------------------------------ leases and the end
 

@@ -151,6 +151,10 @@ class AgentClient:
         """Let the deployment end `lease_ms` from now unless renewed; 0 for no such lease."""
         return await self.control.request("hold", lease_ms=lease_ms)
 
+    async def metrics(self, port: int) -> dict[str, Any]:
+        """Serve numbers at `port` of the host's loopback address from now on; 0 for nowhere."""
+        return await self.control.request("metrics", port=port)
+
     async def shutdown(self, timeout_ms: int = 10_000) -> dict[str, Any]:
         """End every process and the agent: `processes`, as they ended."""
         return await self.control.request("shutdown", timeout_ms=timeout_ms)

@@ -90,6 +90,7 @@ class Recollection:
             `identity` (pid, start_time) and `exit` (the `exited` entry), where there were any.
         faults: fault id → its `fault` entry, with `state` and the latest `deadline_ns`.
         hold_deadline_ns: end of the deployment's lease, or None.
+        metrics_port: where numbers were served; 0 for nowhere.
     """
 
     deployment: str | None = None
@@ -97,6 +98,7 @@ class Recollection:
     starts: dict[str, Entry] = field(default_factory=dict)
     faults: dict[str, Entry] = field(default_factory=dict)
     hold_deadline_ns: int | None = None
+    metrics_port: int = 0
 
 
 def recall(entries: Iterable[Entry]) -> Recollection:
@@ -121,6 +123,8 @@ def recall(entries: Iterable[Entry]) -> Recollection:
                 )
             case "hold":
                 found.hold_deadline_ns = entry["deadline_ns"]
+            case "metrics":
+                found.metrics_port = entry["port"]
             case "end":
                 found = Recollection(deployment=found.deployment, boot=found.boot)
     return found

@@ -159,6 +159,7 @@ async def deployed(
             with interruption.stoppable():
                 deployment.lease_ms = lease_ms
                 await deployment.keep()
+                await deployment.tell_metrics()
                 record = partial(_record, deployment, purpose, "change-record")
                 if plan.of("change-record"):
                     await change_members(deployment, progress, record, timeout_s)

@@ -56,6 +56,15 @@ class Deployment:
         await self.lab.on_all(reach, rows, only_together=True)
         self.agents.update((host, self._lines[host].client) for host in hosts)
 
+    async def tell_metrics(self) -> None:
+        """Let each host's agent tell its numbers to collectors, or not, as the inventory says.
+
+        Raises:
+            ControlError: `busy`: somebody else has the port.
+        """
+        for name, agent in self.agents.items():
+            await agent.metrics(self.lab.connector(name).host.metrics_port)
+
     async def replace_agent(self, host: str) -> None:
         """Let a new agent take over what the one of a host has; its users do not notice."""
         line, connector = self._lines[host], self.lab.connector(host)

@@ -183,7 +183,7 @@ def _safe(
     capacity = {
         host.name: len(list(_usable(host, cores)))
         if policy == "pin" or host.cores == "own"
-        else len(host.ports)
+        else len(host.broker_ports)
         for host in hosts
     }
     safe = safe_assignment(tolerance, hosts, capacity)
@@ -222,7 +222,7 @@ class _Seats:
             host = self._hosts[assigned[broker]]
             turn = turns[host.name]
             turns[host.name] += 1
-            if turn >= len(host.ports):
+            if turn >= len(host.broker_ports):
                 self._refuse_ports(host, assigned)
             if broker in self._topology.left:
                 continue  # its port stays its own, so that nobody else's changes
@@ -235,7 +235,7 @@ class _Seats:
             if self._pinned or host.cores == "own":
                 wanting += 1
                 core = self._core(host)
-            port = host.ports.start + turn
+            port = host.broker_ports.start + turn
             placed.append(PlacedBroker(broker, host.name, port, core, host.bench_address))
         without = sum(row.core < 0 for row in placed)
         if wanting and without > len(placed) - wanting:
@@ -261,8 +261,8 @@ class _Seats:
         needed = max(list(assigned.values()).count(name) for name in self._hosts)
         raise UserError(
             f"host {host.name}: ports = {host.ports.start}-{host.ports.stop - 1}: "
-            f"{len(host.ports)} ports, but topology {self._topology.name} puts up to {needed} "
-            "brokers there"
+            f"{len(host.broker_ports)} ports for brokers, but topology {self._topology.name} puts "
+            f"up to {needed} brokers there"
         )
 
 
@@ -272,7 +272,7 @@ def _usable(host: Host, cores: Mapping[str, Sequence[int]]) -> Iterator[int]:
 
 def _cores_for_brokers(host: Host, cores: Mapping[str, Sequence[int]]) -> int:
     """How many brokers a host takes before another one is used."""
-    return min(len(list(_usable(host, cores))) or 1, len(host.ports))
+    return min(len(list(_usable(host, cores))) or 1, len(host.broker_ports))
 
 
 def _along_links(topology: Topology) -> list[str]:

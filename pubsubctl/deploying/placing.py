@@ -207,7 +207,7 @@ def extended(running: Placement, wanted: Placement, hosts: Sequence[Host]) -> Pl
     Raises:
         UserError: a host has no port left.
     """
-    ports = {host.name: host.ports for host in hosts}
+    ports = {host.name: host.broker_ports for host in hosts}
     there = {row.broker: row for row in running.brokers}
     taken = {(row.ip, row.port) for row in running.brokers}
     rows: list[PlacedBroker] = []
@@ -308,7 +308,7 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
             yield f"{what}: no host called {shown(row.host)}{nearest(row.host, [*known])}"
             continue
         host = known[row.host]
-        if row.port not in host.ports:
+        if row.port not in host.broker_ports:
             yield f"{what}: port {row.port} is not one of {host.name}'s ports"
         if row.ip != host.bench_address:
             yield f"{what}: {shown(row.ip)} is not {host.name}'s bench_address"

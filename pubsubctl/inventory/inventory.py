@@ -407,6 +407,7 @@ class _Builder:
             mem_per_broker_bytes=value("mem_per_broker", 0),
             bench_nic=value("bench_nic", ""),
             fsync=value("fsync", "real"),
+            metrics=value("metrics", "off"),
         )
 
     def _values(

@@ -77,7 +77,7 @@ class Host:
         name: unique in the inventory.
         connector: how it is reached: "local" or "ssh".
         groups: sorted.
-        ports: the TCP ports its brokers may listen on.
+        ports: the TCP ports its brokers may listen on; see `broker_ports`.
         cores: "share" lets the kernel place brokers, "own" gives each one a core.
         cores_reserved: cores no broker gets.
         broker_nice: how far its brokers give way to its agent and load generators, 0 to 19.
@@ -100,6 +100,7 @@ class Host:
         bench_nic: the network interface that has `bench_address`; "" when nothing is said.
         fsync: "off" leaves out waiting for the disk: brokers survive being killed, but not a
             machine that loses power.
+        metrics: "on" lets its agent tell numbers to a collector, at `metrics_port`.
     """
 
     name: str
@@ -125,6 +126,17 @@ class Host:
     broker_nice: int = 0
     bench_nic: str = ""
     fsync: Literal["real", "off"] = "real"
+    metrics: Literal["on", "off"] = "off"
+
+    @property
+    def broker_ports(self) -> range:
+        """The ports that brokers may listen on."""
+        return self.ports[:-1] if self.metrics_port else self.ports
+
+    @property
+    def metrics_port(self) -> int:
+        """The last one of its ports where metrics are on, else 0."""
+        return self.ports[-1] if self.metrics == "on" else 0
 
     @property
     def machine(self) -> str:
@@ -160,6 +172,7 @@ class Host:
             ),
             "bench_nic": self.bench_nic or None,
             "fsync": self.fsync,
+            "metrics": self.metrics,
         }
 
 

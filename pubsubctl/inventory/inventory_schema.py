@@ -288,6 +288,7 @@ class Variables(_Closed):
     )
     bench_nic: Annotated[str, BeforeValidator(_nic)] | None = None
     fsync: Literal["real", "off"] | None = None
+    metrics: Literal["on", "off"] | None = None
 
 
 class Expect(_Closed):

@@ -33,7 +33,10 @@ connector = "local"
 groups = ["brokers", "clients"]
 [hosts.vars]
 ports = "{OWN_PORTS[0]}-{OWN_PORTS[-1]}"
+metrics = "on"
 """
+METRICS = {"e1": OWN_PORTS[len(OWN_PORTS) // 2 - 1], "e2": OWN_PORTS[-1]}
+"""Where the agents of both hosts tell numbers: on the last port of each."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.end_to_end.conftest import LONGEST_COMMAND_S, Lab, wait_until
+from tests.end_to_end.conftest import LONGEST_COMMAND_S, METRICS, Lab, wait_until
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.small_disk import filled, mounted_disk
@@ -45,6 +46,14 @@ def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> Non
 
     logs = lab.call("logs", "c2")
     assert logs.status == 0, logs.err
+
+    for host, port in METRICS.items():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            told = answer.read().decode()
+        for broker, row in brokers.items():
+            labels = f'{{host="{host}",process="{broker}",role="broker"}}'
+            assert (f"pubsubctl_process_up{labels} 1\n" in told) == (row["host"] == host)
+            assert (f"pubsubctl_broker_subscriptions{labels} 0\n" in told) == (row["host"] == host)
 
     down = lab.call("down", "--verify")
     assert down.status == 0, down.err

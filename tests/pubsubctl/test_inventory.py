@@ -502,6 +502,14 @@ def test_the_inventory_in_the_repository_is_the_one_that_init_writes() -> None:
     assert len(load_inventory(root / "inventories" / "local.toml").hosts) == 3
 
 
+def test_metrics_have_the_last_port_of_a_host_and_brokers_the_others(tmp_path: Path) -> None:
+    host = '[[hosts]]\nname = "h"\nconnector = "local"\n[hosts.vars]\nports = "30000-30009"\n'
+    (off,) = load(tmp_path, host).hosts
+    assert (off.metrics_port, off.broker_ports) == (0, range(30_000, 30_010))
+    (on,) = load(tmp_path, f'{host}metrics = "on"\n').hosts
+    assert (on.metrics_port, on.broker_ports) == (30_009, range(30_000, 30_009))
+
+
 def test_brokers_with_cores_of_their_own_give_way_to_nobody(tmp_path: Path) -> None:
     host = '[[hosts]]\nname = "h"\nconnector = "local"\n[hosts.vars]\n'
     (found,) = problems(tmp_path, f'{host}cores = "own"\nbroker_nice = 5\n')

@@ -1,0 +1,188 @@
+"""Numbers of one host's processes for a collector: Prometheus' text format, over HTTP.
+
+Served on the loopback address only, to whoever asks there; it tells numbers and names, and takes
+no orders. From elsewhere it is reached as anything on loopback is, through ssh.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import trio
+
+LOOPBACK: Final = "127.0.0.1"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_REQUEST_BYTES: Final = 8_192
+_REQUEST_S: Final = 5.0
+_AT_ONCE: Final = 4
+
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+_NO_NAME: Final = re.compile("[^a-zA-Z0-9_]")
+_NOT_NUMBERS: Final = ("t_ns", "now_ns", "pid")
+"""Stamps and names that are integers."""
+
+_TOLD: Final = "As the process itself counts; see the columns of its statistics."
+
+_Sample = tuple[Mapping[str, str], float]
+_Kind = Literal["counter", "gauge", "untyped"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """All samples of one metric.
+
+    Attributes:
+        name: letters, digits and `_`; of a counter it ends with `_total`.
+        kind: `untyped` where only its source knows whether it may go down.
+        samples: labels and value.
+    """
+
+    name: str
+    kind: _Kind
+    meaning: str
+    samples: tuple[_Sample, ...]
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """The text that a collector reads: of each family its meaning, kind and samples."""
+    lines = []
+    for family in families:
+        meaning = family.meaning.replace("\\", r"\\").replace("\n", r"\n")
+        lines.append(f"# HELP {family.name} {meaning}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        lines += [f"{family.name}{_labels(of)} {_number(value)}" for of, value in family.samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    pairs = ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items())
+    return f"{{{pairs}}}"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return repr(int(value) if isinstance(value, bool) else value)
+
+
+def host_families(
+    host: str,
+    processes: Mapping[str, Mapping[str, Any]],
+    faults: Iterable[str],
+    numbers: Mapping[str, Mapping[str, Any]],
+) -> list[Family]:
+    """What is known of a host.
+
+    Args:
+        processes: by name, as the agent's `status` has them.
+        faults: the verbs of those in effect.
+        numbers: by process, what it answered when asked for its numbers; whoever did not answer
+            is missing. What is no number is left out.
+    """
+    labels = {
+        name: {"host": host, "process": name, "role": row["role"]}
+        for name, row in processes.items()
+    }
+
+    def of_all(field: str) -> tuple[_Sample, ...]:
+        values = [(labels[name], row[field]) for name, row in processes.items()]
+        return tuple((of, value) for of, value in values if value is not None)
+
+    up = tuple((labels[name], row["state"] == "running") for name, row in processes.items())
+    broken = tuple(({"host": host, "verb": verb}, n) for verb, n in sorted(Counter(faults).items()))
+    frozen, cpu = of_all("frozen"), of_all("processor_s")
+    families = [
+        Family("pubsubctl_process_up", "gauge", "Whether it runs.", up),
+        Family("pubsubctl_process_frozen", "gauge", "Whether a fault has stopped it.", frozen),
+        Family("pubsubctl_process_cpu_seconds_total", "counter", "Its processor time.", cpu),
+        Family("pubsubctl_faults_active", "gauge", "Faults in effect, by verb.", broken),
+    ]
+    told: dict[str, list[_Sample]] = {}
+    for process, row in numbers.items():
+        role = processes[process]["role"]
+        for name, value in row.items():
+            if type(value) in (int, float) and name not in _NOT_NUMBERS:
+                metric = _NO_NAME.sub("_", f"pubsubctl_{role}_{name}")
+                told.setdefault(metric, []).append((labels[process], value))
+    families += [Family(name, "untyped", _TOLD, tuple(of)) for name, of in sorted(told.items())]
+    return [each for each in families if each.samples]
+
+
+Collect = Callable[[], Awaitable[Iterable[Family]]]
+
+
+class MetricsServer:
+    """Answers `GET /metrics` on one port of the loopback address.
+
+    Args:
+        collect: what there is to be said just now; asked once per request.
+    """
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect = collect
+        self._room = trio.CapacityLimiter(_AT_ONCE)
+
+    async def serve(
+        self, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until cancelled; the status is the port, which is another one where it was 0.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        (listener,) = await trio.open_tcp_listeners(port, host=LOOPBACK)
+        async with listener:
+            bound: int = listener.socket.getsockname()[1]
+            async with trio.open_nursery() as nursery:
+                task_status.started(bound)
+                await trio.serve_listeners(self._answer, [listener], handler_nursery=nursery)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
+        async with stream, self._room:
+            with trio.move_on_after(_REQUEST_S):
+                try:
+                    head = await _request_head(stream)
+                    if head is not None:
+                        await stream.send_all(await self._response(head))
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass  # the collector has gone; it comes again
+
+    async def _response(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return _response_of("400 Bad Request", "this is not a request of HTTP/1.1\n")
+        method, target, _ = words
+        if target.partition(b"?")[0] != b"/metrics":
+            return _response_of("404 Not Found", "what there is is at /metrics\n")
+        if method not in (b"GET", b"HEAD"):
+            return _response_of("405 Method Not Allowed", "GET it\n", "Allow: GET, HEAD\r\n")
+        answer = _response_of("200 OK", exposition(await self._collect()))
+        return answer if method == b"GET" else answer[: answer.index(b"\r\n\r\n") + 4]
+
+
+async def _request_head(stream: trio.SocketStream) -> bytes | None:
+    """What comes before the empty line; None where it ends before, or is too long."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        chunk = await stream.receive_some(_REQUEST_BYTES)
+        head += chunk
+        if not chunk or len(head) > _REQUEST_BYTES:
+            return None
+    return head
+
+
+def _response_of(status: str, text: str, more: str = "") -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
+        f"{more}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,135 @@
+"""Numbers for a collector: what the text says, and who gets it."""
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from brokerd.agent.metrics import Family, exposition, host_families
+from brokerd.errors import ControlError
+from tests.helpers.agents import Lab, make_lab, run
+from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ports import OWN_PORTS
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with make_lab() as made:
+        yield made
+
+
+def asked(port: int, target: str = "/metrics", method: str = "GET") -> tuple[int, str]:
+    """Status and text of the answer."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{target}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_a_family_has_its_meaning_its_kind_and_its_samples() -> None:
+    label = {"broker": 'a "b"\\\n'}
+    family = Family("queue_bytes", "gauge", "What\nwaits.", ((label, 3), ({}, True), ({}, 0.5)))
+    assert exposition([family]).splitlines() == [
+        r"# HELP queue_bytes What\nwaits.",
+        "# TYPE queue_bytes gauge",
+        r'queue_bytes{broker="a \"b\"\\\n"} 3',
+        "queue_bytes 1",
+        "queue_bytes 0.5",
+    ]
+    infinite = Family("x", "untyped", "", (({}, float("inf")), ({}, float("nan"))))
+    assert exposition([infinite]).splitlines()[2:] == ["x +Inf", "x NaN"]
+
+
+def test_what_is_no_number_and_who_did_not_answer_is_left_out() -> None:
+    row = {"role": "broker", "state": "running", "frozen": False, "processor_s": 1.5}
+    gone = {"role": "broker", "state": "exited", "frozen": False, "processor_s": None}
+    told = {"c1": {"queue-bytes": 7, "name": "c1", "t_ns": 5, "is_idle": True}}
+    text = exposition(host_families("h1", {"c1": row, "c2": gone}, ["freeze", "freeze"], told))
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    c1, c2 = (f'{{host="h1",process="{name}",role="broker"}}' for name in ("c1", "c2"))
+    assert samples == [
+        f"pubsubctl_process_up{c1} 1",
+        f"pubsubctl_process_up{c2} 0",
+        f"pubsubctl_process_frozen{c1} 0",
+        f"pubsubctl_process_frozen{c2} 0",
+        f"pubsubctl_process_cpu_seconds_total{c1} 1.5",
+        'pubsubctl_faults_active{host="h1",verb="freeze"} 2',
+        f"pubsubctl_broker_queue_bytes{c1} 7",
+    ]
+
+
+def test_numbers_are_told_from_when_it_is_asked_for_until_it_is_not(lab: Lab) -> None:
+    port = OWN_PORTS[1]
+
+    async def story() -> None:
+        agent = lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            assert (await client.status())["metrics_port"] == 0
+            await client.metrics(port)
+            status, text = await trio.to_thread.run_sync(asked, port)
+            assert status == 200
+            assert 'process="b1"' in text
+        agent.kill()
+        agent.wait()
+        lab.start_agent()
+        async with lab.client() as client:
+            assert (await client.status())["metrics_port"] == port
+            assert (await trio.to_thread.run_sync(asked, port))[0] == 200
+            await client.metrics(0)
+            with pytest.raises(urllib.error.URLError, match="refused"):
+                await trio.to_thread.run_sync(asked, port)
+
+    run(story)
+
+
+def test_a_port_that_somebody_has_is_refused_and_the_one_before_goes_on(lab: Lab) -> None:
+    port, taken = OWN_PORTS[2], OWN_PORTS[3]
+
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await client.metrics(port)
+            with (
+                socket.create_server(("127.0.0.1", taken)),
+                pytest.raises(ControlError, match=f"metrics on port {taken}: Address"),
+            ):
+                await client.metrics(taken)
+            with pytest.raises(ControlError, match="port = 70000; 1 to 65535"):
+                await client.metrics(70_000)
+            assert (await client.status())["metrics_port"] == port
+            assert (await trio.to_thread.run_sync(asked, port))[0] == 200
+
+    run(story)
+
+
+def test_whoever_asks_for_anything_else_is_told_so_and_nothing_waits_for_it(lab: Lab) -> None:
+    port = OWN_PORTS[4]
+
+    def raw(sent: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            return connection.makefile("rb").read()
+
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await client.metrics(port)
+            in_thread = trio.to_thread.run_sync
+            assert (await in_thread(asked, port, "/"))[0] == 404
+            assert (await in_thread(asked, port, "/metrics", "POST"))[0] == 405
+            assert await in_thread(asked, port, "/metrics", "HEAD") == (200, "")
+            assert (await in_thread(asked, port, "/metrics?name=x"))[0] == 200
+            assert (await in_thread(raw, b"hello\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+            assert await in_thread(raw, b"GET /metrics HTTP/1.1\r\n") == b""
+            assert await in_thread(raw, b"x" * 9_000) == b""
+            with socket.create_connection(("127.0.0.1", port)):
+                assert (await in_thread(asked, port))[0] == 200
+
+    run(story)
