@@ -8,7 +8,7 @@ of the receive buffer they came in.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter, sub
 from typing import NamedTuple
 
@@ -256,17 +256,6 @@ def _spans(lengths: Sequence[int], positions: Sequence[int]) -> Iterator[tuple[i
     yield start, end
 
 
-def origin_runs(each: Sequence[tuple[SourceId, int]]) -> tuple[OriginRun, ...]:
-    """Sources and sequences of publications in a row, neighbours of one source together."""
-    found: list[tuple[SourceId, list[int]]] = []
-    for source, sequence in each:
-        if found and found[-1][0] == source and found[-1][1][-1] < sequence:
-            found[-1][1].append(sequence)
-        else:
-            found.append((source, [sequence]))
-    return tuple([OriginRun(source, _plain(numbers)) for source, numbers in found])
-
-
 def _plain(numbers: Sequence[int]) -> range | tuple[int, ...]:
     """Increasing numbers, as a range where nothing is left out."""
     if numbers[-1] - numbers[0] + 1 == len(numbers):
@@ -326,32 +315,62 @@ def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
     if last - first + 1 == count:
         sequences = range(first, last + 1)
     else:
-        sequences = tuple(sequence for run in runs for sequence in run.sequences)
-    places: dict[bytes, int] = {}
-    index: list[int] = []
-    for run in runs:
-        translation = [places.setdefault(blob, len(places)) for blob in run.attribute_table]
-        index.extend([translation[place] for place in run.attribute_index])
-    table = tuple(places)
+        sequences = tuple(chain.from_iterable([run.sequences for run in runs]))
+    table, index = _joined_attributes(runs)
     lengths: int | tuple[int, ...]
     one = runs[0].payload_lengths
     if isinstance(one, int) and all(run.payload_lengths == one for run in runs):
         lengths = one
     else:
         lengths = tuple(length for run in runs for length in _each_length(run))
-    merged = PublicationRun(
-        runs[0].source,
-        sequences,
-        table,
-        bytes(index) if len(table) <= 256 else tuple(index),
-        lengths,
-        tuple(piece for run in runs for piece in run.payload),
-    )
+    payload = tuple(piece for run in runs for piece in run.payload)
+    merged = PublicationRun(runs[0].source, sequences, table, index, lengths, payload)
     if runs[0].origins:
-        origins = [origin for run in runs for origin in run.origins]
-        each = [(source, number) for source, numbers in origins for number in numbers]
-        merged = replace(merged, origins=origin_runs(each))
+        merged = replace(merged, origins=_joined_origins([o for run in runs for o in run.origins]))
     return merged
+
+
+def _joined_attributes(
+    runs: Sequence[PublicationRun],
+) -> tuple[tuple[bytes, ...], Sequence[int]]:
+    """One table of the blobs of all runs, and the index into it of all publications."""
+    places: dict[bytes, int] = {}
+    translations = [
+        [places.setdefault(blob, len(places)) for blob in run.attribute_table] for run in runs
+    ]
+    table = tuple(places)
+    indexes = [run.attribute_index for run in runs]
+    if len(table) <= 256:
+        parts = map(_translated, indexes, translations)
+        return table, b"".join(parts)
+    moved = [map(to.__getitem__, index) for to, index in zip(translations, indexes, strict=True)]
+    return table, tuple(chain.from_iterable(moved))
+
+
+def _translated(index: Sequence[int], translation: Sequence[int]) -> bytes:
+    """The index as it is after its places were moved, all below 256."""
+    if isinstance(index, bytes):
+        return index.translate(bytes(translation).ljust(256, b"\0"))
+    return bytes(map(translation.__getitem__, index))
+
+
+def _joined_origins(origins: Sequence[OriginRun]) -> tuple[OriginRun, ...]:
+    """The same in a row, neighbours of one source together."""
+    found: list[tuple[SourceId, list[Sequence[int]]]] = []
+    for source, numbers in origins:
+        if found and found[-1][0] == source and found[-1][1][-1][-1] < numbers[0]:
+            found[-1][1].append(numbers)
+        else:
+            found.append((source, [numbers]))
+    return tuple([OriginRun(source, _plain_of(parts)) for source, parts in found])
+
+
+def _plain_of(parts: Sequence[Sequence[int]]) -> range | tuple[int, ...]:
+    """Increasing numbers that come in parts, as a range where nothing is left out."""
+    first, last = parts[0][0], parts[-1][-1]
+    if last - first + 1 == sum(map(len, parts)):
+        return range(first, last + 1)
+    return tuple(chain.from_iterable(parts))
 
 
 def _each_length(run: PublicationRun) -> Sequence[int]:

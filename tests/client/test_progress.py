@@ -24,7 +24,8 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate import EVERYTHING
-from brokerd.model.publication import PublicationRun, origin_runs
+from brokerd.model.publication import PublicationRun
+from tests.helpers.stream_runs import origin_runs
 
 PUBEND = StreamId(5, 3, 1)
 ANN, BOB = SourceId(1, 0, 1), SourceId(1, 1, 4)

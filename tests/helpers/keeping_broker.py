@@ -26,11 +26,12 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import SourceId, StreamId
-from brokerd.model.publication import PublicationRun, origin_runs
+from brokerd.model.publication import PublicationRun
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.wire.codec import decode, encode
 from brokerd.wire.framing import FrameDecoder
 from tests.helpers.memory_links import MemoryNet
+from tests.helpers.stream_runs import origin_runs
 
 PUBEND = StreamId(3, 0, 1)
 ANN = SourceId(0, 0, 1)

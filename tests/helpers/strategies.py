@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Constraint, Predicate
-from brokerd.model.publication import PublicationRun, origin_runs
+from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.overlay.tree_section import TreeSection
+from tests.helpers.stream_runs import origin_runs
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from brokerd.model.identity import SourceId, StreamId
-from brokerd.model.publication import PublicationRun, origin_runs
+from brokerd.model.publication import OriginRun, PublicationRun
 
 STREAM = StreamId(0, 0, 0)
 
@@ -15,3 +15,20 @@ def run_at(ticks: Sequence[int]) -> PublicationRun:
     return PublicationRun(
         STREAM, tuple(ticks), (b"a",), bytes(len(ticks)), 4, (payload,), origin_runs(origins)
     )
+
+
+def origin_runs(each: Sequence[tuple[SourceId, int]]) -> tuple[OriginRun, ...]:
+    """Sources and sequences of publications in a row, neighbours of one source together."""
+    found: list[tuple[SourceId, list[int]]] = []
+    for source, sequence in each:
+        if found and found[-1][0] == source and found[-1][1][-1] < sequence:
+            found[-1][1].append(sequence)
+        else:
+            found.append((source, [sequence]))
+    return tuple([OriginRun(source, _plain(numbers)) for source, numbers in found])
+
+
+def _plain(numbers: Sequence[int]) -> range | tuple[int, ...]:
+    if numbers[-1] - numbers[0] + 1 == len(numbers):
+        return range(numbers[0], numbers[-1] + 1)
+    return tuple(numbers)

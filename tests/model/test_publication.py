@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from tests.helpers.strategies import placed_runs, runs
+from tests.helpers.stream_runs import origin_runs
 
 
 def contents(run):
@@ -101,6 +102,7 @@ def test_parts_merge_back_with_their_origins(run, data):
     ]
     merged = merge_runs(parts)
     assert origins(merged) == origins(run)
+    assert merged.origins == origin_runs([each for _, each in origins(run)])
     assert contents(merged) == contents(run)
 
 
