@@ -25,7 +25,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.log_bounds import LogBounds
 from brokerd.runtime.disk_thread import DiskThread
 from brokerd.runtime.durable import DurableWrites
-from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 
 LAZY_NS: Final = 50 * MILLISECOND_NS
@@ -38,7 +38,7 @@ PAGE_BYTES: Final = 1 << 20
 class _Step:
     """What is written as one group, and what is read then."""
 
-    entries: list[LogEntry] = field(default_factory=list)
+    entries: list[LogEntry | LogRun] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     chopped: dict[str, int] = field(default_factory=dict)
     read: Read | None = None
@@ -57,7 +57,7 @@ class LogWriter:
         self,
         volume: LogVolume,
         ends: Mapping[str, LogEnds],
-        post: Callable[[list[Event]], None],
+        post: Callable[[list[Event]], object],
         writes: DurableWrites | None = None,
     ) -> None:
         self._volume = volume
@@ -77,8 +77,8 @@ class LogWriter:
         step = self._steps[-1]
         if isinstance(effect, Append):
             first = self._bounds.append(effect)
-            for index, record in enumerate(effect.records, first):
-                step.entries.append(LogEntry(EntryKind.APPENDED, effect.log, index, record))
+            if effect.records:
+                step.entries.append(LogRun(effect.log, first, effect.records))
             if effect.token is not None:
                 step.tokens.append(effect.token)
                 self._urgent.set()
@@ -128,7 +128,7 @@ class LogWriter:
             for log, first in self._chopped.items():
                 step.entries.append(LogEntry(EntryKind.CHOPPED, log, first))
             self._chopped.clear()
-            size = sum(len(piece) for entry in step.entries for piece in entry.content)
+            size = sum(entry.content_bytes() for entry in step.entries)
             write = partial(self._volume.write, step.entries)
             await self._writes.perform(write, size, self._thread)
         if step.tokens:

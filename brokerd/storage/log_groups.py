@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain, count, repeat
 from typing import Final
 
 SALT_BYTES: Final = 16
@@ -46,6 +47,28 @@ class LogEntry:
     log: str
     index: int
     content: Sequence[Buffer] = ()
+
+    def content_bytes(self) -> int:
+        """The size of the content."""
+        return sum(map(len, self.content))
+
+
+@dataclass(frozen=True, slots=True)
+class LogRun:
+    """Records of one log that were appended together: what an entry of each would say.
+
+    Attributes:
+        first: the index of the first of them.
+        records: each in pieces; at least one.
+    """
+
+    log: str
+    first: int
+    records: Sequence[Sequence[Buffer]]
+
+    def content_bytes(self) -> int:
+        """The size of all of them."""
+        return sum(map(len, chain.from_iterable(self.records)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +115,33 @@ def salt_of(data: bytes) -> bytes:
     return b""
 
 
-def pack_group(entries: Iterable[LogEntry], number: int, salt: bytes) -> bytes:
+def pack_group(entries: Iterable[LogEntry | LogRun], number: int, salt: bytes) -> bytes:
     """The bytes of a group."""
     pieces: list[Buffer] = []
-    names: dict[str, bytes] = {}
     for entry in entries:
-        content = entry.content
-        name = names.get(entry.log) or names.setdefault(entry.log, entry.log.encode())
-        size = len(content[0]) if len(content) == 1 else sum(map(len, content))
-        pieces += (_ENTRY.pack(entry.kind, len(name), entry.index, size), name, *content)
+        name = entry.log.encode()
+        if isinstance(entry, LogRun):
+            pieces += _pieces_of_run(entry, name)
+        else:
+            size = entry.content_bytes()
+            pieces += (_ENTRY.pack(entry.kind, len(name), entry.index, size), name, *entry.content)
     body = b"".join(pieces)
     head = _GROUP.pack(MAGIC, number, len(body), zlib.crc32(body))
     return head + _seal(head, salt) + body
+
+
+def _pieces_of_run(run: LogRun, name: bytes) -> Iterator[Buffer]:
+    """The bytes of an entry of each record, in pieces."""
+    records = run.records
+    sizes = [len(each[0]) if len(each) == 1 else sum(map(len, each)) for each in records]
+    kind, name_size = repeat(EntryKind.APPENDED), repeat(len(name))
+    heads = map(_ENTRY.pack, kind, name_size, count(run.first), sizes)
+    if {*map(len, records)} == {1}:
+        contents = chain.from_iterable(records)
+        return chain.from_iterable(zip(heads, repeat(name), contents, strict=False))
+    return chain.from_iterable(
+        [(head, name, *each) for head, each in zip(heads, records, strict=True)]
+    )
 
 
 def body_bytes(head: bytes) -> int:

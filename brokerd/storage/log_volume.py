@@ -30,6 +30,7 @@ from brokerd.storage.log_groups import (
     EntryKind,
     Group,
     LogEntry,
+    LogRun,
     body_bytes,
     ends_entry,
     entries_of,
@@ -193,7 +194,7 @@ class LogVolume:
 
     # ------------------------------------------------------------ writing
 
-    def write(self, entries: Sequence[LogEntry]) -> None:
+    def write(self, entries: Sequence[LogEntry | LogRun]) -> None:
         """Write entries as one group, which is durable when this returns.
 
         Raises:
@@ -225,7 +226,7 @@ class LogVolume:
             self._file = -1
         self._mark.close()
 
-    def _apply(self, byte: int, entries: Iterable[LogEntry]) -> None:
+    def _apply(self, byte: int, entries: Iterable[LogEntry | LogRun]) -> None:
         """What the newest group, which begins at this byte of the newest segment, changes.
 
         Raises:
@@ -233,6 +234,9 @@ class LogVolume:
         """
         highest = self._segments[self._segment].highest
         for entry in entries:
+            if isinstance(entry, LogRun):
+                self._apply_run(byte, entry, highest)
+                continue
             name, index = entry.log, entry.index
             if entry.kind is EntryKind.ENDS:
                 log = self._logs.setdefault(name, LogState(index, next_of(entry)))
@@ -255,6 +259,14 @@ class LogVolume:
                     self._lower_highest(name, index - 1)
             if not is_due:
                 raise ValueError(f"{entry.kind.name} {index} of log {name!r}: {log}"[:300])
+
+    def _apply_run(self, byte: int, run: LogRun, highest: dict[str, int]) -> None:
+        log = self._logs.get(run.log)
+        if log is None or run.first != log.next:
+            raise ValueError(f"records from {run.first} on of log {run.log!r}: {log}"[:300])
+        log.add_place(run.first, self._segment, byte)  # that of all in this group
+        log.next = run.first + len(run.records)
+        highest[run.log] = log.next - 1
 
     def _lower_highest(self, name: str, last: int) -> None:
         for segment in self._segments.values():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import StorageCorrupt
 from brokerd.storage import log_groups, synced_mark
-from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from tests.helpers.lossy_disk import LossyDisk
 
@@ -403,3 +403,33 @@ def test_a_write_that_cannot_be_made_durable_is_no_mere_lack_of_room(tmp_path, m
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
         files.write([entry(A, 2)])
     assert caught.value.errno == errno.EIO
+
+
+pieces = st.lists(st.binary(max_size=9), min_size=1, max_size=3)
+
+
+@given(st.lists(st.lists(pieces, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_records_appended_together_are_written_as_if_each_were_appended_alone(groups):
+    with tempfile.TemporaryDirectory() as name:
+        volume, found = opened(Path(name) / "log"), []
+        for number, records in enumerate(groups):
+            first = len(found) + 1
+            one_by_one = [
+                LogEntry(EntryKind.APPENDED, A, index, record)
+                for index, record in enumerate(records, first)
+            ]
+            together = [LogRun(A, first, records)]
+            assert log_groups.pack_group(together, number, b"s") == log_groups.pack_group(
+                one_by_one, number, b"s"
+            )
+            volume.write(together)
+            found += [b"".join(record) for record in records]
+        volume.close()
+        kept = [(A, index, record) for index, record in enumerate(found, 1)]
+        assert reopened(Path(name) / "log")[0] == kept
+
+
+def test_records_that_do_not_follow_what_is_there_are_refused(tmp_path):
+    volume = opened(tmp_path / "log")
+    with pytest.raises(ValueError, match="records from 2 on"):
+        volume.write([LogRun(A, 2, [[b"x"]])])
