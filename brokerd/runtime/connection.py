@@ -11,6 +11,7 @@ from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge
 from brokerd.model.identity import Peer
+from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.runtime.sweeper import process_sweeper
 from brokerd.runtime.tls import TlsError, TlsStream, transport_of
@@ -38,6 +39,8 @@ FLOOD_RECEIVE_BYTES: Final = 1 << 21
 
 Where publications have many destinations, each gets those of one read in one frame.
 """
+MANY: Final = 16
+"""So many destinations are many: else what is joined is no longer than what leaves as one frame."""
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
@@ -50,8 +53,11 @@ _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
 
 
-Post = Callable[[Sequence[Event]], None]
-"""Takes what happened, in order, and does at once all that follows from it."""
+Post = Callable[[Sequence[Event]], int]
+"""Takes what happened, in order, and does at once all that follows from it.
+
+Returns how many connections that led to something on.
+"""
 
 
 def clock_ns() -> int:
@@ -135,6 +141,7 @@ class Connection:
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._transport = transport = transport_of(stream)
         self._receive_bytes = RECEIVE_BYTES
+        self._joined_bytes = JOINED_BYTES
         self._descriptor = -1
         if isinstance(transport, trio.SocketStream):
             self._descriptor = transport.socket.fileno()
@@ -422,7 +429,7 @@ class Connection:
         if type(peer) is str and any(type(each) is Acknowledge for each in messages):
             self._has_acknowledged = True
         if len(messages) > 1:
-            messages = gather(messages)
+            messages = gather(messages, self._joined_bytes)
         events = [MessageReceived(peer, number, each) for each in messages]
         if self.inward.delay_ns or self._delayed:
             self._delayed.append((clock_ns() + self.inward.delay_ns, events, size_bytes))
@@ -432,7 +439,8 @@ class Connection:
 
     def _tell(self, events: list[MessageReceived], size_bytes: int) -> None:
         if self.post is not None:
-            self.post(events)
+            is_spread = self.post(events) >= MANY
+            self._joined_bytes = FLOOD_RECEIVE_BYTES if is_spread else JOINED_BYTES
         else:
             self._owner.received(self, events, size_bytes)
 

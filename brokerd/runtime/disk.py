@@ -32,7 +32,7 @@ class Disk:
     def __init__(
         self,
         store: MetaStore,
-        post: Callable[[list[Event]], None],
+        post: Callable[[list[Event]], object],
         writes: DurableWrites | None = None,
     ) -> None:
         self._store = store

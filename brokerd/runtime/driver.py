@@ -81,15 +81,18 @@ class Driver:
         self._disk = disk
         self._log = log
 
-    def post(self, events: Sequence[Event]) -> None:
+    def post(self, events: Sequence[Event]) -> int:
         """Let the core handle these events and all that follow from them at once.
+
+        Returns:
+            To how many connections that led; 0 where it is handled behind what goes on.
 
         Raises:
             MustNotGoOn: this broker is to end, now.
         """
         self._events.extend(events)
         if self._running:
-            return
+            return 0
         self._running = True
         try:
             now_ns = clock_ns()
@@ -99,11 +102,13 @@ class Driver:
             self._running = False
         for connection in self._unflushed:
             connection.flush(now_ns)
+        count = len(self._unflushed)
         self._unflushed.clear()
         deadline = self.core.next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline
             self._deadline_moved.set()
+        return count
 
     async def run(self) -> None:
         """Tell the core when its deadlines come, for ever."""

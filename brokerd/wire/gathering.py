@@ -11,17 +11,20 @@ from brokerd.model.message_kind import JOINED_BYTES, Joining
 from brokerd.wire.registry import KINDS
 
 
-def gather(messages: Iterable[Any]) -> list[Any]:
+def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]:
     """The messages of one session in order, neighbours joined where that changes nothing.
 
     Publications keep their order, and nothing moves past a message of another kind.
+
+    Args:
+        most_bytes: how large a joined message may be, about.
     """
     gathered: list[Any] = []
-    group = _Group()
+    group = _Group(most_bytes)
     for message in messages:
         if not group.takes(message):
             gathered.extend(group.joined())
-            group = _Group()
+            group = _Group(most_bytes)
             group.takes(message)
     gathered.extend(group.joined())
     return gathered
@@ -30,7 +33,8 @@ def gather(messages: Iterable[Any]) -> list[Any]:
 class _Group:
     """Neighbours that can be one message."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._messages: list[Any] = []
         self._joining: Joining | None = None
         self._size_bytes = 0
@@ -47,7 +51,7 @@ class _Group:
             size_bytes = self._size_bytes + joining.size_bytes(message)
             items = self._items + joining.items(message)
             if self._messages and (
-                size_bytes > JOINED_BYTES
+                size_bytes > self._most_bytes
                 or items > joining.most
                 or not joining.continues(self._messages[-1], message)
             ):

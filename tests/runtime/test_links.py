@@ -371,10 +371,11 @@ async def test_a_session_that_ends_as_it_begins_hands_nothing_on() -> None:
     b0 = LinkedBroker(net, 0)
     post = b0.links._post
 
-    def close_at_once(events: list[Any]) -> None:
-        post(events)
+    def close_at_once(events: list[Any]) -> int:
+        count = post(events)
         if isinstance(events[0], SessionEstablished):
             b0.links.close(events[0].peer, "not today")
+        return count
 
     b0.links._post = close_at_once
     async with nursery_of_the_test() as nursery:

@@ -71,8 +71,7 @@ def test_a_joined_run_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(gathering.KINDS, Publish, few)
     lengths = [len(m.run) for m in gather([Publish(run(n, 2)) for n in range(1, 13, 2)])]
     assert lengths == [4, 4, 4]
-    monkeypatch.setattr(gathering, "JOINED_BYTES", 6)
-    lengths = [len(m.run) for m in gather([Publish(run(n)) for n in range(1, 7)])]
+    lengths = [len(m.run) for m in gather([Publish(run(n)) for n in range(1, 7)], 6)]
     assert max(lengths) < 4
 
 
