@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from brokerd.errors import StorageCorrupt
-from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord, pack_match
+from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord, pack_matches
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -122,34 +122,34 @@ class FilterLog:
 
     def write(self, ticks: Iterable[int], subscriptions: Sequence[int]) -> list[LogEffect]:
         """See `records`, which are appended."""
-        packed = self.records((tick, subscriptions) for tick in ticks)
+        all_ticks = [*ticks]
+        packed = self.records(all_ticks, [subscriptions] * len(all_ticks))
         return [Append(self.name, tuple(packed), None)] if packed else []
 
-    def records(self, matches: Iterable[tuple[int, Sequence[int]]]) -> list[LogRecord]:
+    def records(self, ticks: Sequence[int], whose: Sequence[Sequence[int]]) -> list[LogRecord]:
         """Each of these ticks is for these subscriptions, and no others behind the last one are.
 
         A tick that is there already is not written again: a stream that begins again after a
         restart gives the same.
 
+        Args:
+            ticks: in order.
+            whose: per tick; at least one.
+
         Returns:
             What is to be appended to the log, in this order, before anything else is.
         """
-        packed: list[LogRecord] = []
-        index, last, newest, ticks = self._next, self.last_tick, self._newest, self._ticks
-        page: dict[int, MatchRecord | bytes] = {}
-        for tick, subscriptions in matches:
-            if tick > last:
-                assert subscriptions, f"tick {tick} is for nobody"
-                content = pack_match(tick, subscriptions, index, newest)
-                packed.append((content,))
-                ticks.append(tick)
-                if not index % PAGE_RECORDS or index == self._next:
-                    page = self._page(index // PAGE_RECORDS)
-                page[index] = content
-                last = tick
-                index += 1
-        self._next, self.last_tick = index, last
-        return packed
+        known = bisect_right(ticks, self.last_tick)
+        ticks, whose = ticks[known:], whose[known:]
+        if not ticks:
+            return []
+        assert all(whose), f"one of the ticks from {ticks[0]} to {ticks[-1]} is for nobody"
+        packed = pack_matches(ticks, whose, self._next, self._newest)
+        self._ticks.extend(ticks)
+        self._cache_packed(self._next, packed)
+        self._next += len(packed)
+        self.last_tick = ticks[-1]
+        return list(zip(packed))
 
     def _take(self, record: MatchRecord) -> None:
         if record.tick <= self.last_tick and len(self):
@@ -221,6 +221,18 @@ class FilterLog:
             return [Read(self.name, after, self._asked[page])]
         del self._asked[page]
         return []
+
+    def _cache_packed(self, first: int, packed: Sequence[bytes]) -> None:
+        """Keep the newest records, but for those that would have to go at once."""
+        end = first + len(packed)
+        least = ((end - 1) // PAGE_RECORDS - self._cached_pages + 1) * PAGE_RECORDS
+        start = max(first, least)
+        while start < end:
+            page = start // PAGE_RECORDS
+            stop = min(end, (page + 1) * PAGE_RECORDS)
+            inside = packed[start - first : stop - first]
+            self._page(page).update(zip(range(start, stop), inside, strict=True))
+            start = stop
 
     def _cache(self, index: int, record: MatchRecord) -> None:
         self._page(index // PAGE_RECORDS)[index] = record

@@ -8,6 +8,7 @@ Paper: [DS03] §4.2, footnote 2.
 
 import struct
 from collections.abc import MutableMapping, Sequence
+from itertools import chain
 from typing import Final
 
 NO_RECORD: Final = (1 << 64) - 1
@@ -54,6 +55,32 @@ class MatchRecord:
         return MatchRecord(tick, pairs[::2], pairs[1::2])
 
 
+def pack_matches(
+    ticks: Sequence[int],
+    whose: Sequence[Sequence[int]],
+    first: int,
+    newest: MutableMapping[int, int],
+) -> list[bytes]:
+    """Records as they stand in the log: one per tick, of the subscriptions that it is for.
+
+    Args:
+        first: the index of the first of them.
+        newest: the index of the newest record of each subscription, which these are then.
+    """
+    if {*map(len, whose)} != {1}:
+        return [
+            pack_match(tick, subscriptions, index, newest)
+            for index, (tick, subscriptions) in enumerate(zip(ticks, whose, strict=True), first)
+        ]
+    # Each publication of a run for one of many, as where each subscriber wants a hundredth.
+    ones = list(chain.from_iterable(whose))
+    previous = []
+    for index, one in enumerate(ones, first):
+        previous.append(newest.get(one, NO_RECORD))
+        newest[one] = index
+    return list(map(_PACK_ONE, ticks, ones, previous))
+
+
 def pack_match(
     tick: int, subscriptions: Sequence[int], index: int, newest: MutableMapping[int, int]
 ) -> bytes:
@@ -63,11 +90,6 @@ def pack_match(
         index: of the record.
         newest: the index of the newest record of each subscription, which this one is then.
     """
-    if len(subscriptions) == 1:
-        one = subscriptions[0]
-        content = _PACK_ONE(tick, one, newest.get(one, NO_RECORD))
-        newest[one] = index
-        return content
     words = [tick]
     for each in subscriptions:
         words += each, newest.get(each, NO_RECORD)

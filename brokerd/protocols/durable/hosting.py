@@ -5,6 +5,7 @@ Paper: [DS03] §4.1 (consolidated stream), §3 (released).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from brokerd.model.client_messages import Connect, Subscribe, Subscribed
@@ -245,19 +246,20 @@ class DurableClients(Clients):
         Args:
             wanted: for each place in the run's attribute table.
         """
-        ahead = [any(lane.acknowledged >= run.first for lane in lanes) for lanes in wanted]
         everybody = [tuple(lane.subscription.identity for lane in lanes) for lanes in wanted]
-
-        def whose(tick: int, place: int) -> Sequence[int]:
-            if not ahead[place]:
-                return everybody[place]
-            return [
-                each.subscription.identity for each in wanted[place] if each.acknowledged < tick
+        ticks: Sequence[int] = run.sequences
+        whose = list(map(everybody.__getitem__, run.attribute_index))
+        if any(lane.acknowledged >= run.first for lanes in wanted for lane in lanes):
+            whose = [
+                tuple(
+                    lane.subscription.identity for lane in wanted[place] if lane.acknowledged < tick
+                )
+                for tick, place in zip(ticks, run.attribute_index, strict=True)
             ]
-
-        matches = zip(run.sequences, map(whose, run.sequences, run.attribute_index), strict=True)
-        records = hosted.log.records(match for match in matches if match[1])
-        if records:
+        if not all(whose):
+            ticks = list(compress(ticks, whose))
+            whose = [each for each in whose if each]
+        if records := hosted.log.records(ticks, whose):
             self._machine.emit(Append(hosted.log.name, tuple(records), None))
 
     def _give_live(self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]) -> None:

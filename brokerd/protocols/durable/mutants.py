@@ -20,8 +20,8 @@ BUGS: Final = (
         "A record names the one before of the same subscription.",
         "filter_records.py",
         (
-            "content = _PACK_ONE(tick, one, newest.get(one, NO_RECORD))",
-            "content = _PACK_ONE(tick, one, index - 1 or NO_RECORD)",
+            "previous.append(newest.get(one, NO_RECORD))",
+            "previous.append(index - 1 or NO_RECORD)",
         ),
         (
             "words += each, newest.get(each, NO_RECORD)",
@@ -44,7 +44,7 @@ BUGS: Final = (
         "written-twice",
         "A tick that comes again is written once.",
         "filter_log.py",
-        ("if tick > last:", "if tick > last - 8:"),
+        ("bisect_right(ticks, self.last_tick)", "bisect_right(ticks, self.last_tick - 8)"),
     ),
     _bug(
         "rows-before-matches",
