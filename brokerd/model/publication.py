@@ -5,17 +5,20 @@ A run is a strictly increasing series of publications of one source. Everything 
 of the receive buffer they came in.
 """
 
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter, sub
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.record import record
 
 Buffer = bytes | memoryview
+
+Item = TypeVar("Item")
 
 
 class OriginRun(NamedTuple):
@@ -116,7 +119,23 @@ class PublicationRun:
         assert count, "a run is never empty"
         if count == len(self.sequences):
             return self
-        first, last = positions[0], positions[-1]
+        payload = self._slices(positions)
+        lengths = self.payload_lengths
+        if isinstance(lengths, int):
+            size = lengths * count
+        else:
+            size = sum([lengths[position] for position in positions])
+        if 3 * size < 2 * self.payload_bytes():
+            payload = (b"".join(payload),)
+        return self._selected(positions, payload)
+
+    def _selected(self, positions: Sequence[int], payload: tuple[Buffer, ...]) -> "PublicationRun":
+        """See `select`.
+
+        Args:
+            payload: of those at `positions`.
+        """
+        count, first, last = len(positions), positions[0], positions[-1]
         whole = last - first + 1 == count
         sequences: range | tuple[int, ...]
         if whole:
@@ -129,10 +148,6 @@ class PublicationRun:
         lengths = self.payload_lengths
         if not isinstance(lengths, int):
             lengths = tuple(lengths[position] for position in positions)
-        payload = self._slices(positions)
-        size = lengths * count if isinstance(lengths, int) else sum(lengths)
-        if 3 * size < 2 * self.payload_bytes():
-            payload = (b"".join(payload),)
         if not self.origins and not self.place:
             return PublicationRun(self.source, sequences, table, index, lengths, payload)
         place = self.place and Place(self.place.stream, _items(self.place.positions, positions))
@@ -143,6 +158,9 @@ class PublicationRun:
 
     def _origins_at(self, positions: Sequence[int]) -> tuple[OriginRun, ...]:
         """Who published what is at these positions, neighbours of one source together."""
+        if len(self.origins) == 1:
+            ((source, sequences),) = self.origins
+            return (OriginRun(source, _plain(_items(sequences, positions))),)
         found: list[tuple[SourceId, list[int]]] = []
         start = lower = 0
         for source, sequences in self.origins:
@@ -194,6 +212,8 @@ class PublicationRun:
         chosen = _items(self.attribute_index, positions)
         places = tuple(dict.fromkeys(chosen))
         table = tuple([self.attribute_table[place] for place in places])
+        if len(table) == 1:
+            return table, bytes(len(positions))
         if len(self.attribute_table) <= 256:
             renumbering = bytearray(256)
             for new, place in enumerate(places):
@@ -243,6 +263,30 @@ class PublicationRun:
             done, passed = end, passed + held
 
 
+class RunParts:
+    """Takes many small parts out of one run.
+
+    Each is what `select` gives. The payloads are cut once, however many parts are taken.
+    """
+
+    __slots__ = ("_payloads", "_run")
+
+    def __init__(self, run: PublicationRun) -> None:
+        self._run = run
+        self._payloads: tuple[bytes, ...] = ()
+
+    def select(self, positions: Sequence[int]) -> PublicationRun:
+        """See PublicationRun.select."""
+        run, length = self._run, self._run.payload_lengths
+        if not isinstance(length, int) or not length or 3 * len(positions) >= 2 * len(run):
+            return run.select(positions)
+        if not self._payloads:
+            each = struct.iter_unpack(f"{length}s", b"".join(run.payload))
+            self._payloads = tuple(chain.from_iterable(each))
+        payload = b"".join(_items(self._payloads, positions))
+        return run._selected(positions, (payload,))
+
+
 def _spans(lengths: Sequence[int], positions: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Byte spans of the payloads at `positions`, neighbours joined."""
     offsets = [0, *accumulate(lengths)]
@@ -263,12 +307,12 @@ def _plain(numbers: Sequence[int]) -> range | tuple[int, ...]:
     return tuple(numbers)
 
 
-def _items(values: Sequence[int], positions: Sequence[int]) -> tuple[int, ...]:
+def _items(values: Sequence[Item], positions: Sequence[int]) -> tuple[Item, ...]:
     """The values at increasing positions."""
     first, last = positions[0], positions[-1]
     if last - first + 1 == len(positions):
         return tuple(values[first : last + 1])
-    chosen: tuple[int, ...] = itemgetter(*positions)(values)
+    chosen: tuple[Item, ...] = itemgetter(*positions)(values)
     return chosen
 
 

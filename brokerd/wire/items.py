@@ -68,4 +68,8 @@ def numbers(values: bytes | Sequence[int] | None) -> bytes:
     """The item for many integers: bytes where they are given as bytes, else an array, or null."""
     if values is None:
         return NULL
-    return octets(values) if isinstance(values, bytes) else cbor2.dumps(list(values))
+    if isinstance(values, bytes):
+        return octets(values)
+    if values and max(values) < _LOOKED_UP:
+        return ARRAYS[len(values)] + b"".join(map(INTEGERS.__getitem__, values))
+    return cbor2.dumps(list(values))

@@ -10,7 +10,8 @@ A run that was received keeps these bytes, so that whoever passes it on need not
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from typing import Any, Final
 
 from brokerd.model.identity import SourceId
@@ -71,7 +72,7 @@ def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:
     """From each number to the next one; None where all are consecutive."""
     if sequences[-1] - sequences[0] + 1 == len(sequences):
         return None
-    steps = [after - before for before, after in pairwise(sequences)]
+    steps = list(map(sub, sequences[1:], sequences))
     return bytes(steps) if max(steps) < 256 else steps
 
 

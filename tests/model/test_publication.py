@@ -1,11 +1,13 @@
 """Publication runs: selecting, splitting and merging never change a publication."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
-from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.model.publication import PublicationRun, RunParts, merge_runs
 from tests.helpers.strategies import placed_runs, runs
 from tests.helpers.stream_runs import origin_runs
 
@@ -123,3 +125,14 @@ def test_by_origin_gives_each_publication_as_its_publisher_numbered_it_with_its_
 @given(run=runs())
 def test_where_places_are_origins_a_run_is_by_origin_as_it_is(run):
     assert list(run.by_origin()) == [run]
+
+
+@given(run=st.one_of(runs(), placed_runs()), data=st.data())
+def test_many_parts_of_a_run_are_what_it_gives_one_by_one(run, data):
+    parts = RunParts(run)
+    some = st.lists(st.integers(0, len(run) - 1), min_size=1, unique=True).map(sorted)
+    for chosen in data.draw(st.lists(some, min_size=1, max_size=4)):
+        part, alone = parts.select(chosen), run.select(chosen)
+        assert replace(part, payload=()) == replace(alone, payload=())
+        assert len(part.payload) == len(alone.payload)
+        assert b"".join(part.payload) == b"".join(alone.payload)

@@ -28,10 +28,16 @@ from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
 from brokerd.wire.framing import FrameDecoder
+from brokerd.wire.items import numbers
 from brokerd.wire.registry import KINDS
 from tests.helpers.strategies import constraints, placed_runs, predicates, runs
 
 integers = st.integers(0, 2**63 - 1)
+
+
+@given(st.lists(st.one_of(st.integers(0, 1_030), integers), max_size=30))
+def test_many_integers_are_written_as_a_general_encoder_writes_them(values: list[int]) -> None:
+    assert numbers(values) == cbor2.dumps(values)
 
 
 def tidy(run: PublicationRun) -> PublicationRun:

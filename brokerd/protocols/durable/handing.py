@@ -5,11 +5,15 @@ Paper: [DS03] §4.1 (the consolidated stream delivers to all that are live).
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Final
 
 from brokerd.model.identity import ClientId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.parts.selection import RunSelection
+
+MANY: Final = 8
+"""So many clients each get a small part of a run, mostly."""
 
 
 def parts_by_client(
@@ -27,7 +31,7 @@ def parts_by_client(
         for lane in lanes:
             of_client = by_client.setdefault(lane.subscription.client, {})
             of_client.setdefault(place, []).append(lane)
-    selection = RunSelection(run)
+    selection = RunSelection(run, are_many=len(by_client) >= MANY)
     for places in by_client.values():
         lanes = next(iter(places.values()))
         if all(each == lanes for each in places.values()):

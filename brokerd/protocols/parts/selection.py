@@ -7,7 +7,7 @@ from typing import TypeVar
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import Peer
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import PublicationRun, RunParts
 
 Target = TypeVar("Target")
 Result = TypeVar("Result")
@@ -60,12 +60,16 @@ class RunSelection:
 
     The publications are looked at once, however many parts are taken; equal parts are one
     object.
+
+    Args:
+        are_many: whether many parts are to be taken, and most are small.
     """
 
-    __slots__ = ("_parts", "_positions", "_run")
+    __slots__ = ("_parts", "_positions", "_run", "_source")
 
-    def __init__(self, run: PublicationRun) -> None:
+    def __init__(self, run: PublicationRun, *, are_many: bool = False) -> None:
         self._run = run
+        self._source = RunParts(run) if are_many else run
         self._positions: list[list[int]] | None = None
         self._parts: dict[tuple[int, ...], PublicationRun] = {}
 
@@ -77,8 +81,10 @@ class RunSelection:
         part = self._parts.get(key)
         if part is None:
             positions = self._positions or self._sort()
-            chosen = chain.from_iterable([positions[place] for place in key])
-            part = self._run.select(sorted(chosen))
+            chosen = positions[key[0]]
+            if len(key) > 1:
+                chosen = sorted(chain.from_iterable([positions[place] for place in key]))
+            part = self._source.select(chosen)
             self._parts[key] = part
         return part
 
