@@ -150,7 +150,7 @@ class Receiver:
         record: Callable[[bytes | bytearray], None],
         samples: LatencySamples | None = None,
         write_line: Callable[[str, Mapping[str, Any]], None] | None = None,
-        record_positions: Callable[[bytes], None] | None = None,
+        record_positions: Callable[[bytes | bytearray], None] | None = None,
         *,
         in_total_order: bool = False,
         may_overtake: bool = False,

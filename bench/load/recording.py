@@ -70,12 +70,21 @@ def notice_rows(
     )  # fmt: skip
 
 
-def position_rows(positions: Sequence[int], received_ns: int, first_row: int, stream: int) -> bytes:
+def position_rows(
+    positions: Sequence[int], received_ns: int, first_row: int, stream: int
+) -> bytes | bytearray:
     """Rows of positions.rec for a run whose rows of deliveries.rec begin with `first_row`."""
-    return b"".join(
-        POSITIONS.row.pack(row, position, received_ns, stream)
-        for row, position in enumerate(positions, first_row)
-    )
+    count = len(positions)
+    if count <= _SINGLE:
+        return b"".join(
+            POSITIONS.row.pack(row, position, received_ns, stream)
+            for row, position in enumerate(positions, first_row)
+        )
+    rows = bytearray(POSITIONS.row.pack(0, 0, received_ns, stream)) * count
+    words = memoryview(rows).cast("q")
+    words[0::4] = _as_words(range(first_row, first_row + count))
+    words[1::4] = _as_words(positions)
+    return rows
 
 
 def delivery_rows(

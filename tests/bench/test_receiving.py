@@ -35,7 +35,7 @@ class Load:
         directory.know("a/3", 0, 8)
         self.content = SourceContent(tables, 5, 0, 1)
         self.rows = b""
-        self.positions: list[bytes] = []
+        self.positions: list[bytes | bytearray] = []
         self.lines: list[tuple[str, Any]] = []
         settings = [
             SubscriberSetting(f"a-sub-{n}", f"a-sub-{n}@1", "a", "", predicate)

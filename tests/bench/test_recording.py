@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.recording import delivery_rows, notice_rows, publication_rows
+from bench.load.recording import (
+    delivery_rows,
+    notice_rows,
+    position_rows,
+    publication_rows,
+)
 
 INSTANTS = st.integers(0, 2**62)
 SHORTS = st.integers(0, 2**16 - 1)
@@ -58,6 +63,15 @@ def test_delivery_rows(
         )
         for sequence, digest, fence in rows
     )  # fmt: skip
+
+
+@given(st.lists(st.integers(1, 2**62), min_size=1, max_size=50), INSTANTS, INSTANTS, WORDS)
+def test_position_rows(positions: list[int], received_ns: int, first: int, stream: int) -> None:
+    built = position_rows(positions, received_ns, first, stream)
+    assert bytes(built) == b"".join(
+        struct.pack("<qqqIxxxx", row, position, received_ns, stream)
+        for row, position in enumerate(positions, first)
+    )
 
 
 @pytest.mark.parametrize("sequences", [range(5, 25), list(range(5, 65, 3))])
