@@ -107,7 +107,7 @@ async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_a
     }
     core = ScriptedCore(script)
     around = Surroundings(core)
-    around.driver.post([MessageReceived(1, 5, "m")])
+    assert around.driver.post([MessageReceived(1, 5, "m")]) == len({1, "c"})
     assert around.done == [
         ("send", 1, "a"),
         ("close", 2, "why"),
