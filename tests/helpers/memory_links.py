@@ -146,10 +146,11 @@ class LinkedBroker:
             connection.send(message)
             connection.flush(clock_ns())
 
-    def _post(self, events: Sequence[Event]) -> None:
+    def _post(self, events: Sequence[Event]) -> int:
         self.events.extend(events)
         self._happened.set()
         self._happened = trio.Event()
+        return 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         listener = self._net.listen(f"b{self.number}")

@@ -5,6 +5,7 @@ import random
 import resource
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import cbor2
@@ -144,11 +145,15 @@ class TcpBroker:
             SessionTable(own),
             SessionParameters(heartbeat_ns=10**9, suspicion_ns=30 * 10**9),
             {other: f"127.0.0.1:{OWN_PORTS[other]}" for other in names},
-            self.events.extend,
+            self._post,
             lambda _event, _details: None,
             dial=dial_tcp,
             descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
+
+    def _post(self, events: Sequence[Any]) -> int:
+        self.events.extend(events)
+        return 0
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         listeners = await trio.open_tcp_listeners(OWN_PORTS[self.number], host="127.0.0.1")
