@@ -47,6 +47,21 @@ BUGS: Final = (
         ("bisect_right(ticks, self.last_tick)", "bisect_right(ticks, self.last_tick - 8)"),
     ),
     _bug(
+        "written-for-who-is-here",
+        "What is for whom is written down for those who are away, too.",
+        "hosting.py",
+        (
+            "[local.lane(stream) for local in self._ours(those)]",
+            "[local.lane(stream) for local in self._ours(those) if local.is_attached]",
+        ),
+    ),
+    _bug(
+        "asked-by-each-alone",
+        "What was asked for is not asked for again for another one.",
+        "fetching.py",
+        ("        if fresh:\n", "        if fresh := list(ranges):\n"),
+    ),
+    _bug(
         "rows-before-matches",
         "Matches are on disk before the row that says how far they go.",
         "commits.py",

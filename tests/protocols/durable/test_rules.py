@@ -1,8 +1,7 @@
 """Each invariant of durable is checked by a rule that some mistake breaks, by its name.
 
-A story that comes out wrong shows that a mistake is seen; this shows by which rule. Others are
-held by tests of parts: the log of matches (J5) in `test_filter_log.py`, what a client commits (J9)
-in `tests/client/test_transactions.py`, how often is asked (J11) in `test_returns.py`.
+A story that comes out wrong shows that a mistake is seen; this shows by which rule. What a client
+commits for itself (J9) is also held by `tests/client/test_transactions.py`.
 
 Paper: [DS03]; the invariants are numbered as in `checks/disks.py`.
 """
@@ -15,7 +14,13 @@ from brokerd.named_bugs import planted
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
 from tests.helpers.durable_stories import DurableStory
-from tests.protocols.durable import test_early_release, test_moves, test_returns, test_stories
+from tests.protocols.durable import (
+    test_consumers,
+    test_early_release,
+    test_moves,
+    test_returns,
+    test_stories,
+)
 
 
 def comes_to_rest() -> bool:
@@ -47,7 +52,30 @@ RULES = (
     ),
     ("J8", "live too early", "live-too-early", test_stories.in_small_batches, ()),
     ("J8", "live too early", "live-from-the-beginning", test_stories.in_small_batches, ()),
+    (
+        "J5",
+        "matches",
+        "written-for-who-is-here",
+        test_stories.test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it,
+        (),
+    ),
+    ("J5", "matches", "previous-of-another", test_stories.in_small_batches, ()),
+    (
+        "J9",
+        "acknowledged by nobody",
+        "old-session-counts",
+        test_returns.test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody,
+        (),
+    ),
+    ("J9", "committed early", "answered-before-committed", test_consumers.crashed_together, (20,)),
     ("J10", "lost early", "delivered-is-released", test_early_release.away_for_too_long, ()),
+    (
+        "J11",
+        "fetched twice",
+        "asked-by-each-alone",
+        test_stories.test_two_who_come_back_together_ask_once,
+        (),
+    ),
     ("J12", "left over", "not-admitted-again", comes_to_rest, ()),
     ("J1", "released early", "released-before-written", test_stories.one_of_two_is_away, ()),
     ("J1, J6", "order of marks", "not-truncated", test_stories.new_beside_an_old_tail, ()),

@@ -6,7 +6,10 @@ from math import inf
 from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.protocols.durable.arrivals import ARRIVING
+from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChecks
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
+from brokerd.protocols.durable.checks.matches import MatchChecks
+from brokerd.protocols.durable.checks.questions import QuestionChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED, key_of
@@ -35,12 +38,21 @@ class DurableChecks(GryphonChecks):
     - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
     - committed early: who is told that it is committed finds it on disk (J9);
     - silence of others: what is not an event, only a pubend says, and who passes that on;
-    - those of who feeds whom (J2, J7, J8, J12), see FeedingChecks.
+    - those of who feeds whom (J2, J7, J8, J12), see FeedingChecks; of what is written down for
+      whom (J5), see MatchChecks; of what clients say (J9), see AcknowledgementChecks; of how often
+      is asked (J11), see QuestionChecks.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
         self._feeding = FeedingChecks(world)
+        self._acknowledgements = AcknowledgementChecks(world)
+        self._others = (
+            self._feeding,
+            self._acknowledgements,
+            MatchChecks(world, self.ghosts),
+            QuestionChecks(world),
+        )
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
@@ -51,7 +63,8 @@ class DurableChecks(GryphonChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         found = super().step(broker, event, effects)
-        self._feeding.step(broker, event, effects)
+        for checks in self._others:
+            checks.step(broker, event, effects)
         if type(event) is MessageReceived and type(event.message) is CommitConsumed:
             assert isinstance(event.peer, str), f"{event} of a broker"
             key = broker.number, event.peer, event.message.number
@@ -98,6 +111,7 @@ class DurableChecks(GryphonChecks):
         if core.is_reading:
             return
         self._feeding.look_into(broker, brokers)
+        self._acknowledgements.look_into(broker, brokers)
         self._check_lost(broker, core)
         for stream in core.pubend_streams():
             self._check_held(broker, core, stream.identity)

@@ -161,6 +161,11 @@ class GhostChecks(ProtocolChecks):
             self._look_at(broker, stream)
             self._check_final(broker, stream)
 
+    def logged(self, identity: StreamId, after: int, through: int) -> list[tuple[int, bytes]]:
+        """The events of a stream behind a tick, up to another, with their attributes."""
+        log = self._logs.get(identity, _NOTHING)
+        return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
+
     # ------------------------------------------------------------ who is done
 
     def _note_done(self, broker: BrokerView) -> None:

@@ -35,12 +35,17 @@ from brokerd.simulator.world.views import BrokerView
 
 
 class GryphonChecks(ProtocolChecks):
-    """See ProtocolChecks: all of them."""
+    """See ProtocolChecks: all of them.
+
+    Attributes:
+        ghosts: what is on the disks of all pubends.
+    """
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        every = GhostChecks, JoinChecks, TrafficChecks, HoldingChecks
-        self._each = [each(world) for each in every]
+        self.ghosts = GhostChecks(world)
+        others = [each(world) for each in (JoinChecks, TrafficChecks, HoldingChecks)]
+        self._each: list[ProtocolChecks] = [self.ghosts, *others]
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]

@@ -1,0 +1,68 @@
+"""How far brokers take clients to have come, held against what these have said.
+
+Paper: [DS03] §2 (checkpoint tokens), §4.1 (released(s, p)).
+"""
+
+from collections.abc import Sequence
+
+from brokerd.model.client_messages import Acknowledge, CommitConsumed, Connect
+from brokerd.model.identity import BrokerNumber, Peer, StreamId
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.interface import Effect, Event, MessageReceived
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+
+class AcknowledgementChecks(ProtocolChecks):
+    """See ProtocolChecks.
+
+    - acknowledged by nobody: what counts as had is no more than a client has said here that it has
+      (J9).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._said: dict[tuple[BrokerNumber, Peer, StreamId], int] = {}
+        self._begun: dict[BrokerNumber, tuple[int, dict[Lane, int]]] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        if type(event) is not MessageReceived:
+            return ()
+        message = event.message
+        if type(message) is Acknowledge:
+            self._note(broker, event.peer, message.stream, message.last)
+        elif type(message) is CommitConsumed:
+            for stream, last in message.positions:
+                self._note(broker, event.peer, stream, last)
+        elif type(message) is Connect:
+            for _, seen in message.resume:
+                for stream, last in seen:
+                    self._note(broker, event.peer, stream, last)
+        return ()
+
+    def _note(self, broker: BrokerView, client: Peer, stream: StreamId, last: int) -> None:
+        key = broker.number, client, stream
+        self._said[key] = max(last, self._said.get(key, 0))
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks; where a subscription was when it was seen first, it may be."""
+        core = broker.core
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        incarnation, before = self._begun.get(broker.number, (0, {}))
+        begun = before if incarnation == broker.incarnation else {}
+        found = {}
+        for local in core.subscriptions():
+            for stream, lane in local.lanes.items():
+                found[lane] = begun.get(lane, lane.acknowledged)
+                said = self._said.get((broker.number, local.client, stream), 0)
+                if lane.acknowledged > max(found[lane], said):
+                    what = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
+                    raise InvariantViolated(
+                        "acknowledged by nobody", f"{what} {lane.acknowledged}, and says {said}"
+                    )
+        self._begun[broker.number] = broker.incarnation, found

@@ -1,0 +1,157 @@
+"""The logs of matches, held against what pubends have logged and what subscriptions want.
+
+Paper: [DS03] §4.2 (one record per tick that is for anybody, with back-pointers).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
+from brokerd.protocols.durable.hosted_streams import HostedStream
+from brokerd.protocols.durable.lanes import DurableSubscription
+from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
+from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.interface import Append, Effect, Event, RecordsRead, Started, Truncate
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+_Everybody = Mapping[int, DurableSubscription]
+
+
+@dataclass(slots=True)
+class _Written:
+    """A log of matches, as one incarnation has read and written it.
+
+    Attributes:
+        position: up to here its ticks were compared.
+        next: the index of the next record.
+        last_tick: of the newest one.
+        newest: per subscription, index and tick of the newest record that has it.
+    """
+
+    position: int
+    next: int
+    last_tick: int = 0
+    newest: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, record: MatchRecord) -> None:
+        self.newest |= dict.fromkeys(record.subscriptions, (self.next, record.tick))
+        self.last_tick = record.tick
+        self.next += 1
+
+
+class MatchChecks(ProtocolChecks):
+    """See ProtocolChecks.
+
+    - matches: a tick that a stream passes has a record of those who want what was published there,
+      here or away, and of nobody else; each names the record before that has it (J5).
+
+    Args:
+        ghosts: told of each step before this is.
+    """
+
+    def __init__(self, world: CheckedWorld, ghosts: GhostChecks) -> None:
+        super().__init__(world)
+        self._ghosts = ghosts
+        self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        core = broker.core
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        if type(event) is Started:
+            for hosted in core.hosted():
+                name = hosted.log.name
+                written = _Written(hosted.delivered, event.logs[name].first)
+                self._logs[broker.number, name] = written
+        elif type(event) is RecordsRead and event.log != LOG:
+            self._read(self._logs[broker.number, event.log], event, effects)
+        fresh: dict[str, dict[int, MatchRecord]] = {}
+        for effect in effects:
+            if type(effect) is Append and effect.log != LOG and effect.records:
+                records = [MatchRecord.unpack(b"".join(each)) for each in effect.records]
+                fresh.setdefault(effect.log, {}).update((each.tick, each) for each in records)
+        everybody: _Everybody | None = None
+        for hosted in core.hosted():
+            written = self._logs[broker.number, hosted.log.name]
+            if hosted.position > written.position:
+                if everybody is None:
+                    everybody = {each.identity: each for each in core.subscriptions()}
+                records_of = fresh.get(hosted.log.name, {})
+                self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
+        return ()
+
+    @staticmethod
+    def _read(written: _Written, event: RecordsRead, effects: list[Effect]) -> None:
+        """A restart reads what was written, until it comes to what it drops."""
+        dropped = [each.next for each in effects if type(each) is Truncate and each.log != LOG]
+        for index, content in enumerate(event.records, event.first):
+            if index == written.next and index not in dropped:
+                written.take(MatchRecord.unpack(content))
+
+    def _compare(
+        self,
+        name: str,
+        everybody: _Everybody,
+        hosted: HostedStream,
+        written: _Written,
+        records: Mapping[int, MatchRecord],
+    ) -> None:
+        """What a stream has passed in this step, with what was written of it."""
+        before, position = written.last_tick, hosted.position
+        for tick, blob in self._ghosts.logged(hosted.identity, written.position, position):
+            record = records.get(tick)
+            what = f"{name}{tuple(hosted.identity)}: {tick}"
+            if tick > before:  # else it was there already
+                self._check_whose(what, everybody, hosted, record, tick, blob)
+            if record is not None:
+                _check_before(what, everybody, hosted, record, written)
+                written.take(record)
+        written.position = position
+
+    def _check_whose(
+        self,
+        what: str,
+        everybody: _Everybody,
+        hosted: HostedStream,
+        record: MatchRecord | None,
+        tick: int,
+        blob: bytes,
+    ) -> None:
+        """Who acknowledges more in the same step may be in the record or not."""
+        told = record.subscriptions if record is not None else ()
+        for identity, local in everybody.items():
+            is_wanted = self.world.oracle.wants(local.predicate, blob)
+            if is_wanted and identity not in told and tick > _has(local, hosted.identity):
+                raise InvariantViolated("matches", f"{what} is for {identity}, and not so written")
+            if identity in told and not is_wanted:
+                raise InvariantViolated("matches", f"{what} is written for {identity}, and is not")
+
+
+def _check_before(
+    what: str,
+    everybody: _Everybody,
+    hosted: HostedStream,
+    record: MatchRecord,
+    written: _Written,
+) -> None:
+    """Nobody needs what it has acknowledged, nor what was for an earlier one of its number."""
+    for identity in record.subscriptions:
+        newest, tick = written.newest.get(identity, (NO_RECORD, 0))
+        named = record.before(identity)
+        local = everybody.get(identity)
+        is_needed = local is not None and tick > _has(local, hosted.identity)
+        if named != newest and (named != NO_RECORD or is_needed):
+            names = "none" if named == NO_RECORD else named
+            raise InvariantViolated("matches", f"{what} names {names} for {identity}, not {newest}")
+
+
+def _has(local: DurableSubscription, stream: StreamId) -> int:
+    """Up to here it does not matter what was written for a subscription."""
+    lane = local.lanes.get(stream)
+    return max(lane.acknowledged, lane.matched_after) if lane is not None else 0

@@ -1,0 +1,88 @@
+"""How often brokers ask for what is over.
+
+Paper: [DS03] §3, §4.1 (nacks are consolidated).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.messages import (
+    Beyond,
+    Decommissioned,
+    Deferred,
+    Fetch,
+    Fetched,
+    NothingFetched,
+)
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.intervals import IntervalSet, Range
+from brokerd.protocols.interface import (
+    BrokerDecommissioned,
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    Send,
+    SessionEstablished,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+_ANEW = SessionEstablished, Started, BrokerDecommissioned
+"""Events behind which everything may be asked for again."""
+
+
+class QuestionChecks(ProtocolChecks):
+    """See ProtocolChecks.
+
+    - fetched twice: what was asked for is not asked for again, whoever lacks it, before it is
+      answered or a while is over (J11).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        parameters: DurableParameters = world.parameters
+        self._while_ns = parameters.nack_repetition_ns
+        self._asked: dict[tuple[BrokerNumber, StreamId], IntervalSet] = {}
+        self._until: dict[tuple[BrokerNumber, StreamId], deque[tuple[Instant, Range]]] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        message = event.message if type(event) is MessageReceived else None
+        if isinstance(event, _ANEW) or type(message) is Decommissioned:
+            for key in [each for each in self._asked if each[0] == broker.number]:
+                del self._asked[key], self._until[key]
+        elif isinstance(message, Fetched):
+            self._answered(broker.number, message.run.source, message.ranges)
+        elif isinstance(message, NothingFetched | Beyond | Deferred):
+            self._answered(broker.number, message.stream, message.ranges)
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Fetch:
+                self._ask(broker, effect.message)
+        return ()
+
+    def _answered(self, broker: BrokerNumber, stream: StreamId, ranges: Sequence[Range]) -> None:
+        if (asked := self._asked.get((broker, stream))) is not None:
+            for start, end in ranges:
+                asked.remove(start, end)
+
+    def _ask(self, broker: BrokerView, message: Fetch) -> None:
+        core, key = broker.core, (broker.number, message.stream)
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        asked = self._asked.setdefault(key, IntervalSet())
+        until = self._until.setdefault(key, deque())
+        while until and until[0][0] <= core.now_ns:
+            asked.remove(*until.popleft()[1])
+        for start, end in message.ranges:
+            if again := asked.within(start, end):
+                what = f"{broker.name} asks for {again} of {tuple(message.stream)}"
+                raise InvariantViolated("fetched twice", f"{what}, which was not answered yet")
+        for start, end in message.ranges:
+            asked.add(start, end)
+            until.append((core.now_ns + self._while_ns, (start, end)))
