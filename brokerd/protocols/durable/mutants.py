@@ -79,6 +79,20 @@ BUGS: Final = (
             "self._disk.commit(self._rows(taken), int); self._on_committed(taken)",
         ),
     ),
+    _bug(
+        "chopped-before-rows",
+        "Matches go when it is on disk that everybody has them.",
+        "hosting.py",
+        (
+            "        self._changed = {}\n",
+            "        self._changed = {}\n"
+            "        for each in self._hosted.values():\n"
+            "            had = [local.lane(each.identity).acknowledged"
+            " for local in self._all.values()]\n"
+            "            for effect in each.log.chop(min([each.position, *had])):\n"
+            "                self._machine.emit(effect)\n",
+        ),
+    ),
     NamedBug(
         "released-before-written",
         "No more is released than is written down.",
@@ -275,6 +289,21 @@ BUGS: Final = (
         "What is held is held after a restart.",
         "holds.py",
         ("self._holds[found] = _Named(generation, ticks, is_on_disk=True)", "continue"),
+    ),
+    _bug(
+        "held-before-written",
+        "A hold is on disk before it is called so.",
+        "holds.py",
+        (
+            "self._disk.commit((_row(key, named),), held)",
+            "held(); self._disk.commit((_row(key, named),), int)",
+        ),
+    ),
+    _bug(
+        "let-go-before-written",
+        "It is on disk that a subscription has gone before that is said.",
+        "moving.py",
+        ("self._end(client, [local], then)", "then(); self._end(client, [local], int)"),
     ),
     NamedBug(
         "let-go-before-its-commit",

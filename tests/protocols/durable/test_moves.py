@@ -295,6 +295,20 @@ def answered_what_a_crashed_one_asked() -> bool:
     return moved == [False, False, False, True]
 
 
+def said_when_it_is_on_disk(letter: Hold | Moved, answer: type) -> bool:
+    """Whether a broker answers one that is elsewhere only when no restart takes that back."""
+    core, predicate = relay(), parse_predicate("true")
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ())))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    effects = core.handle(MessageReceived(2, 12, letter), 0)
+    before = [each for each in effects if type(each) is Send and type(each.message) is answer]
+    tokens = [each.token for each in effects if type(each) is Commit and each.token is not None]
+    told = [effect for token in tokens for effect in handle(core, Persisted(token))]
+    after = [each for each in told if type(each) is Send and type(each.message) is answer]
+    return (len(before), len(after)) == (0, 1)
+
+
 def begins_where_nothing_is_known() -> bool:
     """Whether nobody is told of a loss who began where a restart had forgotten all streams."""
     story = DurableStory()
@@ -346,6 +360,12 @@ STORIES = (
     ("let-go-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
     ("held-for-a-crashed-one", answered_what_a_crashed_one_asked, ()),
+    (
+        "held-before-written",
+        said_when_it_is_on_disk,
+        (Hold(1, 2, "c", 1, 2, ((StreamId(1, 0, 0), 0),), 1), Held),
+    ),
+    ("let-go-before-written", said_when_it_is_on_disk, (Moved(1, 2, "c", 1, 2), LetGo)),
     ("ended-stay-is-told-to-nobody", ends_while_its_stay_is_written, ()),
     ("released-by-nobody-and-forgotten", begins_where_nothing_is_known, ()),
     ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),

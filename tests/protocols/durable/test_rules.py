@@ -60,6 +60,7 @@ RULES = (
         (),
     ),
     ("J5", "matches", "previous-of-another", test_stories.in_small_batches, ()),
+    ("J5", "chopped early", "chopped-before-rows", test_stories.in_small_batches, ()),
     (
         "J9",
         "acknowledged by nobody",

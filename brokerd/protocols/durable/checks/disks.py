@@ -50,7 +50,7 @@ class DurableChecks(GryphonChecks):
         self._others = (
             self._feeding,
             self._acknowledgements,
-            MatchChecks(world, self.ghosts),
+            MatchChecks(world, self.ghosts, _released),
             QuestionChecks(world),
         )
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}

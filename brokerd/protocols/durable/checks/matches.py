@@ -3,7 +3,7 @@
 Paper: [DS03] §4.2 (one record per tick that is for anybody, with back-pointers).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, StreamId
@@ -13,7 +13,15 @@ from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import DurableSubscription
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.pubends import LOG
-from brokerd.protocols.interface import Append, Effect, Event, RecordsRead, Started, Truncate
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    Effect,
+    Event,
+    RecordsRead,
+    Started,
+    Truncate,
+)
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -29,33 +37,47 @@ class _Written:
         position: up to here its ticks were compared.
         next: the index of the next record.
         last_tick: of the newest one.
+        ticks: of its records, by index.
         newest: per subscription, index and tick of the newest record that has it.
     """
 
     position: int
     next: int
     last_tick: int = 0
+    ticks: dict[int, int] = field(default_factory=dict)
     newest: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, record: MatchRecord) -> None:
         self.newest |= dict.fromkeys(record.subscriptions, (self.next, record.tick))
-        self.last_tick = record.tick
+        self.last_tick = self.ticks[self.next] = record.tick
         self.next += 1
+
+    def chop(self, first: int) -> int:
+        """Records below an index go; returns the highest tick of these."""
+        return max([self.ticks.pop(each) for each in [*self.ticks] if each < first], default=0)
 
 
 class MatchChecks(ProtocolChecks):
     """See ProtocolChecks.
 
     - matches: a tick that a stream passes has a record of those who want what was published there,
-      here or away, and of nobody else; each names the record before that has it (J5).
+      here or away, and of nobody else; each names the record before that has it (J5);
+    - chopped early: a record goes when it is on disk that nobody needs it (J5).
 
     Args:
         ghosts: told of each step before this is.
+        released: how far all who subscribe at a broker have released a stream, as its disk says.
     """
 
-    def __init__(self, world: CheckedWorld, ghosts: GhostChecks) -> None:
+    def __init__(
+        self,
+        world: CheckedWorld,
+        ghosts: GhostChecks,
+        released: Callable[[BrokerView, StreamId], float],
+    ) -> None:
         super().__init__(world)
         self._ghosts = ghosts
+        self._released = released
         self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
 
     def step(
@@ -84,7 +106,16 @@ class MatchChecks(ProtocolChecks):
                     everybody = {each.identity: each for each in core.subscriptions()}
                 records_of = fresh.get(hosted.log.name, {})
                 self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
+            for effect in effects:
+                if type(effect) is Chop and effect.log == hosted.log.name:
+                    self._check_chop(broker, hosted, written.chop(effect.first))
         return ()
+
+    def _check_chop(self, broker: BrokerView, hosted: HostedStream, through: int) -> None:
+        durable = self._released(broker, hosted.identity)
+        if through > durable:
+            what = f"{broker.name}, {tuple(hosted.identity)}: {through} is chopped"
+            raise InvariantViolated("chopped early", f"{what}, and {durable} released on disk")
 
     @staticmethod
     def _read(written: _Written, event: RecordsRead, effects: list[Effect]) -> None:
