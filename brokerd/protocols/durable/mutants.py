@@ -543,6 +543,21 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "one-position-for-all-streams",
+        "How far a client has come in one stream says nothing of another.",
+        "hosting.py",
+        (
+            "had = local.presented.get(identity, lane.acknowledged)",
+            "had = min(local.presented.values(), default=lane.acknowledged)",
+        ),
+    ),
+    _bug(
+        "silence-is-not-told",
+        "Who hears nothing of a stream that goes on is told how far it has come.",
+        "silence.py",
+        ("self._windows.say(lane, position, silence)", "pass"),
+    ),
+    _bug(
         "ended-stays-in-the-window",
         "A subscription that ends in mid catch-up leaves the window.",
         "catching_up.py",

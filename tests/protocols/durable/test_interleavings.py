@@ -1,10 +1,15 @@
 """Where tricky scenarios of durable subscriptions are told."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.mutants import MUTANTS
+from tests.helpers.durable_stories import fails
 from tests.helpers.told import is_told
+from tests.protocols.durable import test_consumers, test_early_release, test_returns, test_stories
 
 HERE = Path(__file__).parent
 
@@ -185,6 +190,84 @@ TOLD = {
 }
 
 
+SEEN = (
+    (
+        3,
+        "told-before-rows",
+        test_returns.test_what_is_acknowledged_and_not_on_disk_is_not_let_go,
+        40,
+    ),
+    (
+        4,
+        "not-truncated written-twice",
+        test_returns.test_matches_that_are_ahead_of_the_last_commit_are_dropped_and_written_again,
+        20,
+    ),
+    (
+        6,
+        "live-too-early",
+        test_returns.test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double,
+        1.5,
+    ),
+    (
+        9,
+        "one-position-for-all-streams",
+        test_returns.test_who_has_missed_something_of_one_pubend_is_live_in_the_others,
+        None,
+    ),
+    (
+        10,
+        "lost-is-silent",
+        test_stories.test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost,
+        False,
+    ),
+    (
+        12,
+        "gap-to-the-end-of-what-is-lost",
+        test_early_release.test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it,
+        None,
+    ),
+    (
+        12,
+        "a-gap-per-batch",
+        test_early_release.test_what_is_known_to_be_lost_is_not_asked_for_again,
+        None,
+    ),
+    (
+        13,
+        "lost-is-silent",
+        test_returns.test_a_gap_that_was_told_and_not_committed_is_told_again,
+        None,
+    ),
+    (
+        14,
+        "released-when-anybody-has",
+        test_stories.test_an_unsubscription_lets_go_of_what_it_held_back,
+        None,
+    ),
+    (20, "lost-before-told", test_early_release.restarted_with_one_below, None),
+    (
+        21,
+        "answered-before-committed",
+        test_consumers.test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token,
+        None,
+    ),
+    (
+        28,
+        "silence-said-over-what-is-out",
+        test_stories.test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing,
+        None,
+    ),
+    (
+        29,
+        "silence-is-not-told",
+        test_returns.test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go,
+        None,
+    ),
+)
+"""Of those that no list of another file shows to fail: the mistake that its story sees."""
+
+
 def test_all_of_them_are_told() -> None:
     assert sorted(TOLD) == list(range(1, 31))
 
@@ -194,3 +277,11 @@ def test_what_tells_it_is_there(number: int) -> None:
     _, stories = TOLD[number]
     for story in stories:
         assert is_told(story, HERE), story
+
+
+@pytest.mark.parametrize("_, bugs, story, told", SEEN, ids=[f"{row[0]} {row[1]}" for row in SEEN])
+def test_a_story_sees_a_mistake_in_what_it_is_about(
+    _: int, bugs: str, story: Callable[..., bool | None], told: float | None
+) -> None:
+    with planted([MUTANTS[each] for each in bugs.split()]):
+        assert fails(lambda: story(*(() if told is None else (told,))) is not False)

@@ -98,8 +98,12 @@ def test_a_question_of_a_session_that_is_over_is_answered_to_nobody() -> None:
 def test_who_has_missed_something_of_one_pubend_is_live_in_the_others() -> None:
     story = DurableStory(pubends=2)
     subscription = story.subscriber()
+    sent = []
+    for client in ("missed", "b", "c", "d"):
+        sent.append(story.cluster.publish("p1", client=client, kind="a"))
+        story.settle(1)
     link = story.away(subscription)
-    sent = [story.cluster.publish("p1", client="missed", kind="a")]
+    sent.append(story.cluster.publish("p1", client="missed", kind="a"))
     story.cluster.run_for(1)
     upstream = story.cluster.link("p1", "b1").absorb()
     link.heal()
@@ -233,7 +237,9 @@ def test_a_gap_that_was_told_and_not_committed_is_told_again() -> None:
         if not is_acknowledged:
             link.absorb("out")
         story.cluster.run_for(2)
-        (gap,) = [each.item for each in story.given if type(each.item) is Gap]
+        gaps = [each.item for each in story.given if type(each.item) is Gap]
+        assert len(gaps) == 1
+        (gap,) = gaps
         ((_, first, last),) = gap.origins
         assert first <= lost[0].sequence
         assert last == lost[-1].sequence

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.model.client_messages import Connect, Refused, Subscribe, Subscribed
 from brokerd.model.identity import StreamId
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.durable.messages import (
     Beyond,
     Deferred,
@@ -19,11 +21,16 @@ from brokerd.protocols.durable.messages import (
     Released,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.messages import EVERYWHERE, Events
 from brokerd.protocols.interface import (
+    Deliver,
     MessageReceived,
+    Send,
+    SessionEstablished,
+    SessionLost,
 )
 from brokerd.protocols.registry import check_runs_on
-from tests.helpers.durable_cores import events, relay
+from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.gryphon_stories import paper_cells
 from tests.helpers.stream_runs import STREAM
 from tests.helpers.told import is_told
@@ -40,8 +47,8 @@ ELSEWHERE = {
     "test_a_token_of_a_pubend_that_is_gone_is_refused",
     "two connections of one subscriber": "runtime/test_links.py::"
     "test_a_newer_client_session_supersedes_the_older_which_is_told_why",
-    "another filter under the same name": "protocols/parts/test_clients.py::"
-    "test_the_same_number_for_something_else_is_refused",
+    "another filter under the same name": "protocols/durable/test_wrong_input.py::"
+    "test_who_comes_back_with_another_filter_is_refused_and_misses_nothing_with_the_right_one",
     "an end while catching up": "protocols/durable/test_returns.py::"
     "test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up",
     "matches that are cut in the middle": "protocols/durable/test_disk_crashes.py::"
@@ -96,6 +103,29 @@ def test_what_a_neighbour_may_not_say(peer, message, why) -> None:
     core = relay()
     with pytest.raises(RemoteProtocolError, match=why):
         core.handle(MessageReceived(peer, 10 + peer, message), 0)
+
+
+def test_who_comes_back_with_another_filter_is_refused_and_misses_nothing_with_the_right_one() -> (
+    None
+):
+    core, wanted, other = relay(), parse_predicate("true"), parse_predicate("kind = 'b'")
+    connect = Connect(False, 1, 1, 0, ())
+    for session, predicates in ((20, (wanted,)), (21, (other, wanted))):
+        handle(core, SessionEstablished("c", session, 1))
+        handle(core, MessageReceived("c", session, connect))
+        told = [handle(core, MessageReceived("c", session, Subscribe(1, p))) for p in predicates]
+        if session == 20:
+            handle(core, SessionLost("c", session, "closed"))
+            missed = Events(0, 10, 13, False, True, EVERYWHERE, events(12))
+            handle(core, MessageReceived(0, 10, missed))
+    refused, resumed = [
+        [each.message for each in step if type(each) is Send and each.peer == "c"] for step in told
+    ]
+    assert refused == [
+        Refused("subscribe", 1, "subscription 1 exists with another predicate", False)
+    ]
+    assert [each.state for each in resumed if type(each) is Subscribed] == ["started"]
+    assert [each.item.run.sequences for each in told[1] if type(each) is Deliver] == [(12,)]
 
 
 def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
