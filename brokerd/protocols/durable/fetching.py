@@ -26,6 +26,7 @@ from brokerd.protocols.durable.messages import (
     clipped,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.questions import Questions
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.links import Links
@@ -93,7 +94,7 @@ class Fetching:
         self._on_deferred = on_deferred
         self._lost_origins = lost_origins
         self._is_gone = is_gone
-        self._wanted: dict[StreamId, Stream] = {}
+        self._wanted: dict[StreamId, Questions] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
         self._answer_bytes = ANSWER_WINDOWS * parameters.answer_window_bytes
         self._left_bytes: dict[tuple[BrokerNumber, StreamId], int] = {}
@@ -183,7 +184,7 @@ class Fetching:
             self._answer(peer, identity, NOTHING_LOST, list(left), None)
             return
         if identity not in self._wanted:
-            self._wanted[identity] = Stream(
+            self._wanted[identity] = Questions(
                 identity, upstream, children, self._parameters, has_subend=False
             )
         self._wanted[identity].want(peer, list(left))

@@ -62,6 +62,12 @@ BUGS: Final = (
         ("        if fresh:\n", "        if fresh := list(ranges):\n"),
     ),
     _bug(
+        "asked-anew-and-forgotten",
+        "What is asked for anew counts from then on.",
+        "questions.py",
+        ("if waiting and waiting[0][2] <= now_ns:", "if False:"),
+    ),
+    _bug(
         "rows-before-matches",
         "Matches are on disk before the row that says how far they go.",
         "commits.py",

@@ -32,9 +32,6 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
 
-_ANEW = SessionEstablished, Started, BrokerDecommissioned
-"""Events behind which everything may be asked for again."""
-
 
 class QuestionChecks(ProtocolChecks):
     """See ProtocolChecks.
@@ -55,7 +52,7 @@ class QuestionChecks(ProtocolChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         message = event.message if type(event) is MessageReceived else None
-        if isinstance(event, _ANEW) or type(message) is Decommissioned:
+        if _is_anew(event) or type(message) is Decommissioned:
             for key in [each for each in self._asked if each[0] == broker.number]:
                 del self._asked[key], self._until[key]
         elif isinstance(message, Fetched):
@@ -77,8 +74,12 @@ class QuestionChecks(ProtocolChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         asked = self._asked.setdefault(key, IntervalSet())
         until = self._until.setdefault(key, deque())
-        while until and until[0][0] <= core.now_ns:
-            asked.remove(*until.popleft()[1])
+        if until and until[0][0] <= core.now_ns:
+            while until and until[0][0] <= core.now_ns:
+                until.popleft()
+            later = IntervalSet(each for _, each in until)
+            kept = [each for one in asked for each in later.within(*one)]
+            asked = self._asked[key] = IntervalSet(kept)
         for start, end in message.ranges:
             if again := asked.within(start, end):
                 what = f"{broker.name} asks for {again} of {tuple(message.stream)}"
@@ -86,3 +87,10 @@ class QuestionChecks(ProtocolChecks):
         for start, end in message.ranges:
             asked.add(start, end)
             until.append((core.now_ns + self._while_ns, (start, end)))
+
+
+def _is_anew(event: Event) -> bool:
+    """Whether everything may be asked for again from now on."""
+    if type(event) is SessionEstablished:
+        return isinstance(event.peer, int)
+    return type(event) in (Started, BrokerDecommissioned)

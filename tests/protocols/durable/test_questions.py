@@ -1,0 +1,56 @@
+"""What was asked for lately, held against a plain table of ticks."""
+
+from random import Random
+
+import pytest
+
+from brokerd.model.identity import StreamId
+from brokerd.named_bugs import planted
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.questions import Questions
+
+WHILE_NS = 10
+
+
+def questions() -> Questions:
+    return Questions(StreamId(0, 0, 0), 0, (), DurableParameters(), has_subend=False)
+
+
+def asked_anew_after_an_answer() -> list[tuple[int, int]]:
+    """What is asked for when the first question would be forgotten, and the second is not."""
+    stream = questions()
+    assert stream.ask([(1, 2), (3, 6)], 0, 10) == [(1, 2), (3, 6)]
+    stream.answered(3, 6)
+    assert stream.ask([(3, 6)], 5, 15) == [(3, 6)]
+    return stream.ask([(3, 6)], 12, 22)
+
+
+def test_what_is_asked_for_anew_counts_from_then_on() -> None:
+    assert asked_anew_after_an_answer() == []
+
+
+def test_any_history_asks_for_what_a_plain_table_does_not_have() -> None:
+    for seed in range(200):
+        random, stream, until = Random(seed), questions(), dict[int, int]()
+        now_ns = 0
+        for _ in range(40):
+            now_ns += random.randrange(4)
+            start = random.randrange(1, 40)
+            ticks = range(start, start + random.randrange(1, 10))
+            if random.random() < 0.3:
+                stream.answered(ticks.start, ticks.stop)
+                for tick in ticks:
+                    until.pop(tick, None)
+                continue
+            found = stream.ask([(ticks.start, ticks.stop)], now_ns, now_ns + WHILE_NS)
+            fresh = [tick for tick in ticks if until.get(tick, 0) <= now_ns]
+            assert [tick for each in found for tick in range(*each)] == fresh, f"seed {seed}"
+            until |= dict.fromkeys(fresh, now_ns + WHILE_NS)
+
+
+def test_a_bug_that_forgets_it_is_seen() -> None:
+    with planted([MUTANTS["asked-anew-and-forgotten"]]):
+        assert asked_anew_after_an_answer() == [(3, 6)]
+        with pytest.raises(AssertionError):
+            test_any_history_asks_for_what_a_plain_table_does_not_have()
