@@ -2,7 +2,8 @@
 
 Who says how far a subscription has come that is not here has come from elsewhere. It goes on from
 there: what is known at this broker is matched for it from now on, and what came before is fetched
-whole and matched once more. Who is known here and is of a later stay has been elsewhere meanwhile.
+in batches and matched once more. Who is known here and is of a later stay has been elsewhere
+meanwhile.
 
 Paper: [DS03] §1 (item 5, reconnect anywhere; how is not told there).
 """

@@ -6,7 +6,10 @@ commits for itself (J9) is also held by `tests/client/test_transactions.py`.
 Paper: [DS03]; the invariants are numbered as in `checks/disks.py`.
 """
 
+import ast
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,8 @@ from tests.protocols.durable import (
     test_returns,
     test_stories,
 )
+
+HERE = Path(__file__).parent
 
 
 def comes_to_rest() -> bool:
@@ -90,6 +95,38 @@ RULES = (
     ),
     ("J13", "hold passed", "hold-forgotten", test_moves.asked_again_late, (False,)),
 )
+
+
+ORDERS = {
+    "rows behind matches": "rows-before-matches",
+    "what others hear of a commit behind its rows": "told-before-rows",
+    "what is released behind its rows": "released-before-written",
+    "what is done behind its rows": "done-with-what-a-restart-forgets",
+    "the end of matches behind rows": "chopped-before-rows",
+    "a subscription's start behind its row": "accepted-before-written",
+    "the answer to a commit behind its token": "answered-before-committed",
+    "that a hold is there behind its row": "held-before-written",
+    "that a subscription has gone behind the end of its row": "let-go-before-written",
+    "the end of what is acknowledged behind the end of the row": "forgotten-before-it-is-over",
+    "matches behind the last commit dropped before there are more": "not-truncated",
+    "nothing given that a client has": "no-floor",
+    "silence of the pubend only": "answered-from-silence",
+}
+"""What has to come behind what, and what may not be left out: the bug that does it."""
+
+
+def test_each_order_has_a_bug_and_each_bug_a_test_that_names_it() -> None:
+    assert set(ORDERS.values()) <= MUTANTS.keys()
+    trees = [ast.parse(each.read_text(encoding="utf-8")) for each in HERE.glob("test_*.py")]
+    texts = [
+        str(node.value)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+    ]
+    named = Counter(word for text in texts for word in text.split())
+    named.subtract(ORDERS.values())
+    assert not [bug for bug in MUTANTS if named[bug] < 1]
 
 
 def broken(story: Callable[..., bool], *arguments: object) -> str:
