@@ -7,6 +7,7 @@ Paper: [GES] §2, §3.
 """
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
@@ -29,7 +30,8 @@ from brokerd.protocols.ges.router import Router
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
-from brokerd.protocols.parts.forwarding_core import ForwardingCore
+from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
 
 PURGE = "purge"
 """Purpose of the deadline at which a neighbour is not waited for any more."""
@@ -38,8 +40,20 @@ LOOK = "look"
 """Purpose of the deadline at which it is looked who is missing."""
 
 
-class Ges(ForwardingCore):
-    """A broker of a hierarchy.
+class UnitParameters(ForwardingParameters, Protocol):
+    """What parameters say of brokers of a hierarchy, whatever they carry."""
+
+    @property
+    def purge_ns(self) -> int:
+        """After so long without a session a neighbour is not waited for any more."""
+
+    @property
+    def reroute_limit(self) -> int:
+        """How often what is carried may leave its way."""
+
+
+class UnitBroker(ForwardingCore):
+    """A broker of a hierarchy: what it knows of connections and profiles, and who is missing.
 
     Args:
         neighbours: those it has links to, with their addresses.
@@ -55,7 +69,7 @@ class Ges(ForwardingCore):
         broker: BrokerNumber,
         address: Address,
         neighbours: Mapping[BrokerNumber, Address],
-        parameters: GesParameters,
+        parameters: UnitParameters,
         decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__(broker, tuple(neighbours), parameters)
@@ -63,34 +77,21 @@ class Ges(ForwardingCore):
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
-        router = Router(broker, place, view, paths, parameters.reroute_limit)
+        self._router = Router(broker, place, view, paths, parameters.reroute_limit)
         self.profiles = Profiles(decode_attributes)
         self._graph = Graph(self, place, view, neighbours, self.reaches)
         self._propagation = Propagation(
             self, broker, place, neighbours, self.profiles, self.reaches
         )
         self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
-        self._forwarding = PublicationForwarding(self, place, router, self.profiles, self.reaches)
-        subscriptions = LocalSubscriptions(
-            self, self.profiles, self._propagation, self._forwarding, self.reaches
-        )
-        self.begin(
-            subscriptions,
-            {
-                GraphStated: self._on_graph_stated,
-                ProfileStated: self._on_profile_stated,
-                ProfileChanged: self._on_profile_changed,
-                ProfileReached: self._propagation.on_reached,
-                RoutedPublications: self._forwarding.on_routed,
-            },
-        )
 
-    def routing_statistics(self) -> Mapping[str, int]:
-        """See ForwardingCore."""
+    def unit_handlers(self) -> dict[type, MessageHandler]:
+        """Who takes what brokers say of connections and profiles."""
         return {
-            **self._forwarding.counters,
-            **self.profiles.statistics(),
-            "spoken_for": self._ageing.spoken_for,
+            GraphStated: self._on_graph_stated,
+            ProfileStated: self._on_profile_stated,
+            ProfileChanged: self._on_profile_changed,
+            ProfileReached: self._propagation.on_reached,
         }
 
     def start_routing(self, incarnation: int) -> None:
@@ -149,3 +150,35 @@ class Ges(ForwardingCore):
 
     def _purge_later(self, peer: BrokerNumber) -> None:
         self._deadlines.set((PURGE, peer), self.now_ns + self._purge_ns)
+
+
+class Ges(UnitBroker):
+    """A broker that passes on to units in which somebody wants it, and keeps nothing."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        address: Address,
+        neighbours: Mapping[BrokerNumber, Address],
+        parameters: GesParameters,
+        decode_attributes: DecodeAttributes,
+    ) -> None:
+        super().__init__(broker, address, neighbours, parameters, decode_attributes)
+        self._forwarding = PublicationForwarding(
+            self, self.place, self._router, self.profiles, self.reaches
+        )
+        subscriptions = LocalSubscriptions(
+            self, self.profiles, self._propagation, self._forwarding, self.reaches
+        )
+        self.begin(
+            subscriptions,
+            {**self.unit_handlers(), RoutedPublications: self._forwarding.on_routed},
+        )
+
+    def routing_statistics(self) -> Mapping[str, int]:
+        """See ForwardingCore."""
+        return {
+            **self._forwarding.counters,
+            **self.profiles.statistics(),
+            "spoken_for": self._ageing.spoken_for,
+        }

@@ -1,7 +1,7 @@
-"""A core that passes publications on and keeps nothing but subscriptions: sessions and retries.
+"""A core with neighbours and clients: sessions and retries.
 
 A protocol derives from `ForwardingCore`, and says what happens when a neighbour comes or goes and
-what its messages do.
+what its messages do; and who serves its clients, where something of them is kept.
 """
 
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.parts.backoff import RetryParameters, backed_off_ns
-from brokerd.protocols.parts.clients.service import LINGER, ClientParameters
+from brokerd.protocols.parts.clients.service import LINGER, ClientParameters, ClientService
 from brokerd.protocols.parts.clients.unkept import Forwarding, UnkeptClients
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -37,7 +37,7 @@ class ForwardingParameters(ClientParameters, RetryParameters, Protocol):
 
 
 class ForwardingCore(EventMachine):
-    """A broker with neighbours, and with clients of which nothing is kept."""
+    """A broker with neighbours, and with clients of which nothing is kept unless it says so."""
 
     def __init__(
         self,
@@ -68,10 +68,15 @@ class ForwardingCore(EventMachine):
 
     def begin(self, routes: Forwarding[Any], handlers: dict[type, MessageHandler]) -> None:
         """Have clients whose subscriptions are those of `routes`, and neighbours' messages."""
-        self._clients: UnkeptClients[Any] = UnkeptClients(
+        clients: UnkeptClients[Any] = UnkeptClients(
             self._broker, self._disk, self._deadlines, self._parameters, routes
         )
-        self._from_clients = self._clients.handlers()
+        self.serve(clients, handlers)
+
+    def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
+        """Have these clients, and neighbours' messages."""
+        self._clients = clients
+        self._from_clients = clients.handlers()
         self._from_brokers = handlers
 
     # ------------------------------------------------------------ what a protocol does

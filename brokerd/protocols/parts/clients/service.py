@@ -135,6 +135,11 @@ class ClientService(ABC, Generic[Client, Subscription]):
         client = self._clients.get(name)
         return client.session if client is not None else 0
 
+    def is_connected(self, name: ClientId) -> bool:
+        """Whether the client can be told anything now."""
+        client = self._clients.get(name)
+        return client is not None and client.connected
+
     def subscriptions(self) -> int:
         """How many the clients of this broker have."""
         return sum(len(client.subscriptions) for client in self._clients.values())

@@ -61,11 +61,6 @@ class UnkeptClients(ClientService[HostedClient[Subscription], Subscription]):
         self._routes = routes
         self._next_number = 1
 
-    def is_connected(self, name: ClientId) -> bool:
-        """Whether the client can be told anything now."""
-        client = self._clients.get(name)
-        return client is not None and client.connected
-
     def linger_over(self, name: ClientId) -> None:
         """The client has not come back: its subscriptions are over."""
         client = self._clients[name]
