@@ -172,6 +172,21 @@ LAYERS = (
         except_=_NOT_DEPLOYED,
     ),
     Layer(
+        "brokerd.protocols.ges_reliable",
+        "it is the second half of [GES], over the units, graph and ways of the first; it may use "
+        "that one, and only that one",
+        ours=(
+            *_BASE,
+            *_FOR_ALL_PROTOCOLS,
+            "brokerd.model",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.history.records",
+            "brokerd.protocols.ges",
+        ),
+        except_=_NOT_DEPLOYED,
+    ),
+    Layer(
         "brokerd.wire",
         "it turns messages into bytes and back, and never decides anything about them",
         ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.protocols.registry"),
@@ -404,6 +419,21 @@ LAYERS = (
             "brokerd.matching",
             "brokerd.overlay",
             "brokerd.protocols.gryphon",
+            "brokerd.simulator.world",
+            "brokerd.simulator.checks",
+        ),
+    ),
+    Layer(
+        "brokerd.protocols.ges_reliable.checks",
+        "it is the simulator's, and of a protocol over the units of one other",
+        own="brokerd.protocols.ges_reliable",
+        ours=(
+            *_BASE,
+            *_FOR_ALL_PROTOCOLS,
+            "brokerd.model",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.protocols.ges",
             "brokerd.simulator.world",
             "brokerd.simulator.checks",
         ),

@@ -23,6 +23,7 @@ from brokerd.protocols.definition import (
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
 from brokerd.protocols.durable.definition import DURABLE
 from brokerd.protocols.ges.definition import GES
+from brokerd.protocols.ges_reliable.definition import GES_RELIABLE
 from brokerd.protocols.gryphon.definition import GRYPHON
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
@@ -60,7 +61,9 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
     return found
 
 
-DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, MULTI_PROXY, GES))
+DEFINITIONS: Final = registered(
+    (BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, MULTI_PROXY, GES, GES_RELIABLE)
+)
 """By name."""
 
 

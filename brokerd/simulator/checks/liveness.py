@@ -46,7 +46,7 @@ class WhileBroken:
     def missing(self) -> list[str]:
         """What is demanded and not there, in words."""
         return [
-            *self._cluster.unsettled(all_attempts=False),
+            *self._cluster.unsettled(all_attempts=False, may_ask=self._reach.ends),
             *self._unfinished(),
             *self._undelivered(),
             *self._unacknowledged(),

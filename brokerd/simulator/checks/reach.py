@@ -37,6 +37,10 @@ class Reach:
         """Whether a subscription at a broker must start."""
         return True
 
+    def ends(self, home: BrokerNumber) -> bool:
+        """Whether what clients of a broker end must be over, which may be said elsewhere."""
+        return True
+
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """Whether publishers at a broker are told that what they publish is done.
 

@@ -511,12 +511,18 @@ class SimulatedCluster:
         """
         return self.schedule.pending == 0 and not self.unsettled()
 
-    def unsettled(self, *, all_attempts: bool = True) -> list[str]:
+    def unsettled(
+        self,
+        *,
+        all_attempts: bool = True,
+        may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
+    ) -> list[str]:
         """Who still waits for a session or an answer that can be had, in words.
 
         Args:
             all_attempts: whether an attempt counts that cannot succeed, until it has failed. One
                 that is made again after a wait never does.
+            may_ask: whether clients of a broker get an answer there to what they end.
         """
         lines = []
         for broker in self.brokers:
@@ -553,7 +559,7 @@ class SimulatedCluster:
                 continue
             if not client.ends and self.network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
-            if client.ends and client.waits:
+            if client.ends and client.waits and may_ask(client.broker):
                 lines.append(f"{client.name} waits for {client.waits}")
             if client.asking_again:
                 lines.append(f"{client.name} was told to ask again")

@@ -1,0 +1,1 @@
+"""[GES], its reliable half: storages that remember, and brokers that may fail for ever."""

@@ -1,0 +1,91 @@
+"""Messages to one broker, by its address, over whatever ways there are.
+
+Paper: [GES] §3 (event routing), §4 (storages are reached over the same broker network).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.overlay.hierarchy import Address
+from brokerd.protocols.ges.router import SYSTEM, Router, Target
+from brokerd.protocols.ges.units import Place
+from brokerd.protocols.ges_reliable.messages import onward
+from brokerd.protocols.parts.event_machine import EventMachine
+
+HOPS_PER_LEVEL = 32
+"""More links than a message can have crossed: it went in a circle."""
+
+
+class Carriage:
+    """One broker's part in it; nothing is sent again, and nobody is told what is lost.
+
+    Args:
+        addresses: of all brokers.
+        take: given what is for this broker.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        place: Place,
+        router: Router,
+        addresses: Sequence[Address],
+        take: Callable[[Peer, Any], None],
+        counters: dict[str, int],
+    ) -> None:
+        self._broker = broker
+        self._machine = machine
+        self._place = place
+        self._router = router
+        self._addresses = addresses
+        self._take = take
+        self._counters = counters
+        self._own: list[Any] = []
+        self._is_taking = False
+
+    def to(self, broker: BrokerNumber) -> Target:
+        """Where a message to a broker goes."""
+        return Target(0, self._addresses[broker], SYSTEM, (), 0)
+
+    def send(self, message: Any) -> None:
+        """Send a message on its way; to this broker itself, in order with others."""
+        if message.target.unit != self._place.address:
+            self._pass_on(message)
+            return
+        self._own.append(message)
+        while self._own and not self._is_taking:
+            self._is_taking = True
+            try:
+                self._take(self._broker, self._own.pop(0))
+            finally:
+                self._is_taking = False
+
+    def on_carried(self, peer: Peer, message: Any) -> None:
+        """A neighbour sends a message on."""
+        target: Target = message.target
+        empty = not all(target.frames) or not all(
+            len(unit) for way in target.frames for unit in way
+        )
+        if empty or target.level or len(target.unit) != len(self._place.address):
+            raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
+        if message.hops > HOPS_PER_LEVEL * len(self._place.address):
+            raise RemoteProtocolError(peer, f"{message} came over {message.hops} links"[:300])
+        if target.unit == self._place.address:
+            self._take(peer, message)
+        else:
+            self._pass_on(message)
+
+    def _pass_on(self, message: Any) -> None:
+        routed = self._router.route((message.target,), _nobody)
+        self._counters["messages_without_route"] += len(routed.lost)
+        for peer, targets in routed.hops.items():
+            (target,) = targets
+            self._counters["messages_carried"] += 1
+            self._machine.send(peer, onward(message, target))
+
+
+def _nobody(unit: Any) -> tuple[()]:
+    return ()

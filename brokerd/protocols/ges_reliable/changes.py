@@ -1,0 +1,110 @@
+"""What a home tells storages of its clients' subscriptions: one change at a time to each.
+
+The next one follows the answer, so that a storage never takes an older one for news, whatever ways
+they go.
+
+Paper: [GES] §4 (profile changes and their epochs).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.ges_reliable.carriage import Carriage
+from brokerd.protocols.ges_reliable.messages import Change, Changed, Wish
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+CHANGE: Final = "change"
+"""Purpose of the deadline at which a storage is told again."""
+
+
+Then = Callable[[int | None], None]
+"""Given the epoch behind which a subscription begins, if it does."""
+
+
+@dataclass(slots=True)
+class Line:
+    """One storage, as it is told."""
+
+    next: list[tuple[Wish, Then]] = field(default_factory=list)
+    asked: list[tuple[Wish, Then]] = field(default_factory=list)
+    message: Change | None = None
+    number: int = 0
+    waited_ns: int = 0
+
+
+class Changes:
+    """All that one home tells."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[Any],
+        parameters: GesReliableParameters,
+        carriage: Carriage,
+    ) -> None:
+        self._broker = broker
+        self._machine = machine
+        self._deadlines = deadlines
+        self._parameters = parameters
+        self._carriage = carriage
+        self._incarnation = 0
+        self._lines: dict[BrokerNumber, Line] = {}
+
+    def start(self, incarnation: int) -> None:
+        """This broker begins, and no storage has heard of it."""
+        self._incarnation = incarnation
+
+    def tell(self, storage: BrokerNumber, wish: Wish, then: Then) -> None:
+        """Tell a storage; `then` when no restart of it changes that."""
+        line = self._lines.setdefault(storage, Line())
+        line.next.append((wish, then))
+        self._tell(storage, line)
+
+    def waiting(self) -> int:
+        """How many storages have not answered."""
+        return sum(line.message is not None for line in self._lines.values())
+
+    def due(self, storage: BrokerNumber) -> None:
+        """A storage has not answered for a while."""
+        line = self._lines[storage]
+        if line.message is not None:
+            limit_ns = self._parameters.retry_limit_ns
+            self._send(storage, line, line.message, min(2 * line.waited_ns, limit_ns))
+
+    def on_changed(self, peer: Peer, message: Changed) -> None:
+        """A storage has what it was told on disk."""
+        line = self._lines.get(message.storage)
+        asked = line.message if line is not None else None
+        if line is None or asked is None:
+            return
+        if (message.incarnation, message.number) != (asked.incarnation, asked.number):
+            return
+        told = line.asked
+        if [begun.key for begun in message.begun] != [wish.key for wish, _ in told]:
+            raise RemoteProtocolError(peer, f"answers what was not asked: {message.begun}"[:300])
+        line.asked, line.message = [], None
+        self._deadlines.cancel((CHANGE, message.storage))
+        for (_, then), begun in zip(told, message.begun, strict=True):
+            then(begun.after)
+        self._tell(message.storage, line)
+
+    def _tell(self, storage: BrokerNumber, line: Line) -> None:
+        if line.message is not None or not line.next:
+            return
+        line.asked, line.next = line.next, []
+        line.number += 1
+        wishes = tuple(wish for wish, _ in line.asked)
+        target = self._carriage.to(storage)
+        change = Change(target, 0, self._broker, self._incarnation, line.number, wishes)
+        self._send(storage, line, change, self._parameters.timeout_ns)
+
+    def _send(self, storage: BrokerNumber, line: Line, change: Change, wait_ns: int) -> None:
+        line.message, line.waited_ns = change, wait_ns
+        self._deadlines.set((CHANGE, storage), self._machine.now_ns + wait_ns)
+        self._carriage.send(change)

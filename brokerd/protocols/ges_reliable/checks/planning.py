@@ -1,0 +1,58 @@
+"""The hierarchies, storages and parameters that simulated seeds draw."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from brokerd.overlay.generate import random_hierarchy
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+
+class GesReliablePlanning(ProtocolPlanning):
+    """See ProtocolPlanning."""
+
+    def topology(self, random: Random) -> Topology:
+        """See ProtocolPlanning: up to three levels of small units, any broker of them stores."""
+        brokers, levels = random.randrange(2, 9), random.randrange(1, 3)
+        return with_storages(random_hierarchy(brokers, levels, random.randrange), random)
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """See ProtocolPlanning: answers of a few publications."""
+        random = Random(f"ges_reliable {seed}")
+        chosen: GesReliableParameters = replace(
+            parameters, purge_ns=random.choice((600, 2_000)) * MILLISECOND_NS
+        )
+        if long:
+            return parameters
+        return replace(
+            chosen,
+            timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
+            fetch_wait_ns=random.choice((20, 200)) * MILLISECOND_NS,
+            fetch_publications=random.choice((3, 50, 4_096)),
+            home_window=random.choice((8, 64, 16_384)),
+            receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
+            held_limit=random.choice((4, 16_384)),
+        )
+
+    def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
+        """See ProtocolPlanning."""
+        return super().trial(random, values, delta)
+
+    def discovery_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning: who gets no answer asks again, and waits twice as long."""
+        chosen: GesReliableParameters = parameters
+        return 4 * (chosen.timeout_ns + chosen.fetch_wait_ns + chosen.retry_limit_ns)
+
+
+def with_storages(topology: Topology, random: Random) -> Topology:
+    """The same hierarchy as one unit of a system, and a storage in it."""
+    values = topology.to_mapping()
+    section = values["hierarchy"]
+    section["addresses"] = {name: f"0.{text}" for name, text in section["addresses"].items()}
+    top = section["addresses"][topology.brokers[0]].count(".")
+    section["storages"] = {random.choice(topology.brokers): top}
+    return Topology.from_mapping(values, topology.name)

@@ -1,0 +1,42 @@
+"""Who still hears whom while links stay broken for ever."""
+
+from collections.abc import Sequence
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.reading import unconnected
+from brokerd.protocols.ges_reliable.places import hierarchy_from
+from brokerd.simulator.checks.reach import Reach
+
+
+class GesReliableReach(Reach):
+    """See Reach: what is demanded needs a way to every storage, any of which may be asked."""
+
+    def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        """See Reach."""
+        return self.starts(source) and self.starts(home)
+
+    def starts(self, home: BrokerNumber) -> bool:
+        """See Reach: units that come apart are not borne."""
+        if not self._is_whole():
+            return False
+        storages = [broker for broker, _ in hierarchy_from(self._graph.overlay).storages]
+        return all(super(GesReliableReach, self).reaches(home, each) for each in storages)
+
+    def ends(self, home: BrokerNumber) -> bool:
+        """See Reach: a storage has on its disk what is over."""
+        return self.starts(home)
+
+    def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
+        """See Reach: what is on a storage's disk is done, whoever is reached."""
+        return self.starts(source)
+
+    def _is_whole(self) -> bool:
+        """Whether each unit is connected by what is left of the links inside it."""
+        hierarchy = hierarchy_from(self._graph.overlay)
+        left = [link for link in hierarchy.links if (min(link), max(link)) not in self._broken]
+        units: dict[Address, list[BrokerNumber]] = {}
+        for broker, address in enumerate(hierarchy.addresses):
+            for length in range(len(address)):
+                units.setdefault(address[:length], []).append(broker)
+        return not any(unconnected(left, members) for members in units.values())

@@ -1,0 +1,266 @@
+"""The clients of one broker, which keeps nothing of them: a storage does.
+
+Who comes back, be it here or at another broker, is found at its storage, from where it has come to.
+
+Paper: [GES] §1 (any broker serves any client), §4 (reconnecting clients).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Connect,
+    Detach,
+    Publish,
+    Refused,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.ges_reliable.changes import Changes
+from brokerd.protocols.ges_reliable.following import Followed, Following, Handed, stream_of
+from brokerd.protocols.ges_reliable.messages import Key, Wish
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.puts import Puts
+from brokerd.protocols.parts.clients.own_subscriptions import (
+    OwnClient,
+    OwnSubscription,
+    OwnSubscriptions,
+)
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.selection import RunSelection, match_run
+
+
+@dataclass(slots=True, eq=False)
+class RoamingClient(OwnClient):
+    """A client.
+
+    Attributes:
+        generation: of its stay here; goes up whenever it goes to another broker.
+        brought: how far it says that its subscriptions have come.
+    """
+
+    generation: int = 0
+    brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+
+
+class RoamingClients(OwnSubscriptions[Handed]):
+    """See ClientService.
+
+    Args:
+        storages: all of them; the one that stores for this broker's unit first.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: GesReliableParameters,
+        decode_attributes: DecodeAttributes,
+        counters: dict[str, int],
+        *,
+        storages: Sequence[BrokerNumber],
+        changes: Changes,
+    ) -> None:
+        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
+        self._storages = storages
+        self._changes = changes
+
+    def use(self, following: Following, puts: Puts) -> None:
+        """Have these fetch for clients, and store."""
+        self._following = following
+        self._puts = puts
+
+    # ------------------------------------------------------------ subscriptions
+
+    def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
+        roaming = _roaming(client)
+        storage, had = self._stored_at(roaming, message.number)
+        local = Followed(client.name, message.number, message.predicate, client.session)
+        local.storage, local.generation = storage, roaming.generation
+        client.subscriptions[local.number] = local
+        self._machine.send(client.name, Subscribed(local.number, "pending"))
+        wish = Wish(_key(local), local.generation, local.predicate, had)
+        self._changes.tell(storage, wish, partial(self._on_begun, client, local))
+
+    def _stored_at(self, client: RoamingClient, number: int) -> tuple[BrokerNumber, int | None]:
+        """Which storage stores for a subscription, and how far its client has come there."""
+        for stream, had in client.brought.get(number, {}).items():
+            if stream.broker in self._storages:
+                return stream.broker, had
+        return self._storages[0], None
+
+    def _on_begun(self, client: OwnClient, local: Followed, after: int | None) -> None:
+        """It is stored for."""
+        if local.is_over:
+            return
+        if after is None:
+            del client.subscriptions[local.number]
+            local.is_over = True
+            reason = f"{client.name} has gone to another broker since it came here"
+            self._machine.send(client.name, Refused("subscribe", local.number, reason, False))
+            return
+        local.begins_after = {stream_of(local.storage): after}
+        self._begin_one(client, local)
+        self._following.begin(local, after)
+
+    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
+        return tuple(local.begins_after.items())
+
+    def hand_out(self, run: PublicationRun, entry: Handed) -> None:
+        """See OwnSubscriptions: only what was not given on before."""
+        wanted = match_run(self.memo, run, run.source.broker)
+        for those, part in RunSelection(run).stretches(wanted):
+            by_client: dict[tuple[ClientId, int], list[OwnSubscription]] = {}
+            for local in map(_followed, those):
+                if local.storage == run.source.broker:
+                    had = local.handed if local.handed >= part.first else 0
+                    by_client.setdefault((local.client, had), []).append(local)
+            for (name, had), locals_ in by_client.items():
+                lacked = part.after(had) if had else part
+                if lacked is not None:
+                    entry.open += 1
+                    self.windows.deliver(name, lacked, tuple(locals_), (entry,))
+
+    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """See ClientService: one that is not known here may be known to any storage."""
+        client = self._connected_client(name, "Unsubscribe")
+        number, session = message.number, client.session
+        if number < 1:
+            raise RemoteProtocolError(name, f"there is no subscription {number}")
+        found = client.subscriptions.get(number)
+
+        def answer() -> None:
+            self._answer_ended(client, session, number)
+
+        if found is not None:
+            self._end(client, [found], answer)
+            return
+        self._end_everywhere(_roaming(client), number, answer)
+
+    def on_detach(self, name: ClientId, message: Detach) -> None:
+        """See ClientService: whatever storages know of it is over."""
+        client = self._connected_client(name, "Detach")
+        client.leaving, session = True, client.session
+
+        def leave() -> None:
+            client.drains = client.session == session
+            self._leave(client)
+
+        over = [*client.subscriptions.values()]
+        super()._end(client, over, lambda: None, drain=message.drain)
+        for local in map(_followed, over):
+            self._following.stop(local)
+        self._end_everywhere(_roaming(client), 0, leave)
+
+    def _end_everywhere(self, client: RoamingClient, number: int, then: Callable[[], None]) -> None:
+        """End a subscription, or with 0 all of a client, that any storage may know."""
+        ended = _after_all(len(self._storages), then)
+        for storage in self._storages:
+            wish = Wish(Key(client.name, number), client.generation, None)
+            self._changes.tell(storage, wish, ended)
+
+    def _end(
+        self,
+        client: OwnClient,
+        over: Sequence[OwnSubscription],
+        then: Callable[[], None],
+        *,
+        drain: bool = False,
+    ) -> None:
+        """See OwnSubscriptions; the storage has it on its disk."""
+        super()._end(client, over, lambda: None, drain=drain)
+        if not over:
+            then()
+            return
+        ended = _after_all(len(over), then)
+        for local in map(_followed, over):
+            self._following.stop(local)
+            wish = Wish(_key(local), local.generation, None)
+            self._changes.tell(local.storage, wish, ended)
+
+    def _rows_over(self, key: str) -> Sequence[Any]:
+        """See OwnSubscriptions: nothing is on this broker's disk."""
+        return ()
+
+    def _on_done(self, entry: Handed) -> None:
+        self._following.done(entry)
+
+    # ------------------------------------------------------------ sessions
+
+    def _new_client(self, name: ClientId) -> OwnClient:
+        return RoamingClient(name)
+
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        super()._resume(client, message)
+        roaming = _roaming(client)
+        roaming.generation = message.incarnation
+        roaming.brought = {number: dict(seen) for number, seen in message.resume}
+        if client.source is not None:
+            self._puts.come(client.source, message.next_sequence - 1)
+
+    def _on_gone(self, client: OwnClient) -> None:
+        """See ClientService: its storage has all that is needed when it comes back."""
+        for local in map(_followed, client.subscriptions.values()):
+            local.is_over = True
+            self._following.stop(local)
+            if local.started:
+                self.started -= 1
+                self._index.remove(local)
+        self.memo.forget()
+        client.subscriptions.clear()
+        super()._on_gone(client)
+        if client.source is not None:
+            self._puts.gone(client.source)
+
+    # ------------------------------------------------------------ publications
+
+    def _publish(self, client: OwnClient, message: Publish) -> None:
+        run = message.run
+        self.check_run(run, client.name)
+        client.submitted = max(client.submitted, run.last)
+        self._puts.put(run)
+        self.tell_done(client, self._puts.done(run.source))
+
+    def tell_stored(self, source: SourceId) -> None:
+        """Tell a publisher that is here how far what it has published is stored."""
+        for client in self._clients.values():
+            if client.source == source:
+                self.tell_done(client, self._puts.done(source))
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See OwnSubscriptions: nothing is kept here."""
+
+
+def _after_all(count: int, then: Callable[[], None]) -> Callable[[int | None], None]:
+    """What does `then` when it was called so often."""
+    left = [count]
+
+    def one(_after: int | None) -> None:
+        left[0] -= 1
+        if not left[0]:
+            then()
+
+    return one
+
+
+def _roaming(client: OwnClient) -> RoamingClient:
+    assert isinstance(client, RoamingClient), f"{client} keeps no generation"
+    return client
+
+
+def _followed(local: OwnSubscription) -> Followed:
+    assert isinstance(local, Followed), f"{local} is not stored for"
+    return local
+
+
+def _key(local: Followed) -> Key:
+    return Key(local.client, local.number)

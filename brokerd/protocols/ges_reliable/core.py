@@ -1,0 +1,194 @@
+"""[GES], reliable: publications are stored before they are done, and storages never forget.
+
+A broker is home of its clients and passes on what others say; some are storages, too. Everything
+but storages may fail for ever: clients go on at other brokers, from what their storages have.
+
+Paper: [GES] §1, §4.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.predicate import DecodeAttributes
+from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.reading import linked
+from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.ges_reliable.carriage import Carriage
+from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
+from brokerd.protocols.ges_reliable.clients import RoamingClients
+from brokerd.protocols.ges_reliable.epoch_log import LOG
+from brokerd.protocols.ges_reliable.following import FETCH, RECEIPT, Following
+from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import storages_for
+from brokerd.protocols.ges_reliable.puts import PUT, Puts
+from brokerd.protocols.ges_reliable.storage import WAITING, Storage
+from brokerd.protocols.interface import CoreStatus, RecordsRead, Started
+from brokerd.protocols.parts.event_machine import MessageHandler
+
+_COUNTERS: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "messages_carried",
+    "messages_without_route",
+)
+
+
+class GesReliable(UnitBroker):
+    """A broker of a hierarchy with storages.
+
+    Attributes:
+        storage: what it stores; None where it is no storage.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        hierarchy: Hierarchy,
+        parameters: GesReliableParameters,
+        decode_attributes: DecodeAttributes,
+    ) -> None:
+        addresses = hierarchy.addresses
+        near = sorted(linked(hierarchy.links, broker))
+        neighbours = {each: addresses[each] for each in near}
+        super().__init__(broker, addresses[broker], neighbours, parameters, decode_attributes)
+        self._counters = counters = dict.fromkeys(_COUNTERS, 0)
+        self._carriage = carriage = Carriage(
+            broker, self, self.place, self._router, addresses, self._take, counters
+        )
+        storages = storages_for(hierarchy, broker)
+        self._changes = Changes(broker, self, self._deadlines, parameters, carriage)
+        self._homed = RoamingClients(
+            broker,
+            self._disk,
+            self._deadlines,
+            parameters,
+            decode_attributes,
+            counters,
+            storages=storages,
+            changes=self._changes,
+        )
+        self._following = Following(
+            broker, self, self._deadlines, parameters, carriage, self._homed.hand_out
+        )
+        self._puts = Puts(
+            broker,
+            self,
+            self._deadlines,
+            parameters,
+            carriage,
+            storages[0],
+            self._homed.tell_stored,
+        )
+        self._homed.use(self._following, self._puts)
+        self.storage: Storage | None = None
+        self._handlers: dict[type, MessageHandler] = {
+            Changed: self._changes.on_changed,
+            Stored: self._puts.on_stored,
+            Events: self._following.on_events,
+            Fetched: self._following.on_fetched,
+        }
+        if broker in storages:
+            self.storage = Storage(
+                broker,
+                self._disk,
+                self._deadlines,
+                parameters,
+                decode_attributes,
+                counters,
+                carriage,
+            )
+            self._handlers |= self.storage.handlers()
+        carried = {kind.type: carriage.on_carried for kind in KINDS}
+        self.serve(self._homed, {**self.unit_handlers(), **carried})
+        self.dispatch_events({**self._event_handlers, RecordsRead: self._on_records})
+
+    # ------------------------------------------------------------ for the driver
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol."""
+        return self._homed.windows.clients_behind()
+
+    def routing_statistics(self) -> Mapping[str, int]:
+        """See ForwardingCore."""
+        return {
+            **self._counters,
+            "subscriptions": len(self.storage.registrations) if self.storage else 0,
+            "matching_hits": self._homed.memo.hits,
+            "matching_misses": self._homed.memo.misses,
+            "spoken_for": self._ageing.spoken_for,
+        }
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        queued_bytes = self.storage.log.retained_bytes if self.storage else 0
+        return {
+            **super().statistics(),
+            "queue_publications": self._queued(),
+            "queue_bytes": queued_bytes,
+        }
+
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
+        own, queued = self._homed.subscriptions(), self._queued()
+        idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
+        if queued:
+            idle_reasons.append(f"{queued} publications with which somebody is not done")
+        if waiting := self._changes.waiting():
+            idle_reasons.append(f"{waiting} storages that do not know what is asked for here")
+        is_read = self.storage is None or self.storage.log.is_read
+        return CoreStatus(
+            state="running" if is_read else "recovering",
+            queued=queued,
+            subscriptions=len(self.storage.registrations) if self.storage else own,
+            own_subscriptions=own,
+            wanted=self._neighbours,
+            ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
+            idle_reasons=tuple(idle_reasons),
+            detail={
+                "role": "storage" if self.storage else "home",
+                "undone": self._following.undone(),
+                "epoch": self.storage.log.durable if self.storage else 0,
+            },
+        )
+
+    def _queued(self) -> int:
+        stored = self.storage.log.retained() if self.storage else 0
+        return self._puts.pending() + stored
+
+    # ------------------------------------------------------------ events
+
+    def _on_started(self, event: Started) -> None:
+        self._changes.start(event.incarnation)
+        self._following.start(event.incarnation)
+        if self.storage is not None:
+            self.storage.recover(event.recovered, event.logs[LOG])
+        super()._on_started(event)
+
+    def _on_records(self, event: RecordsRead) -> None:
+        assert self.storage is not None, f"{self._broker} is no storage and read {event.log}"
+        self.storage.on_records(event)
+
+    def _take(self, peer: Peer, message: Any) -> None:
+        """What is for this broker."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(peer, message)
+
+    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
+        """See ForwardingCore."""
+        if purpose == FETCH:
+            self._following.due(peer)
+        elif purpose == RECEIPT:
+            self._following.receipt_due(peer)
+        elif purpose == CHANGE:
+            self._changes.due(peer)
+        elif purpose == PUT:
+            self._puts.due()
+        elif purpose == WAITING:
+            assert self.storage is not None, f"{self._broker} is no storage, fetched from by {peer}"
+            self.storage.due(peer)
+        else:
+            super().deadline_reached(purpose, peer)

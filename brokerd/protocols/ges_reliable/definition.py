@@ -1,0 +1,58 @@
+"""ges_reliable, as everybody else sees it."""
+
+from typing import Any
+
+from brokerd.overlay.routes import Lost
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.definition import (
+    Acknowledgement,
+    CoreContext,
+    Excess,
+    Promises,
+    ProtocolDefinition,
+    excess_of_routes,
+)
+from brokerd.protocols.ges_reliable.core import GesReliable
+from brokerd.protocols.ges_reliable.epoch_log import LOG
+from brokerd.protocols.ges_reliable.messages import KINDS
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import KIND, check_storages, hierarchy_of
+from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+
+
+def _make_core(context: CoreContext) -> GesReliable:
+    hierarchy = hierarchy_of(context.topology)
+    return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)
+
+
+def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
+    """Storages must come back; all others need not."""
+    stores = [broker for broker, _ in hierarchy_of(topology).storages if broker in lost.brokers]
+    if stores:
+        names = ", ".join(topology.brokers[each] for each in stores)
+        return Excess(tuple(stores), f"{names} stores for the others")
+    return excess_of_routes(topology, parameters, lost)
+
+
+GES_RELIABLE = ProtocolDefinition(
+    name="ges_reliable",
+    kind=KIND,
+    parameters=GesReliableParameters,
+    messages=KINDS,
+    promises=Promises(exactly_once=True, members_may_change=False, resumes_elsewhere=True),
+    acknowledgement=lambda parameters: Acknowledgement.STORED,
+    logs=lambda parameters: (LOG,),
+    bypasses_links=lambda parameters: True,
+    check_topology=check_storages,
+    excess=_excess,
+    title="GES, reliable",
+    recovery=(
+        "What is published is on a storage's disk before it is done, and stays there until all "
+        "subscribers have it. Brokers keep nothing: whoever fails for ever is gone around, and "
+        "its clients go on at other brokers from where they were."
+    ),
+    make_core=_make_core,
+    pack_positions=pack_positions,
+    unpack_positions=unpack_positions,
+    checks="brokerd.protocols.ges_reliable.checks",
+)

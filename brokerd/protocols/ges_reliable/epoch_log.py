@@ -1,0 +1,227 @@
+"""What a storage has on disk: publications in one order, each with its epoch, and frontiers.
+
+An epoch is a place in the log. It is told to nobody before what has it is on disk, so that no
+crash gives it to another publication.
+
+Paper: [GES] §4 (epochs; stable storage).
+"""
+
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from brokerd.errors import StorageCorrupt
+from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.protocols.ges_reliable.frontier import Frontier
+from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.run_records import pack_run, unpack_run
+
+LOG: Final = "storage"
+RELEASED: Final = "released"
+"""One row: the epoch up to which publications may be missing in the log."""
+FRONTIERS: Final = "frontiers"
+"""Per source, how far it has come among those."""
+
+_HEAD: Final = struct.Struct(">QI")
+# first epoch, the storage that has it from a home
+
+
+class Event(NamedTuple):
+    """Publications on disk.
+
+    Attributes:
+        run: their numbers are epochs.
+        root: the storage that was sent them by a home.
+    """
+
+    run: PublicationRun
+    root: BrokerNumber
+
+
+class _Logged(NamedTuple):
+    """A record of the log."""
+
+    record: int
+    last: int
+    source: SourceId
+    sequence: int
+
+
+class EpochLog:
+    """The log of one storage.
+
+    Args:
+        held_limit: publications of one source that are kept while some before them are missing.
+        on_durable: there are more that may be told.
+
+    Attributes:
+        is_read: all that an earlier incarnation has left is known.
+        assigned: the last epoch that was given, be it on disk or not.
+        durable: the last one whose publications are on disk.
+        released: publications up to here are not needed.
+        retained_bytes: of the payloads behind that.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        disk: Durability,
+        held_limit: int,
+        on_durable: Callable[[Event], None],
+    ) -> None:
+        self.is_read = False
+        self.assigned = self.durable = self.released = self.retained_bytes = 0
+        self.stream = StreamId(broker, 0, 0)
+        self._disk = disk
+        self._held_limit = held_limit
+        self._on_durable = on_durable
+        self._frontiers: dict[SourceId, Frontier] = {}
+        self._stored: dict[SourceId, int] = {}
+        self._events: deque[Event] = deque()
+        self._logged: deque[_Logged] = deque()
+        self._next = 1
+        self._is_chopping = False
+
+    # ------------------------------------------------------------ start
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
+        """Take over what an earlier incarnation had on disk; the log is read in pages."""
+        for epoch in recovered.get(RELEASED, {}).values():
+            self.assigned = self.durable = self.released = epoch
+        for key, sequence in recovered.get(FRONTIERS, {}).items():
+            source = SourceId(*map(int, key.split(".")))
+            self._frontiers[source] = Frontier(sequence)
+            self._stored[source] = sequence
+        self._next = ends.next
+        self._read_on(ends.first)
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of the log, and ask for the next one."""
+        for index, record in enumerate(event.records, event.first):
+            first, root = _HEAD.unpack_from(record)
+            run = unpack_run(record, _HEAD.size)
+            last = first + len(run) - 1
+            if last > self.released:
+                if first != self.assigned + 1:
+                    raise StorageCorrupt(
+                        f"log {LOG}, record {index}: epoch {first}, after {self.assigned}"
+                    )
+                self.assigned = last
+                self._retain(Event(self._placed(first, run), root))
+            frontier = self._frontiers.setdefault(run.source, Frontier())
+            frontier.reached = max(run.last, frontier.reached)
+            self._stored[run.source] = frontier.reached
+            self._logged.append(_Logged(index, last, run.source, run.last))
+        self._read_on(event.first + len(event.records))
+
+    def _read_on(self, first: int) -> None:
+        self.is_read = first == self._next
+        if not self.is_read:
+            self._disk.machine.emit(Read(LOG, first, self._next))
+
+    # ------------------------------------------------------------ storing
+
+    def store(self, run: PublicationRun, root: BrokerNumber) -> None:
+        """Give epochs to what is next of its source; the rest is known, or waits for its turn."""
+        frontier = self._frontiers.setdefault(run.source, Frontier())
+        for part in frontier.take(run, self._held_limit):
+            self._append(part, root)
+
+    def _append(self, run: PublicationRun, root: BrokerNumber) -> None:
+        first = self.assigned + 1
+        self.assigned += len(run)
+        event = Event(self._placed(first, run), root)
+        self._logged.append(_Logged(self._next, event.run.last, run.source, run.last))
+        self._next += 1
+
+        def stored() -> None:
+            self._stored[run.source] = run.last
+            self._retain(event)
+            self._on_durable(event)
+
+        head, *payload = pack_run(run)
+        self._disk.append(LOG, (_HEAD.pack(first, root) + bytes(head), *payload), stored)
+
+    def stored(self, source: SourceId) -> int:
+        """All of a source's publications up to this number are on disk."""
+        return self._stored.get(source, 0)
+
+    def waiting(self) -> int:
+        """Publications that wait for some before them."""
+        return sum(
+            len(run) for frontier in self._frontiers.values() for run in frontier.early.values()
+        )
+
+    def sync(self, then: Callable[[], None]) -> None:
+        """Do `then` once no epoch given so far can be given again."""
+        self._disk.sync(LOG, then)
+
+    def _retain(self, event: Event) -> None:
+        self.durable = event.run.last
+        if event.run.last > self.released:
+            self._events.append(event)
+            self.retained_bytes += event.run.payload_bytes()
+
+    def _placed(self, first: int, run: PublicationRun) -> PublicationRun:
+        """A publisher's run as one of this log, with consecutive epochs."""
+        return PublicationRun(
+            self.stream,
+            range(first, first + len(run)),
+            run.attribute_table,
+            run.attribute_index,
+            run.payload_lengths,
+            run.payload,
+            (OriginRun(run.source, run.sequences),),
+        )
+
+    # ------------------------------------------------------------ reading and release
+
+    def after(self, epoch: int) -> Iterator[Event]:
+        """What is on disk behind an epoch, in order."""
+        place = bisect_right(self._events, epoch, key=lambda event: event.run.last)
+        for index in range(place, len(self._events)):
+            event = self._events[index]
+            run = event.run.after(epoch)
+            assert run is not None, f"{event.run.sequences} ends at {epoch}"
+            yield Event(run, event.root)
+
+    def retained(self) -> int:
+        """How many publications somebody may need."""
+        return sum(len(event.run) for event in self._events)
+
+    def release(self, through: int) -> None:
+        """Let go of what nobody needs any more.
+
+        Paper: [GES] §4 (a stored event goes when its reference count is 0).
+        """
+        assert through <= self.durable, f"epoch {through} of {self.durable}"
+        self.released = max(self.released, through)
+        while self._events and self._events[0].run.last <= self.released:
+            self.retained_bytes -= self._events.popleft().run.payload_bytes()
+        self._chop()
+
+    def _chop(self) -> None:
+        """Chop the log, as soon as it is on disk what will not be in it any more."""
+        if self._is_chopping:
+            return
+        rows: dict[tuple[str, str], int] = {}
+        while self._logged and self._logged[0].last <= self.released:
+            gone = self._logged.popleft()
+            rows[FRONTIERS, ".".join(map(str, gone.source))] = gone.sequence
+            rows[RELEASED, ""] = gone.last
+        if not rows:
+            return
+        self._is_chopping = True
+        first = self._logged[0].record if self._logged else self._next
+
+        def chop() -> None:
+            self._is_chopping = False
+            self._disk.machine.emit(Chop(LOG, first))
+            self._chop()
+
+        changes = [Change(table, key, value) for (table, key), value in rows.items()]
+        self._disk.commit(changes, chop)

@@ -1,0 +1,203 @@
+"""What homes and storages say to each other, over whatever ways there are.
+
+Each message goes to one broker by its address, and those on the way only pass it on. Any may be
+lost, come twice, or be overtaken; whoever asks asks again until there is an answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
+from brokerd.protocols.ges.router import Target
+
+
+class Key(NamedTuple):
+    """A subscription, wherever its client is."""
+
+    client: ClientId
+    number: int
+
+
+@record
+class Wish:
+    """What a home's client has asked for of a subscription.
+
+    Attributes:
+        key: number 0: all of a client.
+        generation: of the client's stay; goes up whenever it goes to another broker.
+        predicate: None: it is over.
+        had: the last epoch that its client has had; None if it does not say.
+    """
+
+    key: Key
+    generation: int
+    predicate: Predicate | None
+    had: int | None = None
+
+
+@record
+class Change:
+    """Home → storage: what clients here ask for, and what is over.
+
+    Attributes:
+        incarnation, number: of the home, and of this; the next one follows the answer only.
+        wishes: in the order in which they were made.
+
+    Paper: [GES] §4 (profile changes).
+    """
+
+    target: Target
+    hops: int
+    home: BrokerNumber
+    incarnation: int
+    number: int
+    wishes: tuple[Wish, ...]
+
+
+class Begun(NamedTuple):
+    """What has become of a wish.
+
+    Attributes:
+        after: a subscription begins behind this epoch; None: it is over, or its client has gone
+            elsewhere since.
+    """
+
+    key: Key
+    after: int | None
+
+
+@record
+class Changed:
+    """Storage → home: a Change is on disk.
+
+    Paper: [GES] §4 (notification of a profile change's epoch).
+    """
+
+    target: Target
+    hops: int
+    storage: BrokerNumber
+    incarnation: int
+    number: int
+    begun: tuple[Begun, ...]
+
+
+@record
+class Store:
+    """Home → storage: publications of a client here."""
+
+    target: Target
+    hops: int
+    home: BrokerNumber
+    run: PublicationRun
+
+
+@record
+class Stored:
+    """Storage → home: a source's publications are on disk up to a number.
+
+    Paper: [GES] §4 (the root stores what is published in its unit).
+    """
+
+    target: Target
+    hops: int
+    storage: BrokerNumber
+    source: SourceId
+    through: int
+
+
+@record
+class Fetch:
+    """Home or storage → storage: what is there for this broker behind an epoch?
+
+    Attributes:
+        follower: who asks.
+        incarnation, number: of the follower, and of this.
+        most: publications in the answer.
+        done: receipts: all of these are done with what is up to `through`.
+
+    Paper: [GES] §4 (receipts; negative acknowledgements).
+    """
+
+    target: Target
+    hops: int
+    follower: BrokerNumber
+    incarnation: int
+    number: int
+    after: int
+    most: int
+    through: int
+    done: tuple[tuple[Key, int], ...]
+
+
+@record
+class Events:
+    """Storage → follower: all that is there for it behind an epoch, up to the end of the run.
+
+    Attributes:
+        after: the epoch.
+    """
+
+    target: Target
+    hops: int
+    storage: BrokerNumber
+    incarnation: int
+    number: int
+    after: int
+    run: PublicationRun
+
+
+@record
+class Fetched:
+    """Storage → follower: a Fetch is answered; nothing more is for it between two epochs.
+
+    Attributes:
+        after: what was said last ends there; who has not got so far has missed some of it.
+        through: the later epoch.
+    """
+
+    target: Target
+    hops: int
+    storage: BrokerNumber
+    incarnation: int
+    number: int
+    after: int
+    through: int
+
+
+Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched
+
+
+def onward(message: Any, target: Target) -> Any:
+    """The same message, as it is told to the next broker on its way."""
+    return replace(message, target=target, hops=message.hops + 1)
+
+
+def _beside_store(message: Store) -> object:
+    return message.target, message.hops, message.home
+
+
+def _halves(message: Events) -> Sequence[Events]:
+    """The second half is what follows the first one."""
+    run = message.run
+    half = len(run) // 2
+    if not half:
+        return ()
+    first, second = run.select(range(half)), run.select(range(half, len(run)))
+    return replace(message, run=first), replace(message, run=second, after=first.last)
+
+
+KINDS: Final = (
+    MessageKind(118, Change),
+    MessageKind(119, Changed),
+    of_run(120, Store, _beside_store),
+    MessageKind(121, Stored),
+    MessageKind(122, Fetch),
+    MessageKind(123, Events, None, _halves),
+    MessageKind(124, Fetched),
+)
+"""With the numbers they have on the wire; 118 to 127 are ges_reliable's."""

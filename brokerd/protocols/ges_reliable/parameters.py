@@ -1,0 +1,65 @@
+"""Parameters of ges_reliable."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+from brokerd.errors import ConfigError
+
+_AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GesReliableParameters:
+    """Parameters of ges_reliable.
+
+    Attributes:
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+            up to the limit.
+        purge_ns: after so long without a session a neighbour is not waited for any more, and who
+            cannot be reached in any way is taken for gone for ever.
+        reroute_limit: how often what is sent may leave the way that was decided on for it.
+        timeout_ns: how long a storage's answer is waited for before it is asked again; doubles up
+            to `retry_limit_ns`.
+        fetch_wait_ns: how long a storage may wait for something to answer a fetch with.
+        fetch_publications: at most, in one answer to a fetch.
+        home_window: publications with which clients of a broker may not be done before it
+            fetches no more.
+        receipt_interval_ns: how long a storage may not know what clients are done with.
+        held_limit: publications of one publisher that a storage keeps while one before them is
+            missing; more are sent again.
+        client_window: publications a client may have unacknowledged before deliveries wait.
+        client_subscriptions: how many subscriptions a client may have; more are refused.
+        client_linger_ns: how long storages keep subscriptions that no broker has asked for.
+    """
+
+    retry_first_ns: int = 500 * MILLISECOND_NS
+    retry_limit_ns: int = 2 * SECOND_NS
+    purge_ns: int = 30 * SECOND_NS
+    reroute_limit: int = 4
+    timeout_ns: int = 250 * MILLISECOND_NS
+    fetch_wait_ns: int = 500 * MILLISECOND_NS
+    fetch_publications: int = 4_096
+    home_window: int = 16_384
+    receipt_interval_ns: int = 100 * MILLISECOND_NS
+    held_limit: int = 16_384
+    client_window: int = 16_384
+    client_subscriptions: int = 1_000
+    client_linger_ns: int = 30 * 24 * 3600 * SECOND_NS
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """See Parameters."""
+        parameters: Self = read_section(cls, dict(values), where)
+        return parameters
+
+    def check(self, where: str) -> None:
+        """See Parameters."""
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+
+    def warnings(self) -> tuple[str, ...]:
+        """None beyond what its document says."""
+        return ()
