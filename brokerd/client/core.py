@@ -139,7 +139,10 @@ class ClientCore:
         oldest = self._window.first() or self._oldest_unsent()
         positions = self._progress.resume()
         highest = self._next_sequence - 1
-        self._urgent.append(Connect(self._publishes, self.incarnation, oldest, highest, positions))
+        source = self.source if self._leaves_freely else None
+        self._urgent.append(
+            Connect(self._publishes, self.incarnation, oldest, highest, positions, source)
+        )
 
     def on_lost(self) -> None:
         """The session is over; nothing of it may be acknowledged any more."""
@@ -472,32 +475,38 @@ class ClientCore:
         What was published here and is not done may have been delivered: there it would be given
         a second time. What this broker still has for a subscription that has started would be
         missing there, unless the protocol loses publications anyway, or has subscriptions go on
-        elsewhere; then only this broker can end one.
+        elsewhere; then only this broker can end one. Where brokers keep nothing of clients, one
+        may go whenever it has no session.
         """
-        if not self._was_attached:
-            return True
+        if not self._was_attached or self._leaves_freely:
+            return not self.attached
         may_lose = self.home is not None and self.home.may_lose
         goes_on = self.home is not None and self.home.resumes_elsewhere
         would_miss = bool(self._ending if goes_on else self._started) and not may_lose
         is_busy = self.attached or self._detaching is not None
         return not (is_busy or would_miss or self.outstanding)
 
+    @property
+    def _leaves_freely(self) -> bool:
+        return self.home is not None and self.home.leaves_freely
+
     def leave(self) -> None:
         """The next session is with another broker; only while `may_leave`.
 
-        What is published from then on belongs to a new source, numbered from 1. Where subscriptions
-        go on elsewhere, the higher `incarnation` says which broker they came to last.
+        What is published from then on belongs to a new source, numbered from 1; where brokers keep
+        nothing of clients, to the same. Where subscriptions go on elsewhere, the higher
+        `incarnation` says which broker they came to last.
         """
         assert self.may_leave, f"{self.name} has to stay at {self.home}"
         if self._has_connected:
             # Whoever comes back must not go on with numbers that its broker has heard of.
             self.incarnation = max(self.incarnation, self._commits.generation) + 1
             self._has_connected = False
-        if self._was_attached:
+        if self._was_attached and not self._leaves_freely:
             self.source = None
             self._next_sequence = 1
             self._highest_sent = 0
-            self._was_attached = False
+        self._was_attached = False
         self._started.clear()
         self._revision.current += 1
         self.home = self.home and replace(self.home, broker="")

@@ -69,6 +69,7 @@ def home_of(broker: str, deployment: str, protocol: str) -> Home:
         may_lose=not promises.exactly_once,
         redelivers=promises.redelivers,
         resumes_elsewhere=promises.resumes_elsewhere,
+        leaves_freely=promises.leaves_freely,
     )
 
 

@@ -16,6 +16,8 @@ class Home:
         may_lose: the protocol loses publications when something fails.
         redelivers: it gives again what was not committed when a subscriber started again.
         resumes_elsewhere: a subscription goes on at other brokers, too, from where it has come to.
+        leaves_freely: what it has asked of one broker and not been answered it may ask of another,
+            and what it publishes there is of the same source.
     """
 
     broker: str
@@ -24,6 +26,7 @@ class Home:
     may_lose: bool
     redelivers: bool = False
     resumes_elsewhere: bool = False
+    leaves_freely: bool = False
 
 
 Positions = tuple[tuple[StreamId, int], ...]

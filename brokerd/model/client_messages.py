@@ -26,6 +26,8 @@ class Connect:
         highest_sequence: the highest one handed out so far; 0 before the first. It feeds the
             start cut of subscriptions confirmed before the resubmission arrives.
         resume: per subscription number of this client, how far it has come in each stream.
+        source: as which it publishes already, where it stays so wherever it goes; `incarnation`
+            only says then which broker it came to last.
     """
 
     publishes: bool
@@ -33,6 +35,7 @@ class Connect:
     next_sequence: int
     highest_sequence: int
     resume: tuple[tuple[int, tuple[tuple[StreamId, int], ...]], ...]
+    source: SourceId | None = None
 
 
 @record

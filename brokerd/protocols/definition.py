@@ -84,6 +84,8 @@ class Promises:
             not committed.
         resumes_elsewhere: a subscription goes on at whichever broker its client attaches to, where
             it says how far it has come.
+        leaves_freely: and brokers keep nothing of their clients: one may go to another broker
+            whatever it has asked for and not been answered, and publishes as the same source there.
         keeps_committed: a broker keeps how far a subscription is committed, for whoever asks it to.
     """
 
@@ -94,6 +96,7 @@ class Promises:
     gap_age_ns: int = 0
     redelivers: bool = False
     resumes_elsewhere: bool = False
+    leaves_freely: bool = False
     keeps_committed: bool = False
 
     def as_mapping(self) -> dict[str, Any]:

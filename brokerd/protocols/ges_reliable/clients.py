@@ -58,6 +58,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
         storages: all of them; the one that stores for this broker's unit first.
     """
 
+    takes_sources = True
+
     def __init__(
         self,
         broker: BrokerNumber,

@@ -39,7 +39,9 @@ GES_RELIABLE = ProtocolDefinition(
     kind=KIND,
     parameters=GesReliableParameters,
     messages=KINDS,
-    promises=Promises(exactly_once=True, members_may_change=False, resumes_elsewhere=True),
+    promises=Promises(
+        exactly_once=True, members_may_change=False, resumes_elsewhere=True, leaves_freely=True
+    ),
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: True,

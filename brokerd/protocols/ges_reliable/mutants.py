@@ -1,7 +1,111 @@
-"""Mistakes that somebody might make in ges_reliable, each with what must see it."""
+"""Named bugs of ges_reliable: what a mistake in one of its rules looks like."""
 
 from typing import Final
 
-from brokerd.named_bugs import NamedBug
+from brokerd.named_bugs import Edit, NamedBug
 
-MUTANTS: Final[dict[str, NamedBug]] = {}
+_FOLDER: Final = "brokerd/protocols/ges_reliable"
+
+
+def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
+    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+
+
+BUGS: Final = (
+    _bug(
+        "high-water-mark",
+        "A publisher is as far as it has come without a gap.",
+        "frontier.py",
+        (
+            "if run.first > self.reached + 1:\n            longest",
+            "if not run.first:\n            longest",
+        ),
+    ),
+    _bug(
+        "stored-before-disk",
+        "A publication is done when it is on disk.",
+        "storage.py",
+        ("through = self.log.stored(run.source)", "through = run.last"),
+    ),
+    _bug(
+        "begins-before-disk",
+        "What a storage says of a subscription is on its disk.",
+        "storage.py",
+        ("self._disk.commit(rows, written)", "self._disk.commit(rows, lambda: None), written()"),
+    ),
+    _bug(
+        "takes-events-over-a-hole",
+        "What lies behind a hole is let go and fetched again.",
+        "following.py",
+        (
+            "if following is None or message.after > following.after:",
+            "if following is None:",
+        ),
+    ),
+    _bug(
+        "answer-hides-a-hole",
+        "An answer says how far all has come for who has all before it only.",
+        "following.py",
+        ("is_whole = message.after <= following.after", "is_whole = message.after >= 0"),
+    ),
+    _bug(
+        "answer-from-before-it-began",
+        "What was answered before a subscription began says nothing of it.",
+        "following.py",
+        ("following.valid = following.number + 1\n        self._ask", "self._ask"),
+    ),
+    _bug(
+        "receipt-beyond-what-comes-again",
+        "What comes again is not done.",
+        "following.py",
+        (
+            "return min(self.after, *(each.first - 1 for each in self.handed), self.after)",
+            "return min((each.first - 1 for each in self.handed), default=self.after)",
+        ),
+    ),
+    _bug(
+        "earlier-stay-is-listened-to",
+        "Whoever was heard of at another broker later is not listened to.",
+        "registrations.py",
+        ("generation < latest[0] or", "generation < 0 or"),
+    ),
+    _bug(
+        "older-change-is-news",
+        "A change that a later one has overtaken changes nothing.",
+        "storage.py",
+        ("or number < latest:", "or number < (0, 0):"),
+    ),
+    _bug(
+        "released-by-the-fastest",
+        "What is behind the lowest receipt is kept.",
+        "registrations.py",
+        ("return min((each.received", "return max((each.received"),
+    ),
+    _bug(
+        "without-memory-begins-anew",
+        "A client without its memory goes on at its receipt.",
+        "registrations.py",
+        (
+            "if wish.had is not None:\n                known.received = max("
+            "known.received, min(wish.had, head))",
+            "known.received = max(known.received, "
+            "head if wish.had is None else min(wish.had, head))",
+        ),
+    ),
+    _bug(
+        "leaves-what-is-not-known-here",
+        "A client that leaves ends whatever storages know of it.",
+        "clients.py",
+        ("self._end_everywhere(_roaming(client), 0, leave)", "leave()"),
+    ),
+    _bug(
+        "asks-once",
+        "Whoever has got no answer asks again.",
+        "following.py",
+        (
+            "if following.is_fetching:\n            waited_ns",
+            "if not following.number:\n            waited_ns",
+        ),
+    ),
+)
+MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

@@ -10,6 +10,7 @@ from typing import Any
 
 from brokerd.model.identity import ClientId
 from brokerd.simulator.search.plan import Departing, Joining, Moving, Reattaching, home_of
+from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import Faults
@@ -98,6 +99,9 @@ class ClientMobility:
         """A client goes to another broker on its own, be it for good or while on its way to one."""
         name = self.now(move.client)
         client = self._cluster.clients.get(name)
+        if self._cluster.clients_leave_freely:
+            self._reattach_freely(client, move.to)
+            return
         again = move.client in self._reattaching
         if client is None or client.publishes or (move.client in self._waiting and not again):
             return
@@ -121,6 +125,14 @@ class ClientMobility:
 
         client.on_change = advance
         self._cluster.reattach(name, move.to)
+
+    def _reattach_freely(self, client: SimulatedClient | None, broker: str) -> None:
+        """Whatever it has asked for is asked for again there."""
+        to = self._cluster.topology.number_of(broker)
+        if client is None or client.detached or to in (client.broker, *self._cluster.gone):
+            return
+        self.reattached += 1
+        self._cluster.reattach(client.name, broker)
 
     def join(self, move: Joining, at: At) -> None:
         """A broker joins; whoever runs the brokers waits until all can be told."""

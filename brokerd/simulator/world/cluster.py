@@ -427,10 +427,16 @@ class SimulatedCluster:
         move.advance()
         return move
 
+    @property
+    def clients_leave_freely(self) -> bool:
+        """Whether a client may go to another broker whatever it has asked for."""
+        return definition_of(self.protocol).promises.leaves_freely
+
     def reattach(self, client: ClientId, broker: str) -> None:
         """A client goes on at another broker under its own name, without asking the one it leaves.
 
-        Its subscriptions have all started once, and nothing that it has asked for is unanswered.
+        Its subscriptions have all started once, and nothing that it has asked for is unanswered;
+        unless its protocol has clients leave freely.
         """
         self.note(f"reattach {client} {broker}")
         number = self.topology.number_of(broker)
@@ -442,6 +448,7 @@ class SimulatedCluster:
             self.protocol,
             may_lose=not promises.exactly_once,
             resumes_elsewhere=promises.resumes_elsewhere,
+            leaves_freely=promises.leaves_freely,
         )
         self.clients[client].go_to(home, number)
 

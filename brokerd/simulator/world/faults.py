@@ -232,8 +232,19 @@ class Faults:
                 do.kill()
                 cluster.gone[do.broker.number] = None
                 self.lost += 1
+            if cluster.clients_leave_freely:
+                self._move_away([do.broker.number for do in brokers])
 
         return Fault(LOST, None, [lose])
+
+    def _move_away(self, lost: list[BrokerNumber]) -> None:
+        """Clients of brokers that never come back go on at others, each at the next one."""
+        cluster = self._cluster
+        left = [each.number for each in cluster.staying]
+        for client in list(cluster.clients.values()):
+            if client.broker in lost and not client.detached:
+                after = [number for number in left if number > client.broker]
+                cluster.reattach(client.name, cluster.brokers[(after or left)[0]].name)
 
     def _may_be_given_up(self, number: BrokerNumber) -> bool:
         """Whether no publisher is there, and no client, or what it has asked for, on its way."""

@@ -1,15 +1,21 @@
 """The hierarchies, storages and parameters that simulated seeds draw."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.checks.planning import is_whole_without
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import hierarchy_of
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
+
+_ROUNDS = 6
+"""A unit is missed after one and a half times `purge_ns`; what only shows then, as late again."""
 
 
 class GesReliablePlanning(ProtocolPlanning):
@@ -41,6 +47,26 @@ class GesReliablePlanning(ProtocolPlanning):
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
         """See ProtocolPlanning."""
         return super().trial(random, values, delta)
+
+    def forgetting_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning."""
+        return int(parameters.purge_ns) * _ROUNDS
+
+    def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
+        """See ProtocolPlanning: gatekeepers first, but no storage; what is left is whole."""
+        section = hierarchy_of(topology)
+        storages = [broker for broker, _ in section.storages]
+        gatekeepers = [end for link in section.links if section.link_level(*link) for end in link]
+        gone: list[BrokerNumber] = []
+        for choices in (gatekeepers, range(len(section.addresses)))[: random.randrange(1, 3)]:
+            possible = [
+                broker
+                for broker in choices
+                if broker not in storages and is_whole_without(section, [*gone, broker])
+            ]
+            if possible:
+                gone.append(random.choice(possible))
+        return [(topology.brokers[broker],) for broker in gone]
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: who gets no answer asks again, and waits twice as long."""

@@ -7,7 +7,7 @@ happens to publications; who may say what, and when, is the same for all of them
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
@@ -92,7 +92,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     Attributes:
         incarnation: of this broker.
+        takes_sources: whether a client may come with the source as which it publishes already.
     """
+
+    takes_sources: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -203,25 +206,28 @@ class ClientService(ABC, Generic[Client, Subscription]):
             raise RemoteProtocolError(name, "a second Connect on one session")
         if message.next_sequence < 1 or message.highest_sequence < 0 or message.incarnation < 0:
             raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
+        if message.source is not None and not (self.takes_sources and message.publishes):
+            raise RemoteProtocolError(name, f"comes as {message.source}, which nobody gives here")
         client.connect_seen = True
         self._admit(client, message)
 
     def _admit(self, client: Client, message: Connect) -> None:
         name = client.name
         changes: list[Change] = []
-        if message.publishes and self._numbers.get(name) is None:
+        if _needs_number(message) and self._numbers.get(name) is None:
             changes.append(self._numbers.give(name))
         changes.extend(self._changes_first(client, message))
         session = client.session
         self._disk.commit(changes, lambda: self._let_in(client, session, message))
 
     def _let_in(self, client: Client, session: int, message: Connect) -> None:
-        if message.publishes:
+        if _needs_number(message):
             self._numbers.persisted(client.name)
         self._on_recorded(client, message)
         if client.session != session:
             return
-        if message.publishes:
+        client.source = message.source
+        if _needs_number(message):
             number = self._numbers.get(client.name)
             assert number is not None, f"{client.name!r} publishes without a number"
             client.source = SourceId(self._broker, number, message.incarnation)
@@ -345,3 +351,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def _on_connected(self, client: Client) -> None:
         """The client was let in."""
+
+
+def _needs_number(message: Connect) -> bool:
+    """Whether its source is made here."""
+    return message.publishes and message.source is None
