@@ -154,6 +154,10 @@ class GesReliable(UnitBroker):
             },
         )
 
+    def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
+        """Whether all up to an epoch has come that a storage has for clients here."""
+        return self._following.has_come(storage, epoch)
+
     def _queued(self) -> int:
         stored = self.storage.log.retained() if self.storage else 0
         return self._puts.pending() + stored

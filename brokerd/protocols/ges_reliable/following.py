@@ -154,6 +154,11 @@ class Following:
             due_ns = following.told_ns + self._parameters.receipt_interval_ns
             self._deadlines.set((RECEIPT, following.storage), max(due_ns, self._machine.now_ns))
 
+    def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
+        """Whether all up to an epoch has come of a storage that is followed."""
+        following = self._storages.get(storage)
+        return following is None or not following.locals or epoch <= following.after
+
     def undone(self) -> int:
         """Publications that have come with which clients are not done."""
         return sum(each.outstanding() for each in self._storages.values())

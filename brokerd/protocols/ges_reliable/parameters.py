@@ -31,7 +31,7 @@ class GesReliableParameters:
             missing; more are sent again.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: how many subscriptions a client may have; more are refused.
-        client_linger_ns: how long storages keep subscriptions that no broker has asked for.
+        client_linger_ns: not looked at: storages keep subscriptions until they are ended.
     """
 
     retry_first_ns: int = 500 * MILLISECOND_NS

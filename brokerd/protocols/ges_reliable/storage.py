@@ -95,6 +95,10 @@ class Storage:
         """Take a page of the log."""
         self.log.on_records(event)
 
+    def latest(self, home: BrokerNumber) -> tuple[int, int]:
+        """The last change of a home, by its incarnation and number."""
+        return self._homes.get(home, (0, 0))
+
     def due(self, follower: BrokerNumber) -> None:
         """A fetch has waited long enough."""
         if self._followers[follower].waits is not None:
@@ -136,7 +140,7 @@ class Storage:
 
     def _on_change(self, peer: Peer, message: Change) -> None:
         home, number = message.home, (message.incarnation, message.number)
-        latest = self._homes.get(home, (0, 0))
+        latest = self.latest(home)
         if not self.log.is_read or number < latest:
             return
         rows: list[Row] = []

@@ -1,10 +1,20 @@
 """What simulations know of ges_reliable."""
 
+from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning
 from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
+from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
+from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
 from brokerd.protocols.ges_reliable.mutants import MUTANTS
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS, make_reach=GesReliableReach, make_planning=GesReliablePlanning
+    bugs=MUTANTS,
+    canaries=("released-by-the-fastest",),
+    marks=MARKS,
+    make_observer=GesReliableMarks,
+    make_checks=GesReliableChecks,
+    make_reach=GesReliableReach,
+    make_wording=GesReliableWording,
+    make_planning=GesReliablePlanning,
 )

@@ -1,0 +1,132 @@
+"""The marks of ges_reliable, found in what goes into a core and what comes out of it.
+
+`PROTOCOL.md` names each of them at the rule that it stands for.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.ges_reliable.messages import (
+    Change,
+    Fetch,
+    Fetched,
+    Key,
+    Store,
+)
+from brokerd.protocols.interface import (
+    Chop,
+    DeadlineReached,
+    Effect,
+    Event,
+    MessageReceived,
+    RecordsRead,
+    Send,
+    Started,
+)
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+MARKS = (
+    Mark("carried-on", "a broker passed on what was for another one", seeds=4),
+    Mark("no-way-to", "there was no way to whom something was for", seeds=12),
+    Mark("stored-again", "a publication came to its storage again", seeds=6),
+    Mark("came-too-early", "a publication waited for one before it", seeds=16),
+    Mark("sent-again", "a home sent again what was not known to be stored", seeds=4),
+    Mark("told-again", "a home told a storage again of subscriptions", seeds=4),
+    Mark("overtaken-change", "a change came to a storage that had a later one", seeds=24),
+    Mark("over-a-hole", "a home let go of what lay behind a hole", seeds=24),
+    Mark("fetched-again", "a home fetched again what had come, for one that began behind", seeds=4),
+    Mark("goes-on", "a subscription went on where its client had come to", seeds=4),
+    Mark("goes-on-elsewhere", "one did so at another broker", seeds=4),
+    Mark("without-memory", "a subscription went on at its receipt", seeds=8),
+    Mark("earlier-stay", "a client was not listened to, since it had gone elsewhere", seeds=40),
+    Mark("log-read", "a storage read its log after a restart", seeds=12),
+    Mark("log-chopped", "what all were done with went off the disk", seeds=2),
+)
+
+
+class GesReliableMarks:
+    """See MarkObserver."""
+
+    def __init__(self, graph: OverlayGraph) -> None:
+        self.counts = {mark.name: 0 for mark in MARKS}
+        self._lost: dict[BrokerNumber, int] = {}
+        self._homes: dict[Key, BrokerNumber] = {}
+        self._after: dict[tuple[BrokerNumber, Any], int] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """See MarkObserver."""
+        for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
+            self.counts[name] += 1
+        lost = broker.core.statistics()["messages_without_route"]
+        if lost > self._lost.get(broker.number, 0):
+            self.counts["no-way-to"] += 1
+        self._lost[broker.number] = lost
+
+    def _said(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+        is_due = type(event) is DeadlineReached
+        for effect in effects:
+            if type(effect) is Chop:
+                yield "log-chopped"
+            if type(effect) is not Send:
+                continue
+            message = effect.message
+            if is_due and type(message) is Store:
+                yield "sent-again"
+            elif is_due and type(message) is Change:
+                yield "told-again"
+            elif type(message) is Fetch and message.follower == broker.number:
+                key = broker.number, message.target.unit
+                if message.after < self._after.get(key, 0):
+                    yield "fetched-again"
+                self._after[key] = message.after
+            came = event.message if type(event) is MessageReceived else None
+            if type(message) is type(came) and getattr(message, "hops", 0) > 1:
+                yield "carried-on"
+
+    def _heard(self, broker: BrokerView, event: Event) -> Iterator[str]:
+        if type(event) is RecordsRead:
+            yield "log-read"
+        if type(event) is Started:
+            for key in [key for key in self._after if key[0] == broker.number]:
+                del self._after[key]
+        core: Any = broker.core
+        if type(event) is not MessageReceived:
+            return
+        message = event.message
+        if getattr(message, "target", None) is None:
+            return
+        if message.target.unit != core.place.address:
+            return
+        if type(message) is Store and core.storage.log.is_read:
+            log, run = core.storage.log, message.run
+            if log.stored(run.source) >= run.last:
+                yield "stored-again"
+            elif log.waiting():
+                yield "came-too-early"
+        elif type(message) is Change and core.storage.log.is_read:
+            yield from self._changed(core, message)
+        elif type(message) is Fetched and not core.has_come(message.storage, message.after):
+            yield "over-a-hole"
+
+    def _changed(self, core: Any, message: Change) -> Iterator[str]:
+        latest = core.storage.latest(message.home)
+        if (message.incarnation, message.number) < latest:
+            yield "overtaken-change"
+            return
+        known = core.storage.registrations.known()
+        for wish in message.wishes:
+            if wish.predicate is None or wish.key not in known:
+                continue
+            found = known[wish.key]
+            before = self._homes.get(wish.key)
+            if found.generation != wish.generation:
+                yield "earlier-stay"
+                continue
+            if before is not None and wish.had is not None:
+                yield "goes-on" if before == found.home else "goes-on-elsewhere"
+            elif before is not None:
+                yield "without-memory"
+            self._homes[wish.key] = found.home

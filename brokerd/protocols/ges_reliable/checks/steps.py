@@ -1,0 +1,89 @@
+"""What ges_reliable must keep to on every step.
+
+Where each invariant of the protocol's design is checked, by the names of the rules:
+
+    2, 3, 4, 7, 9  graphs and ways          ges: its own checks; here they are its parts
+    10   acks only after durable            here: epoch reused; oracle: `judge_end` over crashes
+    11   contiguous, once                   here: stored twice, storage order
+    12   epochs only grow                   here: epoch reused
+    13   counts, collected only at 0        here: released early
+    14   exactly once over all roams        oracle: `delivered`, `judge_end`
+    15   nothing before or after            oracle: `delivered` (ended)
+    19   all comes, all is let go           swarm: liveness, queued publications
+    20   brokers keep nothing               here: stateless
+
+1, 6, 8, 16 to 18 have no subject: addresses are given, profiles do not spread, and there is one
+storage.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.protocols.ges_reliable.messages import Events
+from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+_Origin = tuple[SourceId, int]
+
+
+class GesReliableChecks(ProtocolChecks):
+    """See ProtocolChecks."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._told: dict[tuple[int, int], _Origin] = {}
+        self._epochs: dict[tuple[int, _Origin], int] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[ClientId, int]]:
+        """See ProtocolChecks."""
+        core: Any = broker.core
+        for effect in effects:
+            if core.storage is None:
+                _check_kept(broker, effect)
+            elif type(effect) is Chop:
+                _check_released(broker, core.storage)
+            message = effect.message if type(effect) is Send else None
+            if type(message) is Events and message.storage == broker.number:
+                self._check_told(broker, message)
+        return ()
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        core: Any = broker.core
+        if core.storage is not None and core.storage.log.is_read:
+            _check_released(broker, core.storage)
+
+    def _check_told(self, broker: BrokerView, message: Events) -> None:
+        """An epoch is one publication for ever, which has no other, and order is kept."""
+        run, last = message.run, dict[SourceId, int]()
+        origins = [(each.source, n) for each in run.origins for n in each.sequences]
+        for epoch, origin in zip(run.sequences, origins, strict=True):
+            what = f"{broker.name}: {origin} at {epoch}"
+            told = self._told.setdefault((message.storage, epoch), origin)
+            if told != origin:
+                raise InvariantViolated("epoch reused", f"{what}, where {told} was")
+            if self._epochs.setdefault((message.storage, origin), epoch) != epoch:
+                raise InvariantViolated("stored twice", what)
+            source, number = origin
+            if number <= last.get(source, 0):
+                raise InvariantViolated("storage order", f"{what}, behind {last[source]}")
+            last[source] = number
+
+
+def _check_kept(broker: BrokerView, effect: Effect) -> None:
+    rows = effect.changes if isinstance(effect, Commit) else ()
+    if isinstance(effect, LogEffect) or any(row.table != "publishers" for row in rows):
+        raise InvariantViolated("stateless", f"{broker.name} keeps {effect}"[:300])
+
+
+def _check_released(broker: BrokerView, storage: Any) -> None:
+    """What somebody's client is not done with is there; counted anew, one by one."""
+    for key, known in storage.registrations.known().items():
+        if known.received < storage.log.released:
+            what = f"{key} is done with {known.received} of {storage.log.released}"
+            raise InvariantViolated("released early", f"{broker.name}: {what}")

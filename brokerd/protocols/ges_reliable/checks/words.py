@@ -1,0 +1,52 @@
+"""How scenarios say what homes and storages tell each other."""
+
+from typing import Any
+
+from brokerd.protocols.ges.messages import (
+    GraphStated,
+    ProfileChanged,
+    ProfileReached,
+    ProfileStated,
+)
+from brokerd.protocols.ges_reliable.messages import (
+    Change,
+    Changed,
+    Events,
+    Fetch,
+    Fetched,
+    Store,
+    Stored,
+)
+from brokerd.simulator.checks.wording import Wording
+
+
+class GesReliableWording(Wording):
+    """See Wording."""
+
+    def message(self, message: Any) -> str:
+        """See Wording."""
+        match message:
+            case Store(run=run):
+                return f"store {self.run(run)}"
+            case Stored(through=through):
+                return f"stored up to {through}"
+            case Change(wishes=wishes):
+                each = [
+                    f"{'with' if wish.predicate else 'without'} {wish.key.client}/{wish.key.number}"
+                    for wish in wishes
+                ]
+                return f"change: {', '.join(each)}"
+            case Changed(begun=begun):
+                each = [f"{key.client}/{key.number} behind {after}" for key, after in begun]
+                return f"changed: {', '.join(each)}"
+            case Fetch(after=after):
+                return f"fetch behind {after}"
+            case Events(after=after, run=run):
+                return f"events {run.first} to {run.last} behind {after}"
+            case Fetched(through=through):
+                return f"fetched up to {through}"
+            case GraphStated():
+                return "links"
+            case ProfileStated() | ProfileChanged() | ProfileReached():
+                return "profiles"
+        return super().message(message)

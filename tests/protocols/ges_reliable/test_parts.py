@@ -1,0 +1,317 @@
+"""Parts of homes and storages by themselves: what comes late, twice or not at all."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.named_bugs import mistaken_functions, planted
+from brokerd.protocols.ges_reliable.following import Followed, Following
+from brokerd.protocols.ges_reliable.frontier import Frontier
+from brokerd.protocols.ges_reliable.messages import (
+    Change,
+    Changed,
+    Events,
+    Fetch,
+    Fetched,
+    Key,
+    Store,
+    Stored,
+    Wish,
+)
+from brokerd.protocols.ges_reliable.mutants import BUGS, MUTANTS
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.storage import Storage
+from brokerd.protocols.interface import Append, Commit, LogEnds
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
+from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
+
+P, S, HOME = SourceId(1, 0, 1), 7, 1
+BLOB = encode_attributes({"kind": "a"})
+KEY = Key("c", 1)
+
+
+def run(first: int, last: int) -> PublicationRun:
+    count = last - first + 1
+    return PublicationRun(P, range(first, last + 1), (BLOB,), bytes(count), 0, ())
+
+
+def placed(first: int, last: int) -> PublicationRun:
+    count = last - first + 1
+    origins = (OriginRun(P, range(first, last + 1)),)
+    stream = SourceId(S, 0, 0)
+    return PublicationRun(stream, range(first, last + 1), (BLOB,), bytes(count), 0, (), origins)
+
+
+class Paper:
+    """A carriage that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def to(self, broker: int) -> int:
+        return broker
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def take(self, kind: type) -> list[Any]:
+        found = [each for each in self.sent if type(each) is kind]
+        self.sent = [each for each in self.sent if type(each) is not kind]
+        return found
+
+
+class StorageAlone:
+    """A storage whose disk is ready when the test says so."""
+
+    def __init__(self) -> None:
+        self.paper, self.machine = Paper(), EventMachine()
+        self.disk = Durability(self.machine)
+        counters = dict.fromkeys(("publications_received", "publications_forwarded"), 0)
+        parameters, timers = GesReliableParameters(), DeadlineQueue()
+        self.storage = Storage(
+            S, self.disk, timers, parameters, decode_attribute_table, counters, self.paper
+        )
+        self.storage.recover({}, LogEnds())
+        self.handlers = self.storage.handlers()
+
+    def hears(self, message: Any) -> None:
+        self.handlers[type(message)](HOME, message)
+
+    def written(self, *kinds: type) -> None:
+        """What was asked of these parts of the disk, by now and by what follows, is on it."""
+        while waiting := [each for each in self.machine.effects if type(each) in kinds]:
+            effect = waiting[0]
+            self.machine.effects.remove(effect)
+            if effect.token is not None:
+                self.disk.on_persisted(effect.token)
+
+    def wishes(self, number: int, *wishes: Wish, home: int = HOME) -> None:
+        self.hears(Change(S, 0, home, 1, number, wishes))
+
+
+class HomeAlone:
+    """A home that follows a storage, with one subscription from the start."""
+
+    def __init__(self) -> None:
+        self.paper, self.machine = Paper(), EventMachine()
+        self.machine.now_ns = 10**9
+        self.handed: list[tuple[int, int, Any]] = []
+        self.following = Following(
+            HOME, self.machine, DeadlineQueue(), GesReliableParameters(), self.paper, self._hand
+        )
+        self.following.start(1)
+        self.begins("c", 0)
+
+    def _hand(self, part: PublicationRun, handed: Any) -> None:
+        handed.open += 1
+        self.handed.append((part.first, part.last, handed))
+
+    def begins(self, client: str, after: int) -> None:
+        local = Followed(client, 1, EVERYTHING)
+        local.storage, local.generation = S, 1
+        self.following.begin(local, after)
+
+    def asked(self) -> Fetch:
+        return self.paper.take(Fetch)[-1]
+
+    def events(self, asked: Fetch, after: int, first: int, last: int) -> None:
+        self.following.on_events(
+            S, Events(HOME, 0, S, asked.incarnation, asked.number, after, placed(first, last))
+        )
+
+    def fetched(self, asked: Fetch, after: int, through: int) -> None:
+        self.following.on_fetched(
+            S, Fetched(HOME, 0, S, asked.incarnation, asked.number, after, through)
+        )
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(first, last) for first, last, _ in self.handed]
+
+
+def what_waits_for_others_is_not_stored() -> None:
+    alone = StorageAlone()
+    alone.hears(Store(S, 0, HOME, run(3, 4)))
+    alone.written(Append)
+    assert [each.through for each in alone.paper.take(Stored)] == [0]
+    alone.hears(Store(S, 0, HOME, run(1, 2)))
+    assert not alone.paper.take(Stored)
+    alone.written(Append)
+    assert alone.storage.log.stored(P) == 4
+
+
+def a_subscription_is_on_disk_before_it_is_told() -> None:
+    alone = StorageAlone()
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.written(Append)
+    assert not alone.paper.take(Changed)
+    alone.written(Commit, Append)
+    assert [each.begun for each in alone.paper.take(Changed)] == [((KEY, 0),)]
+
+
+def an_older_change_does_not_bring_back_what_is_over() -> None:
+    alone = StorageAlone()
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.wishes(2, Wish(KEY, 1, None))
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    assert not alone.storage.registrations.known()
+
+
+def an_earlier_stay_takes_nothing_from_a_later_one() -> None:
+    """Of one client at two brokers the later one counts (a24_double_attach)."""
+    alone = StorageAlone()
+    alone.wishes(1, Wish(KEY, 2, EVERYTHING), home=2)
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING), Wish(KEY, 1, None), home=HOME)
+    known = alone.storage.registrations.known()
+    assert [(key, each.home) for key, each in known.items()] == [(KEY, 2)]
+
+
+def what_lies_behind_a_hole_is_let_go() -> None:
+    home = HomeAlone()
+    asked = home.asked()
+    home.events(asked, 5, 6, 8)
+    assert home.ranges() == []
+    home.events(asked, 0, 2, 5)
+    home.events(asked, 5, 6, 8)
+    assert home.ranges() == [(2, 5), (6, 8)]
+
+
+def an_answer_of_which_some_is_missing_goes_nowhere() -> None:
+    home = HomeAlone()
+    asked = home.asked()
+    home.fetched(asked, 5, 9)
+    home.following.due(S)
+    assert home.asked().after == 0
+
+
+def an_answer_from_before_a_subscription_began_says_nothing_of_it() -> None:
+    home = HomeAlone()
+    early = home.asked()
+    home.begins("other", 0)
+    home.fetched(early, 0, 9)
+    home.following.due(S)
+    assert home.asked().after == 0
+
+
+def what_comes_again_is_not_done() -> None:
+    home = HomeAlone()
+    asked = home.asked()
+    home.events(asked, 0, 5, 9)
+    home.fetched(asked, 9, 9)
+    home.begins("other", 2)
+    home.machine.now_ns += 10**9
+    home.following.receipt_due(S)
+    home.following.due(S)
+    told = [each for each in home.paper.take(Fetch) if Key("other", 1) in dict(each.done)]
+    assert not told
+
+
+def a_publisher_roams() -> None:
+    """Copies are lost on each of its ways; what is not stored is sent again, in order."""
+    for seed in range(100):
+        assert roam(Random(seed)), f"seed {seed}"
+
+
+def roam(random: Random) -> bool:
+    """Whether all that a publisher published was taken once, in order, in the end."""
+    frontier, taken, published = Frontier(), list[int](), 0
+    lost = False
+    while published < 12 or not lost:
+        published += 1
+        window = [run(number, number) for number in range(frontier.reached + 1, published + 1)]
+        is_missing = False
+        for each in window:
+            if random.random() < 0.3:
+                is_missing = True
+                continue
+            lost = lost or is_missing
+            taken += [n for part in frontier.take(each, 100) for n in part.sequences]
+    for number in range(1, published + 1):
+        taken += [n for part in frontier.take(run(number, number), 100) for n in part.sequences]
+    return taken == [*range(1, published + 1)]
+
+
+PARTS = (
+    what_waits_for_others_is_not_stored,
+    a_subscription_is_on_disk_before_it_is_told,
+    an_older_change_does_not_bring_back_what_is_over,
+    an_earlier_stay_takes_nothing_from_a_later_one,
+    what_lies_behind_a_hole_is_let_go,
+    an_answer_of_which_some_is_missing_goes_nowhere,
+    an_answer_from_before_a_subscription_began_says_nothing_of_it,
+    what_comes_again_is_not_done,
+    a_publisher_roams,
+)
+
+RULES = {
+    "high-water-mark": "a_publisher_roams",
+    "stored-before-disk": "what_waits_for_others_is_not_stored",
+    "begins-before-disk": "a_subscription_is_on_disk_before_it_is_told",
+    "takes-events-over-a-hole": "what_lies_behind_a_hole_is_let_go",
+    "answer-hides-a-hole": "an_answer_of_which_some_is_missing_goes_nowhere",
+    "answer-from-before-it-began": "an_answer_from_before_a_subscription_began_says_nothing_of_it",
+    "receipt-beyond-what-comes-again": "what_comes_again_is_not_done",
+    "earlier-stay-is-listened-to": "an_earlier_stay_takes_nothing_from_a_later_one",
+    "older-change-is-news": "an_older_change_does_not_bring_back_what_is_over",
+    "released-by-the-fastest": "whoever_dies_before_it_is_told_begins_once",
+    "without-memory-begins-anew": "whoever_dies_before_it_is_told_begins_once",
+    "leaves-what-is-not-known-here": "whoever_leaves_from_elsewhere_leaves_nothing",
+    "asks-once": "a_storage_stalls_and_then_dies_and_comes_back",
+}
+"""Named bug → what must see it."""
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_part(part: Callable[[], None]) -> None:
+    part()
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_named_bug_breaks_what_is_told_of_its_rule(bug: str) -> None:
+    told = {each.__name__: each for each in (*PARTS, *STORIES)}[RULES[bug]]
+    with planted((MUTANTS[bug],)), pytest.raises(BROKEN):
+        told()
+
+
+def test_the_high_water_mark_loses_in_every_run_of_a_publisher_that_roams() -> None:
+    with planted((MUTANTS["high-water-mark"],)):
+        assert not any(roam(Random(seed)) for seed in range(100))
+
+
+def test_each_bug_has_a_rule_and_fits_the_source() -> None:
+    assert {*RULES} == {*MUTANTS}
+    assert all(mistaken_functions((bug,)) for bug in BUGS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_frontier_takes_what_its_naive_twin_takes(seed: int) -> None:
+    """The twin keeps every number that ever came, and looks for the next one."""
+    random, frontier = Random(seed), Frontier()
+    came: dict[int, None] = {}
+    taken: list[int] = []
+    for _ in range(60):
+        first = random.randrange(1, 40)
+        last = first + random.randrange(0, 6)
+        came |= dict.fromkeys(range(first, last + 1))
+        taken += [n for part in frontier.take(run(first, last), 1_000) for n in part.sequences]
+        reached = 0
+        while reached + 1 in came:
+            reached += 1
+        assert taken == [*range(1, reached + 1)]
+        assert frontier.reached == reached
+    assert all(each.last > frontier.reached for each in frontier.early.values())
+
+
+def test_what_there_is_no_room_for_comes_again() -> None:
+    frontier = Frontier()
+    for first in (9, 5, 7):
+        assert frontier.take(run(first, first + 1), 4) == []
+    assert sorted(frontier.early) == [5, 7]
+    assert [part.last for part in frontier.take(run(1, 4), 4)] == [4, 6, 8]

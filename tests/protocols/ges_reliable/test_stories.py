@@ -1,0 +1,223 @@
+"""Brokers that fail for ever, storages that come back, clients that roam: one story each."""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.wire.attributes import encode_attributes
+
+BROKEN = (AssertionError, InvariantViolated)
+TOPOLOGY = Topology.from_mapping(
+    {
+        "schema": SCHEMA,
+        "name": "stored",
+        "kind": "hierarchy",
+        "brokers": ["s", "g", "x", "y", "z"],
+        "hierarchy": {
+            "addresses": {"s": "0.0.0", "g": "0.0.1", "x": "0.1.0", "y": "0.1.1", "z": "0.1.2"},
+            "links": [
+                ["s", "g"], ["g", "x"], ["s", "y"], ["x", "y"], ["y", "z"], ["x", "z"]
+            ],
+            "storages": {"s": 2},
+        },
+    },
+    "stored",
+)  # fmt: skip
+"""A storage and a broker beside it; three brokers in another cluster, two of them gatekeepers."""
+
+_A = encode_attributes({"kind": "a"})
+
+
+class Story:
+    """A publisher at z, a subscriber at x; what the oracle asks for in the end is what is owed."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(TOPOLOGY, "ges_reliable").start()
+        self.cluster.run_until_quiet()
+        self.subscription = self.subscribe("x", "kind = 'a'")
+        self.publish("z", "a")
+
+    def subscribe(self, at: str, predicate: str = "true") -> Subscription:
+        found = self.cluster.subscribe(at, predicate)
+        self.cluster.run_for(3)
+        assert found.number in found.client.started_numbers
+        return found
+
+    def publish(self, at: str, *kinds: str, seconds: float = 1) -> None:
+        for kind in kinds:
+            self.cluster.publish(at, kind=kind)
+        self.cluster.run_for(seconds)
+
+    def lose(self, broker: str) -> None:
+        do = self.cluster.broker(broker)
+        do.kill()
+        self.cluster.gone[do.broker.number] = None
+
+    def settle(self, seconds: float = 10) -> None:
+        """All that is owed has come, once and in order, and nobody keeps any of it."""
+        self.cluster.run_for(seconds)
+        self.cluster.oracle.judge_end()
+        assert not list(self.cluster.oracle.unacknowledged())
+        left = [broker.core.status().queued for broker in self.cluster.staying]
+        assert not any(left), left
+
+    def storage(self):
+        return self.cluster.broker("s").broker.core.storage
+
+    def got(self) -> int:
+        return len(self.subscription.received)
+
+
+def all_is_well() -> None:
+    story = Story()
+    story.publish("z", "a", "b", "a")
+    story.publish("g", "a", "b")
+    story.settle()
+    assert story.got() == 4
+    assert len(story.storage().registrations) == 1
+
+
+def a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere() -> None:
+    """What came while it was nowhere is kept for it (a08_fail_forever)."""
+    story = Story()
+    story.lose("x")
+    story.publish("z", "a", "a", "b")
+    client = story.subscription.client
+    story.cluster.reattach(client.name, "y")
+    story.publish("z", "a")
+    story.settle()
+    assert story.got() == 4
+
+
+def a_publisher_goes_elsewhere_with_what_was_not_stored() -> None:
+    """z dies with publications on their way; some of them had been stored (a12_publisher_hop)."""
+    story = Story()
+    story.cluster.publish("z", kind="a")
+    story.cluster.broker("s").freeze()
+    story.publish("z", "a", "a", seconds=0.2)
+    story.lose("z")
+    story.cluster.reattach("p-z", "g")
+    for _ in range(2):
+        story.cluster.publish_run("z", [(_A, b"")], "p-z")
+    story.cluster.broker("s").thaw()
+    story.settle(20)
+    assert story.got() == 6
+
+
+def a_storage_stalls_and_then_dies_and_comes_back() -> None:
+    """Publishers are not told that anything is done meanwhile (a20_storage_bounce)."""
+    story = Story()
+    story.cluster.broker("s").freeze()
+    story.publish("z", "a", "a", seconds=3)
+    story.cluster.broker("s").kill()
+    story.publish("z", "a", seconds=30)
+    ((_, open_ones),) = list(story.cluster.oracle.unacknowledged())
+    assert len(open_ones) == 3
+    story.cluster.broker("s").start()
+    story.publish("z", "a")
+    story.settle(20)
+    assert story.got() == 5
+
+
+def a_storage_forgets_nothing_that_it_has_told() -> None:
+    """It dies as soon as anybody was told anything, again and again (a21_torn_log)."""
+    story = Story()
+    for _ in range(4):
+        story.publish("z", "a", "b", "a", seconds=0.05)
+        story.cluster.broker("s").kill()
+        story.cluster.broker("s").start()
+        story.publish("z", "a", seconds=2)
+    story.settle(20)
+    assert story.got() == 13
+
+
+def a_subscriber_roams_while_it_catches_up() -> None:
+    """Away, then at three brokers one after the other (a16_roam_in_recovery)."""
+    story = Story()
+    client = story.subscription.client
+    line = story.cluster.link(client.name, "x")
+    line.cut()
+    story.publish("z", *"ab" * 20, seconds=3)
+    for broker in ("y", "g", "z"):
+        story.cluster.reattach(client.name, broker)
+        story.publish("z", "a", seconds=0.15)
+    story.settle()
+    assert story.got() == 24
+
+
+def nothing_comes_behind_the_end_of_a_subscription() -> None:
+    """What is on its way then is given up (a17_unsub_in_flight)."""
+    story = Story()
+    other = story.subscribe("y")
+    story.cluster.publish("z", kind="a")
+    story.cluster.run_for(0.01)
+    story.cluster.unsubscribe(other.client.name)
+    story.publish("z", "a", "a")
+    story.settle()
+    assert list(other.client.ended) == [other.number]
+    assert len(story.storage().registrations) == 1
+
+
+def whoever_dies_before_it_is_told_begins_once() -> None:
+    """The storage knows of it, its client does not, and asks elsewhere (a18_early_leave)."""
+    story = Story()
+    early = story.cluster.subscribe("y", "true")
+    while len(story.storage().registrations) < 2:
+        story.cluster.run_for(0.001)
+    began = {key: each.began for key, each in story.storage().registrations.known().items()}
+    story.lose("y")
+    story.publish("z", "b")
+    story.cluster.reattach(early.client.name, "z")
+    story.publish("z", "a")
+    story.settle()
+    again = {key: each.began for key, each in story.storage().registrations.known().items()}
+    assert again == began
+    assert len(early.received) == 2
+
+
+def whoever_leaves_from_elsewhere_leaves_nothing() -> None:
+    """Its new broker has never heard of what it had."""
+    story = Story()
+    other = story.subscribe("y")
+    story.cluster.link(other.client.name, "y").cut()
+    story.cluster.detach(other.client.name)
+    story.cluster.reattach(other.client.name, "z")
+    story.publish("z", "a")
+    story.settle()
+    assert other.client.detached
+    assert len(story.storage().registrations) == 1
+
+
+def whoever_has_lost_its_memory_goes_on() -> None:
+    """Nothing that was published while it had none is missing."""
+    story = Story()
+    client = story.subscription.client
+    story.cluster.link(client.name, "x").cut()
+    story.publish("z", "a", "a", "a", seconds=2)
+    story.cluster.link(client.name, "x").heal()
+    new = story.cluster.forget(client.name)
+    story.publish("z", "a")
+    story.settle()
+    assert len(new.received[1]) == 4
+
+
+STORIES = (
+    all_is_well,
+    a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere,
+    a_publisher_goes_elsewhere_with_what_was_not_stored,
+    a_storage_stalls_and_then_dies_and_comes_back,
+    a_storage_forgets_nothing_that_it_has_told,
+    a_subscriber_roams_while_it_catches_up,
+    nothing_comes_behind_the_end_of_a_subscription,
+    whoever_dies_before_it_is_told_begins_once,
+    whoever_leaves_from_elsewhere_leaves_nothing,
+    whoever_has_lost_its_memory_goes_on,
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_story(story: Callable[[], None]) -> None:
+    story()

@@ -1,0 +1,44 @@
+"""ges_reliable in swarms: nothing is lost or doubled, whoever dies for ever, and rules are met."""
+
+from brokerd.protocols.ges.checks.planning import is_whole_without
+from brokerd.protocols.ges_reliable.places import hierarchy_of
+from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.search.plan import Failing
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
+from brokerd.simulator.world.faults import LOST
+
+SEEDS = [seed for seed in range(1, 31) if seed % 16 != 6]
+"""Without the long ones."""
+
+
+def test_swarms_break_nothing_and_come_to_every_rule() -> None:
+    options = SwarmOptions(check_purity=False)
+    reports = [run_seed(seed, "ges_reliable", options) for seed in SEEDS]
+    assert not [(each.seed, each.violations) for each in reports if each.violations]
+    marks = reached(marks_of("ges_reliable"), reports)
+    assert all(row.is_enough for row in marks), in_words(marks)
+    assert sum(report.counters["deliveries"] for report in reports) > 5_000
+    assert sum(report.counters["clients_reattached"] for report in reports) > 50
+
+
+def test_a_seed_repeats_itself() -> None:
+    assert not run_seed(35, "ges_reliable").violations
+
+
+def test_a_swarm_sees_the_canary() -> None:
+    options = SwarmOptions(mutants=frozenset(("released-by-the-fastest",)), check_purity=False)
+    assert any(run_seed(seed, "ges_reliable", options).violations for seed in (1, 3, 5, 7))
+
+
+def test_whoever_is_lost_is_no_storage_and_leaves_whole_units() -> None:
+    lost = 0
+    for seed in range(0, 60, 2):
+        plan = plan_of(seed, "ges_reliable")
+        section = hierarchy_of(plan.topology)
+        moves = [move.on for move in plan.moves if type(move) is Failing and move.kind == LOST]
+        gone = [plan.topology.number_of(name) for names in moves for name in names]
+        assert not {broker for broker, _ in section.storages}.intersection(gone)
+        assert not gone or is_whole_without(section, gone)
+        lost += len(gone)
+    assert lost > 10
