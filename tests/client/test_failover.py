@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,14 @@ from brokerd.client.events import PublicationsDone
 from brokerd.client.state import Home
 from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
-from brokerd.model.client_messages import Connected, PublishAcknowledged, Subscribed
+from brokerd.model.client_messages import (
+    Connect,
+    Connected,
+    Publish,
+    PublishAcknowledged,
+    Subscribed,
+    Unsubscribe,
+)
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
 from tests.client.test_client import ScriptedBroker
@@ -265,6 +273,7 @@ def test_a_client_without_an_address_is_refused(addresses: list[str] | str) -> N
 HOME = Home("b0", "d", "delta_tree", may_lose=False)
 LOSSY = Home("b0", "d", "best_effort", may_lose=True)
 ANYWHERE = Home("b0", "d", "durable", may_lose=False, resumes_elsewhere=True)
+FREE = Home("b0", "d", "ges", may_lose=False, resumes_elsewhere=True, leaves_freely=True)
 
 
 def at_home(home: Home, publishes: bool = True) -> ClientCore:
@@ -295,6 +304,39 @@ def test_what_was_published_here_is_done_before_its_publisher_leaves() -> None:
     core.on_lost()
     core.leave()
     assert (core.source, core.incarnation, core.publish(b"a", b"y")) == (None, 2, 1)
+
+
+def test_where_brokers_keep_nothing_a_publisher_goes_and_stays_who_it_is() -> None:
+    """What was not done here is sent again there, under the same numbers."""
+    core = at_home(FREE)
+    core.publish(b"a", b"x")
+    core.messages_to_send()
+    assert not core.may_leave
+    core.on_lost()
+    core.leave()
+    core.publish(b"a", b"y")
+    core.go_to(replace(FREE, broker="b1"))
+    core.on_established()
+    assert core.messages_to_send() == [Connect(True, 2, 1, 2, (), SourceId(0, 0, 1))]
+    core.on_message(Connected(SourceId(0, 0, 1), 1))
+    runs = [each.run for each in core.messages_to_send() if isinstance(each, Publish)]
+    assert [(run.source, run.first, run.last) for run in runs] == [
+        (SourceId(0, 0, 1), 1, 1),
+        (SourceId(0, 0, 1), 2, 2),
+    ]
+
+
+def test_where_brokers_keep_nothing_an_end_that_is_not_answered_is_asked_for_elsewhere() -> None:
+    core = at_home(FREE, publishes=False)
+    number = core.subscribe(EVERYTHING)
+    core.on_message(Subscribed(number, "started"))
+    core.unsubscribe(number)
+    core.messages_to_send()
+    core.on_lost()
+    core.leave()
+    core.on_established()
+    core.on_message(Connected(None, 1))
+    assert Unsubscribe(number) in core.messages_to_send()
 
 
 @pytest.mark.parametrize("home, may_leave", [(HOME, False), (LOSSY, True), (ANYWHERE, True)])

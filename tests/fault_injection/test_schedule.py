@@ -65,6 +65,7 @@ FOR_TOPOLOGY = {
     "clients-crash": "durable",
     "clients-crash-long": "durable",
     "t22-gatekeepers": "t22-hi",
+    "t22-storage": "t22-stored",
 }
 FOR_SYSTEMS = (
     *("cut-clients", "cut-link", "disk-full", "freeze-server"),

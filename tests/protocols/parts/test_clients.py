@@ -272,6 +272,17 @@ def test_what_stands_for_publications_comes_in_order_and_is_acknowledged_like_th
     assert counters == {"publications_delivered": 3}
 
 
+def test_who_comes_as_a_source_of_another_broker_is_refused_unless_that_is_promised():
+    world = World()
+    world.clients.on_established("p", 1)
+    roaming = replace(PUBLISHER, source=SourceId(9, 4, 1))
+    with pytest.raises(RemoteProtocolError, match="which nobody gives here"):
+        world.clients.on_connect("p", roaming)
+    world.clients.takes_sources = True
+    world.clients.on_connect("p", roaming)
+    assert world.effects() == [Send("p", Connected(SourceId(9, 4, 1), 7))]
+
+
 def test_nobody_publishes_with_origins_of_its_own():
     world = World()
     world.clients.on_established("p", 1)
