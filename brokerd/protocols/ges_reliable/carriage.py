@@ -44,24 +44,22 @@ class Carriage:
         self._take = take
         self._counters = counters
         self._own: list[Any] = []
-        self._is_taking = False
 
     def to(self, broker: BrokerNumber) -> Target:
         """Where a message to a broker goes."""
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 
     def send(self, message: Any) -> None:
-        """Send a message on its way; to this broker itself, in order with others."""
+        """Send a message on its way; what is for this broker itself waits for `take_own`."""
         if message.target.unit != self._place.address:
             self._pass_on(message)
             return
         self._own.append(message)
-        while self._own and not self._is_taking:
-            self._is_taking = True
-            try:
-                self._take(self._broker, self._own.pop(0))
-            finally:
-                self._is_taking = False
+
+    def take_own(self) -> None:
+        """Take what this broker has told itself, now that nobody is in the middle of anything."""
+        while self._own:
+            self._take(self._broker, self._own.pop(0))
 
     def on_carried(self, peer: Peer, message: Any) -> None:
         """A neighbour sends a message on."""

@@ -175,6 +175,10 @@ class GesReliable(UnitBroker):
         assert self.storage is not None, f"{self._broker} is no storage and read {event.log}"
         self.storage.on_records(event)
 
+    def before_return(self) -> None:
+        """See EventMachine: a storage answers its own clients when all others are done."""
+        self._carriage.take_own()
+
     def _take(self, peer: Peer, message: Any) -> None:
         """What is for this broker."""
         handler = self._handlers.get(type(message))

@@ -99,6 +99,12 @@ BUGS: Final = (
         ("self._end_everywhere(_roaming(client), 0, leave)", "leave()"),
     ),
     _bug(
+        "answers-itself-in-the-middle",
+        "What a broker tells itself waits until it is done with what it is at.",
+        "carriage.py",
+        ("self._own.append(message)", "self._take(self._broker, message)"),
+    ),
+    _bug(
         "asks-once",
         "Whoever has got no answer asks again.",
         "following.py",

@@ -10,6 +10,8 @@ from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.named_bugs import mistaken_functions, planted
+from brokerd.protocols.ges.units import Place
+from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.following import Followed, Following
 from brokerd.protocols.ges_reliable.frontier import Frontier
 from brokerd.protocols.ges_reliable.messages import (
@@ -213,6 +215,22 @@ def what_comes_again_is_not_done() -> None:
     assert not told
 
 
+def what_a_broker_tells_itself_waits() -> None:
+    """A storage that answered its own home at once gave on what a client had just ended."""
+    taken: list[Any] = []
+    place, addresses = Place((0, 0)), ((0, 0), (0, 1))
+    router: Any = None
+    carriage = Carriage(
+        0, EventMachine(), place, router, addresses, lambda peer, each: taken.append(each), {}
+    )
+    first, second = (Stored(carriage.to(0), 0, 0, P, number) for number in (1, 2))
+    carriage.send(first)
+    carriage.send(second)
+    assert not taken
+    carriage.take_own()
+    assert taken == [first, second]
+
+
 def a_publisher_roams() -> None:
     """Copies are lost on each of its ways; what is not stored is sent again, in order."""
     for seed in range(100):
@@ -247,6 +265,7 @@ PARTS = (
     an_answer_of_which_some_is_missing_goes_nowhere,
     an_answer_from_before_a_subscription_began_says_nothing_of_it,
     what_comes_again_is_not_done,
+    what_a_broker_tells_itself_waits,
     a_publisher_roams,
 )
 
@@ -263,6 +282,7 @@ RULES = {
     "released-by-the-fastest": "whoever_dies_before_it_is_told_begins_once",
     "without-memory-begins-anew": "whoever_dies_before_it_is_told_begins_once",
     "leaves-what-is-not-known-here": "whoever_leaves_from_elsewhere_leaves_nothing",
+    "answers-itself-in-the-middle": "what_a_broker_tells_itself_waits",
     "asks-once": "a_storage_stalls_and_then_dies_and_comes_back",
 }
 """Named bug → what must see it."""
