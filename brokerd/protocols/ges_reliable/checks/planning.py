@@ -38,8 +38,8 @@ class GesReliablePlanning(ProtocolPlanning):
             chosen,
             timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
             fetch_wait_ns=random.choice((20, 200)) * MILLISECOND_NS,
-            fetch_publications=random.choice((3, 50, 4_096)),
-            home_window=random.choice((8, 64, 16_384)),
+            fetch_publications=random.choice((30, 50, 4_096)),
+            home_window=random.choice((64, 256, 16_384)),
             receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
             held_limit=random.choice((4, 16_384)),
         )
