@@ -66,7 +66,6 @@ FOR_TOPOLOGY = {
     "clients-crash-long": "durable",
     "t22-gatekeepers": "t22-hi",
     "t22-storage": "t22-stored",
-    "t22-absorbed": "t22-stored",
 }
 FOR_SYSTEMS = (
     *("cut-clients", "cut-link", "disk-full", "freeze-server"),
