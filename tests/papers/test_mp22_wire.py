@@ -156,7 +156,7 @@ class Front:
         done = self._followed[request.sender]
         done[topic] = max(done[topic], self._given.get((request.sender, request.last), 0))
         self._number += 1
-        wanted = ours.Wanted(topic, done[topic], done[topic], 1)
+        wanted = ours.Wanted(SERVER, topic, done[topic], done[topic], 1)
         home = self.CLIENTS[request.sender]
         told = self.disk.tell(ours.Get(SERVER, home, 1, self._number, (wanted,)))
         for each in told:

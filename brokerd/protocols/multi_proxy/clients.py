@@ -125,7 +125,7 @@ class Clients(OwnSubscriptions[Handed]):
 
         All of it is named, because nobody knows any more whom it was for.
         """
-        stream = StreamId(message.server, message.topic, 0)
+        stream = StreamId(message.part, message.topic, 0)
         last = message.last
         run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
         for local, topics in self._followed.items():

@@ -22,6 +22,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.multi_proxy.arbiter import Ownership
+from brokerd.protocols.multi_proxy.causal import CausalClaims
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.held_puts import HELD
 from brokerd.protocols.multi_proxy.home import Home
@@ -33,15 +34,12 @@ from brokerd.protocols.multi_proxy.messages import (
     Request,
     Servers,
 )
+from brokerd.protocols.multi_proxy.moves import MOVING
 from brokerd.protocols.multi_proxy.neighbours import RETRY, Neighbours
-from brokerd.protocols.multi_proxy.paper import (
-    PERIOD,
-    PaperClaims,
-    PaperOwners,
-    Periods,
-)
+from brokerd.protocols.multi_proxy.paper import PaperClaims, Periods
 from brokerd.protocols.multi_proxy.parameters import (
     ARBITER,
+    CAUSAL,
     PAPER,
     MultiProxyParameters,
 )
@@ -49,6 +47,7 @@ from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.server import WAITING, Server
+from brokerd.protocols.multi_proxy.sharing import PERIOD, Sharing
 from brokerd.protocols.multi_proxy.topic_log import LOG
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
@@ -63,6 +62,7 @@ _COUNTERS: Final = (
     "publications_delivered",
     "messages_ignored",
 )
+_CLAIMS: Final = {PAPER: PaperClaims, CAUSAL: CausalClaims}
 
 
 class MultiProxy(LogFirstMachine):
@@ -122,7 +122,7 @@ class MultiProxy(LogFirstMachine):
                 has_session=self._sessions.__contains__,
                 take=lambda peer, message: self._from_servers[type(message)](peer, message),
                 on_servers=self._reaches,
-                claims=(PaperClaims if parameters.ownership == PAPER else Claims)(
+                claims=_CLAIMS.get(parameters.ownership, Claims)(
                     len(places.arbiters), places.servers_by_name, self._sessions.__contains__
                 ),
                 on_owned=lambda proxy, owners: self._owners.learn(proxy, owners),
@@ -174,6 +174,24 @@ class MultiProxy(LogFirstMachine):
                 broker, self, self._deadlines, parameters.period_ns, self.server, self._sessions
             )
             self._from_brokers[Merge] = self._on_merge
+
+        if parameters.ownership == CAUSAL and self.server is not None:
+            self._share(self.server)
+
+    def _share(self, server: Server) -> None:
+        server.sharing = Sharing(
+            self._broker,
+            dict(self._places.servers_by_name),
+            self._disk,
+            self._deadlines,
+            self._parameters,
+            server,
+            proxies=self._sessions,
+        )
+        self._from_brokers |= {
+            kind: partial(self._from_proxy, handler)
+            for kind, handler in server.sharing.handlers().items()
+        }
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -243,9 +261,10 @@ class MultiProxy(LogFirstMachine):
 
     def _begin(self, event: Started) -> None:
         if self.server is not None:
-            self.server.begin()
+            self.server.begin(event.incarnation)
         if self._periods is not None:
             self._periods.tell()
+        self._owners.recover(event.recovered)
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         self._gets.begin(event.incarnation)
@@ -265,6 +284,8 @@ class MultiProxy(LogFirstMachine):
             self._proxy.met(peer)
         if self._ownership is not None and self.server is not None:
             self._ownership.tell(peer, self.server.asked)
+        if self.server is not None and self.server.sharing is not None:
+            self.server.sharing.tell(peer)
 
     def _on_session_lost(self, event: SessionLost) -> None:
         peer = event.peer
@@ -297,8 +318,7 @@ class MultiProxy(LogFirstMachine):
 
     def _reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
         self._ways.reaches(proxy, servers)
-        if isinstance(self._owners, PaperOwners):
-            self._owners.route_over(self._ways.first())
+        self._owners.ways_changed(self._ways.first())
 
     def _on_owned(self, peer: Any, message: Owned) -> None:
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
@@ -307,7 +327,7 @@ class MultiProxy(LogFirstMachine):
     def _is_owned(self, topic: int) -> bool:
         if self._ownership is not None:
             return self._ownership.owns(topic)
-        if self._parameters.ownership == PAPER:
+        if self._parameters.ownership in (CAUSAL, PAPER):
             return topic < len(self._places.arbiters)
         return self._places.arbiter(topic) == self._broker
 
@@ -315,6 +335,11 @@ class MultiProxy(LogFirstMachine):
         assert self.server is not None, f"{self._broker} is no server and owns nothing"
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
         self.server.merge(message.owners)
+
+    def _from_proxy(self, handler: MessageHandler, peer: Any, message: Any) -> None:
+        """A proxy, or another server over it, tells this server something."""
+        self._places.check_proxy(peer, ())
+        handler(peer, message)
 
     def _pass_on(self, request: Request) -> None:
         """This broker's own clients ask for something, and it is the proxy."""
@@ -340,8 +365,11 @@ class MultiProxy(LogFirstMachine):
             elif purpose == UNANSWERED:
                 self._ways.due(whose)
             elif purpose == PERIOD:
-                assert self._periods is not None, f"{self._broker} tells nobody what it owns"
-                self._periods.tell()
+                self._tell_owned()
+            elif purpose == MOVING:
+                assert self.server is not None, f"{whose} gives no topics away"
+                assert self.server.sharing is not None, f"{whose} gives no topics away"
+                self.server.sharing.moves.due()
             elif purpose == WAITING:
                 assert self.server is not None, f"get of {whose} waits at no server"
                 self.server.due(whose)
@@ -354,3 +382,11 @@ class MultiProxy(LogFirstMachine):
             else:
                 assert purpose == LINGER, f"{purpose!r} of {whose!r}"
                 self._clients.linger_over(whose)
+
+    def _tell_owned(self) -> None:
+        sharing = self.server.sharing if self.server is not None else None
+        if sharing is not None:
+            sharing.period()
+        else:
+            assert self._periods is not None, f"{self._broker} tells nobody what it owns"
+            self._periods.tell()

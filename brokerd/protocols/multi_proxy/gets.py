@@ -48,6 +48,8 @@ class FollowedTopic:
     """A topic that clients of this broker have subscribed to.
 
     Attributes:
+        server: where it is followed.
+        stream: whose positions these are.
         followers: how many of their subscriptions need it.
         goes_on: somebody was subscribed before a crash, whoever else waits to be; else nothing
             before the head is needed.
@@ -56,11 +58,16 @@ class FollowedTopic:
     """
 
     server: BrokerNumber
-    number: int
+    stream: StreamId
     goes_on: bool = False
     followers: int = 0
     after: int | None = None
     handed: deque[Handed] = field(default_factory=deque)
+
+    @property
+    def number(self) -> int:
+        """That of the topic."""
+        return self.stream.publisher
 
     @property
     def done(self) -> int:
@@ -87,7 +94,7 @@ class FollowedServer:
     """One server, as this home follows it.
 
     Attributes:
-        topics: by number, those that have followers.
+        topics: by whose positions they are, those that have followers.
         follow: the latest Follow; None before the first.
         is_answered: the server has answered it.
         is_stale: there is something that it does not say, or did not ask.
@@ -99,7 +106,7 @@ class FollowedServer:
     """
 
     server: BrokerNumber
-    topics: dict[int, FollowedTopic] = field(default_factory=dict)
+    topics: dict[StreamId, FollowedTopic] = field(default_factory=dict)
     follow: Follow | None = None
     is_answered: bool = True
     is_stale: bool = False
@@ -107,7 +114,11 @@ class FollowedServer:
     asked: list[tuple[Beginning, tuple[int, ...]]] = field(default_factory=list)
     got: int = 0
     is_getting: bool = False
-    takes_none: tuple[int, ...] = ()
+    takes_none: tuple[StreamId, ...] = ()
+
+    def parts(self, number: int) -> list[FollowedTopic]:
+        """All that is followed here of one topic, the server's own positions first."""
+        return [topic for topic in self.topics.values() if topic.number == number]
 
 
 class Gets:
@@ -168,13 +179,13 @@ class Gets:
         for followed, numbers in self._by_server(topics):
             is_new = False
             for number in numbers:
-                topic = followed.topics.get(number)
-                if topic is None:
-                    topic = followed.topics[number] = FollowedTopic(followed.server, number)
+                if self._stream(followed.server, number) not in followed.topics:
+                    self._add(followed, self._stream(followed.server, number))
                     is_new = True
-                if beginning is None:
-                    topic.goes_on = True
-                topic.followers += 1
+                for topic in followed.parts(number):
+                    if beginning is None:
+                        topic.goes_on = True
+                    topic.followers += 1
             if beginning is not None:
                 beginning.awaited += 1
                 followed.next.append((beginning, numbers))
@@ -193,28 +204,66 @@ class Gets:
 
     def _follow_also(self, number: int, server: BrokerNumber) -> None:
         followers = [
-            followed.topics[number].followers
+            topic.followers
             for followed in self._servers.values()
-            if number in followed.topics
+            for topic in followed.parts(number)
         ]
-        followed = self._servers[server]
-        if followers and number not in followed.topics:
-            topic = FollowedTopic(server, number, followers=max(followers))
-            followed.topics[number] = topic
+        followed, stream = self._servers[server], self._stream(server, number)
+        if followers and stream not in followed.topics:
+            self._add(followed, stream).followers = max(followers)
             followed.is_stale = True
             self._follow(followed)
+
+    def _add(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic:
+        topic = followed.topics[stream] = FollowedTopic(followed.server, stream)
+        return topic
+
+    def move(self, number: int, before: BrokerNumber, server: BrokerNumber) -> None:
+        """A server has given a topic to another one: go on there with what it had given.
+
+        That is said there also where nobody follows the topic, for that server waits for it.
+        """
+        old, new = self._servers[before], self._servers[server]
+        moved = old.parts(number)
+        stream = self._stream(server, number)
+        own = new.topics.get(stream) or self._add(new, stream)
+        own.goes_on, own.followers = True, max((topic.followers for topic in moved), default=0)
+        for topic in moved:
+            del old.topics[topic.stream]
+            topic.server = server
+            new.topics[topic.stream] = topic
+        waiting, old.next, old.asked = [*old.asked, *old.next], [], []
+        for beginning, numbers in waiting:
+            if number in numbers:
+                new.next.append((beginning, (number,)))
+                beginning.awaited += 1
+                numbers = tuple(each for each in numbers if each != number)
+            if numbers:
+                old.next.append((beginning, numbers))
+            else:
+                beginning.awaited -= 1
+        for followed in (old, new):
+            followed.is_stale = True
+        old.is_answered = True
+        if self._incarnation:
+            self._follow(old)
+            self._follow(new)
+
+    def ask_again(self, server: BrokerNumber) -> None:
+        """A server has more of a topic than it had when it was told that it is followed."""
+        followed = self._servers[server]
+        followed.is_stale = True
+        self._follow(followed)
 
     def unfollow(self, topics: Sequence[int]) -> None:
         """A subscription that needed these topics has ended."""
         for followed in self._servers.values():
             for number in topics:
-                topic = followed.topics.get(number)
-                if topic is None:
-                    continue
-                topic.followers -= 1
-                if not topic.followers:
-                    del followed.topics[number]
-                    followed.is_stale = True
+                for topic in followed.parts(number):
+                    topic.followers -= 1
+                    if not topic.followers:
+                        del followed.topics[topic.stream]
+                        followed.is_stale = True
             self._follow(followed)
 
     def _by_server(self, topics: Sequence[int]) -> Iterator[tuple[FollowedServer, tuple[int, ...]]]:
@@ -228,7 +277,7 @@ class Gets:
         if not followed.is_stale or not followed.is_answered:
             return
         number = followed.follow.number + 1 if followed.follow is not None else 1
-        topics = tuple(sorted(followed.topics))
+        topics = tuple(sorted({topic.number for topic in followed.topics.values()}))
         followed.follow = Follow(followed.server, self._broker, self._incarnation, number, topics)
         followed.is_answered = followed.is_stale = False
         followed.asked, followed.next = followed.next, []
@@ -245,26 +294,46 @@ class Gets:
             follow.number,
         ):
             return
-        if tuple(each.topic for each in message.topics) != follow.topics:
+        if tuple(dict.fromkeys(each.topic for each in message.topics)) != follow.topics:
             raise RemoteProtocolError(peer, f"broker {message.server} answers for other topics")
         followed.is_answered = True
         self._answered(message.server, Follow)
-        heads: dict[int, int] = {}
+        heads: dict[int, dict[StreamId, int]] = {}
         for each in message.topics:
-            heads[each.topic] = each.head
-            topic = followed.topics.get(each.topic)
+            stream = self._stream(each.part, each.topic)
+            heads.setdefault(each.topic, {})[stream] = each.head
+            topic = self._told_of(followed, stream)
             if topic is not None and topic.after is None:
                 topic.after = each.done if topic.goes_on else each.head
+        for other in message.elsewhere:
+            stream = self._stream(other.part, other.topic)
+            heads.setdefault(other.topic, {})[stream] = other.through
         asked, followed.asked = followed.asked, []
         for beginning, numbers in asked:
             for number in numbers:
-                if number in heads:  # else it has ended before that was said
-                    beginning.heads[self._stream(message.server, number)] = heads[number]
+                beginning.heads.update(heads.get(number, {}))  # none: it ended before it was said
             beginning.awaited -= 1
             if not beginning.awaited:
                 beginning.then(beginning.heads)
+        self._leave(followed)
         self._follow(followed)
         self._get(followed)
+
+    def _told_of(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic | None:
+        """What is followed of positions that a server says it has; of other servers' too."""
+        topic = followed.topics.get(stream)
+        own = followed.topics.get(self._stream(followed.server, stream.publisher))
+        if topic is None and own is not None:
+            topic = self._add(followed, stream)
+            topic.followers, topic.goes_on = own.followers, True
+        return topic
+
+    def _leave(self, followed: FollowedServer) -> None:
+        """A server knows now of all topics; those that nobody follows it need keep no longer."""
+        for topic in [*followed.topics.values()]:
+            if not topic.followers:
+                del followed.topics[topic.stream]
+                followed.is_stale = True
 
     # ------------------------------------------------------------ publications
 
@@ -273,7 +342,7 @@ class Gets:
         topic = handed.topic
         topic.close()
         followed = self._servers[topic.server]
-        if topic.number in followed.takes_none and self._room(topic):
+        if topic.stream in followed.takes_none and self._room(topic):
             self._get(followed, again=True)
 
     def _room(self, topic: FollowedTopic) -> int:
@@ -284,7 +353,7 @@ class Gets:
         if followed.is_getting and not again:
             return
         wanted = tuple(
-            Wanted(topic.number, topic.done, topic.after, self._room(topic))
+            Wanted(topic.stream.broker, topic.number, topic.done, topic.after, self._room(topic))
             for topic in followed.topics.values()
             if topic.after is not None
         )
@@ -292,7 +361,9 @@ class Gets:
         if not wanted:
             return
         followed.got += 1
-        followed.takes_none = tuple(each.topic for each in wanted if not each.most)
+        followed.takes_none = tuple(
+            self._stream(each.part, each.topic) for each in wanted if not each.most
+        )
         self._send(Get(followed.server, self._broker, self._incarnation, followed.got, wanted))
 
     def on_messages(self, peer: Peer, message: Messages) -> None:
@@ -303,13 +374,20 @@ class Gets:
         if not is_topic or not run.origins:
             raise RemoteProtocolError(peer, f"{run.source} is not topic {number}")
         self._check_run(run, peer)
-        topic = self._servers[server].topics.get(number)
+        topic = self._followed(run.source)
         if topic is None or topic.after is None or run.first > topic.after + 1:
             return
         rest = run.after(topic.after)
         if rest is None:
             return
         self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
+
+    def _followed(self, stream: StreamId) -> FollowedTopic | None:
+        """What is followed of positions, at whichever server."""
+        for followed in (self._servers[stream.broker], *self._servers.values()):
+            if stream in followed.topics:
+                return followed.topics[stream]
+        return None
 
     def on_lost(self, peer: Peer, message: Lost) -> None:
         """Publications of a topic that the server has let go of, and this home had not got."""
@@ -321,7 +399,7 @@ class Gets:
             if run.position != position or run.first > run.last:
                 raise RemoteProtocolError(peer, f"{run} is lost, at {position}")
             position = run.end + 1
-        topic = followed.topics.get(message.topic)
+        topic = followed.topics.get(self._stream(message.part, message.topic))
         if topic is None or topic.after is None or message.last <= topic.after:
             return
         if message.first <= topic.after + 1:

@@ -102,6 +102,12 @@ class HeldPuts:
             readers[home] = Reader(after, self._machine.now_ns)
             self._go_on(topic)
 
+    def drop(self, number: int) -> None:
+        """A topic is to be another server's, to which what waits is put again."""
+        if self._held.pop(number, None) is not None:
+            self._deadlines.cancel((HELD, number))
+        self._readers.pop(number, None)
+
     def left(self, home: BrokerNumber, topic: Topic) -> None:
         """A home does not follow a topic any more."""
         self._readers.get(topic.number, {}).pop(home, None)

@@ -3,11 +3,12 @@
 Paper: [MP22] §2. Deviates: the paper's client is one user; a home is one for all of its clients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.multi_proxy.causal import CausalOwners
 from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.gets import Gets
 from brokerd.protocols.multi_proxy.messages import (
@@ -20,8 +21,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Request,
     Stored,
 )
-from brokerd.protocols.multi_proxy.paper import make_owners
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.paper import PaperOwners
+from brokerd.protocols.multi_proxy.parameters import (
+    CAUSAL,
+    PAPER,
+    RENDEZVOUS,
+    MultiProxyParameters,
+)
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.puts import Puts
 from brokerd.protocols.multi_proxy.topics import Topics
@@ -62,15 +69,8 @@ class Home:
             awaits=self._awaits,
             puts_since=lambda server: self.puts.waits_since(server),
         )
-        self.owners = make_owners(
-            broker,
-            places.arbiters,
-            parameters.ownership,
-            send=self.ways.send,
-            on_known=lambda topics: self.puts.owned(topics),
-            answered=self.ways.answered,
-            on_gone=lambda gone: self.puts.disowned(gone),
-        )
+        self._disk = disk
+        self.owners = self._make_owners(broker, places, parameters.ownership)
         self.puts = Puts(
             broker,
             disk.machine,
@@ -103,6 +103,37 @@ class Home:
             gets=self.gets,
         )
 
+    def _make_owners(self, broker: BrokerNumber, places: Places, ownership: str) -> Owners:
+        """The owners that this home knows, as the topology's `ownership` has it."""
+        send, answered, arbiters = self.ways.send, self.ways.answered, places.arbiters
+
+        def on_known(topics: Sequence[int]) -> None:
+            self.puts.owned(topics)
+
+        def on_gone(gone: Mapping[int, BrokerNumber]) -> Sequence[int]:
+            return self.puts.disowned(gone)
+
+        if ownership == PAPER:
+            return PaperOwners(
+                broker, arbiters, send=send, on_known=on_known, answered=answered, on_gone=on_gone
+            )
+        if ownership == CAUSAL:
+            return CausalOwners(
+                broker,
+                arbiters,
+                dict(places.servers_by_name),
+                self._disk,
+                carrier=self.ways.first_server,
+                send=send,
+                on_known=on_known,
+                answered=answered,
+                on_gone=on_gone,
+                on_moved=lambda topic, before, server: self.gets.move(topic, before, server),
+                on_merged=lambda topic, server: self.gets.ask_again(server),
+            )
+        known = dict(enumerate(arbiters)) if ownership == RENDEZVOUS else {}
+        return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)
+
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which answer of a server."""
         return {
@@ -112,7 +143,11 @@ class Home:
             Lost: self.gets.on_lost,
             Answered: self.gets.on_answered,
             Located: self.owners.on_located,
-            Merged: self.gets.on_merged,
+            Merged: (
+                self.owners.on_merged
+                if isinstance(self.owners, CausalOwners)
+                else self.gets.on_merged
+            ),
         }
 
     def _awaits(self, server: BrokerNumber) -> bool:

@@ -30,14 +30,28 @@ class LostRecord:
 
 @dataclass(slots=True)
 class LostRecords:
-    """Those of one topic, by their last positions, ascending; told to whoever was not done."""
+    """Those of one topic, by their last positions, ascending; told to whoever was not done.
+
+    Attributes:
+        suffix: of the keys of its rows, which tells apart positions that several servers gave.
+    """
 
     topic: int
+    suffix: str = ""
     _records: dict[int, LostRecord] = field(default_factory=dict)
 
     def add(self, run: PublicationRun) -> None:
         """A run, as a topic keeps it, is not kept any more."""
         self._records[run.last] = LostRecord(tuple(_lost_runs(run)))
+
+    def carry(self, runs: Sequence[LostRun]) -> Iterator[Change]:
+        """Another server had let go of these; returns what that changes on disk."""
+        rows: list[Change] = []
+        for run in runs:
+            self._records[run.end] = LostRecord((run,))
+            row = self.row(run.end)
+            rows += [row] if row is not None else []
+        return iter(rows)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -75,7 +89,7 @@ class LostRecords:
         return iter([Change(LOST_ROWS, self._key(last), None) for last in written])
 
     def _key(self, last: int) -> str:
-        return f"{self.topic}.{last}"
+        return f"{self.topic}.{last}{self.suffix}"
 
     def recover(self, last: int, row: Sequence[Sequence[Any]]) -> None:
         """Take over a row of an earlier incarnation."""

@@ -75,22 +75,42 @@ class Followed(NamedTuple):
     Attributes:
         done: the home was done with it up to here; it goes on behind this.
         head: what is put after this was known comes behind this position.
+        part: the server that has given these positions.
     """
 
+    part: BrokerNumber
     topic: int
     done: int
     head: int
 
 
+class Elsewhere(NamedTuple):
+    """What a server knows of positions that it or another one has given in a topic.
+
+    Attributes:
+        through: up to here they were given, and what they stand for is on disk.
+    """
+
+    part: BrokerNumber
+    topic: int
+    through: int
+
+
 @record
 class Following:
-    """Server → home: the answer to Follow, which is on disk."""
+    """Server → home: the answer to Follow, which is on disk.
+
+    Attributes:
+        elsewhere: of these topics, what others may hold, and what of it was there before
+            (`causal` only).
+    """
 
     server: BrokerNumber
     home: BrokerNumber
     incarnation: int
     number: int
     topics: tuple[Followed, ...]
+    elsewhere: tuple[Elsewhere, ...]
 
 
 class Wanted(NamedTuple):
@@ -100,8 +120,10 @@ class Wanted(NamedTuple):
         done: it will never ask for what is up to here.
         after: it has what is up to here.
         most: how many publications it takes now.
+        part: the server that has given these positions.
     """
 
+    part: BrokerNumber
     topic: int
     done: int
     after: int
@@ -167,11 +189,13 @@ class Lost:
     """Server → home: these of a topic are kept no more, though the home was not done with them.
 
     Attributes:
+        part: the server that has given these positions.
         runs: all of them from the first position to the last.
     """
 
     server: BrokerNumber
     home: BrokerNumber
+    part: BrokerNumber
     topic: int
     runs: tuple[LostRun, ...]
 
@@ -264,7 +288,7 @@ class Assigned:
 
 @record
 class Merge:
-    """Proxy → server: these servers own topics of yours too; own them no more."""
+    """Proxy → server: these servers own topics of yours too; let them have these."""
 
     server: BrokerNumber
     owners: tuple[Owner, ...]
@@ -278,8 +302,102 @@ class Merged:
     owners: tuple[Owner, ...]
 
 
+@record
+class Periodic:
+    """Server → proxies, and on to the other servers: what it is asked for, and what it knows.
+
+    Attributes:
+        number: a later one has a higher one, within an incarnation of the server.
+        topics: that somebody has put or followed here, and that are not another server's now.
+        known: how far positions were given, by it and by others, each time in this topic.
+    """
+
+    server: BrokerNumber
+    incarnation: int
+    number: int
+    topics: tuple[int, ...]
+    known: tuple[Elsewhere, ...]
+
+
+@record
+class Carry:
+    """Server → server, over a proxy: publications of a topic that is to be the other's.
+
+    Attributes:
+        run: its sequences are positions; who published them stands in its origins.
+    """
+
+    server: BrokerNumber
+    giver: BrokerNumber
+    topic: int
+    run: PublicationRun
+
+
+class CarriedPart(NamedTuple):
+    """Positions that one server has given in a topic.
+
+    Attributes:
+        released: nobody who follows the topic at the giver needs what is up to here.
+        last: the last one.
+        lost: of what is behind `released`, what is not kept any more.
+    """
+
+    part: BrokerNumber
+    released: int
+    last: int
+    lost: tuple[LostRun, ...]
+
+
+class PutThrough(NamedTuple):
+    """How far a source has put to a topic."""
+
+    source: SourceId
+    through: int
+
+
+class CarriedFollower(NamedTuple):
+    """A home that follows a topic.
+
+    Attributes:
+        done: per part, up to where it needs nothing.
+    """
+
+    home: BrokerNumber
+    done: tuple[Elsewhere, ...]
+
+
+@record
+class Transfer:
+    """Server → server, over a proxy: all that I have of a topic, beside what it carries; own it."""
+
+    server: BrokerNumber
+    giver: BrokerNumber
+    topic: int
+    parts: tuple[CarriedPart, ...]
+    sources: tuple[PutThrough, ...]
+    followers: tuple[CarriedFollower, ...]
+
+
+@record
+class Transferred:
+    """Server → giver, over a proxy: that is on disk, and the topic mine.
+
+    Attributes:
+        owner: who has it; another one than the server where that has given it away itself.
+    """
+
+    server: BrokerNumber
+    giver: BrokerNumber
+    topic: int
+    owner: BrokerNumber
+
+
 Request = Put | Follow | Get | Locate | Claim
 Answer = Stored | Following | Messages | Lost | Answered | Located | Merged
+
+
+Between = Carry | Transfer
+"""What one server tells another one, which answers with Transferred."""
 
 
 def _halves(message: Put) -> Sequence[Put]:
@@ -310,5 +428,9 @@ KINDS = (
     MessageKind(110, Merge),
     MessageKind(111, Merged),
     MessageKind(117, Lost),
+    MessageKind(118, Periodic),
+    of_run(119, Carry, lambda message: (message.server, message.giver, message.topic)),
+    MessageKind(120, Transfer),
+    MessageKind(121, Transferred),
 )
-"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, and 117."""
+"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, and 117 to 121."""

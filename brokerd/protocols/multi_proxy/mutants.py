@@ -40,13 +40,16 @@ BUGS: Final = (
         "chopped-with-its-sources",
         "What was put stays known when its log is chopped.",
         "topic_log.py",
-        ('changes[PUT, f"{gone.topic}.{source}"] = gone.sequence', "source.strip()"),
+        (
+            'changes[PUT, f"{number}.{source}"] = self.topic(number).stored.get(gone.source, 0)',
+            "source.strip()",
+        ),
     ),
     _bug(
         "positions-begin-anew",
         "A position is one publication's for ever.",
         "topic_log.py",
-        ("changes[RELEASED, str(gone.topic)] = gone.last", "changes.pop((RELEASED, ''), None)"),
+        ("changes[RELEASED, gone.topic.key] = gone.last", "changes.pop((RELEASED, ''), None)"),
     ),
     _bug(
         "released-when-anybody-is-done",
@@ -61,13 +64,13 @@ BUGS: Final = (
         "never-released",
         "What all are done with is released.",
         "server.py",
-        ("follower.done[wanted.topic] = wanted.done", "self._machine.now_ns += 0"),
+        ("follower.done[part] = wanted.done", "self._machine.now_ns += 0"),
     ),
     _bug(
         "older-follow-kept",
         "The later request of a home counts.",
         "server.py",
-        ("version < follower.version", "version < _NEVER"),
+        ("version < follower.version", "version < Version(0, 0)"),
     ),
     _bug(
         "followed-before-it-is-written",
@@ -88,7 +91,7 @@ BUGS: Final = (
         "follows-one-too-late",
         "A home goes on behind the position that it was told.",
         "server.py",
-        ("topic: before.get(topic, head) for", "topic: before.get(topic, head) + 1 for"),
+        ("part: before.get(part, head) for", "part: before.get(part, head) + 1 for"),
     ),
     _bug(
         "answers-what-is-not-new",
@@ -113,8 +116,8 @@ BUGS: Final = (
         "A topic goes on where it was if any of its subscriptions does.",
         "gets.py",
         (
-            "                if beginning is None:\n",
-            "                if beginning is None and is_new:\n",
+            "                    if beginning is None:\n",
+            "                    if beginning is None and is_new:\n",
         ),
     ),
     _bug(
@@ -151,7 +154,7 @@ BUGS: Final = (
         "kept-for-ever",
         "What is older than it has to be kept is let go of.",
         "retention.py",
-        ("if through > topic.released:", "if through > topic.durable:"),
+        ("if through > topic.released and", "if through > topic.durable and"),
     ),
     _bug(
         "lost-before-its-time",
@@ -365,7 +368,10 @@ BUGS: Final = (
         "merged-without-subscribers",
         "Who follows one of two owners follows the other when they merge.",
         "server.py",
-        ("                if owner.topic in follower.done:\n", "                if False:\n"),
+        (
+            "                if self.followers.follows(follower, owner.topic):\n",
+            "                if False:\n",
+        ),
     ),
     _bug(
         "never-merges",

@@ -9,7 +9,7 @@ proxies keep it, and guess what they do not know.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
@@ -96,6 +96,12 @@ class Owners:
                 found.setdefault(arbiter, []).append(topic)
         return iter([(arbiter, tuple(new)) for arbiter, new in found.items()])
 
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over what an earlier incarnation had on disk of owners."""
+
+    def ways_changed(self, first: BrokerNumber | None) -> None:
+        """Servers are reached over other proxies; the first of them in this home's order."""
+
     def remember(self, owners: Sequence[Owner]) -> None:
         """Owners that this home knew before a crash."""
         self._known.update(owners)
@@ -118,7 +124,8 @@ class Owners:
         new = [owner for owner in owners if owner.topic not in self._known]
         self._known.update(new)
         for topic, _ in new:
-            self._sought.get(self._arbiters[topic], {}).pop(topic, None)
+            for sought in self._sought.values():
+                sought.pop(topic, None)
         if new:
             self._on_known([owner.topic for owner in new])
             self._go_on()

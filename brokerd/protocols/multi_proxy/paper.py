@@ -12,20 +12,17 @@ have made them subscribers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import Locate, Located, Merge, Owned, Owner
 from brokerd.protocols.multi_proxy.owners import Answered, Owners
-from brokerd.protocols.multi_proxy.parameters import PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.server import Server
+from brokerd.protocols.multi_proxy.sharing import PERIOD
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
-
-PERIOD: Final = "period"
-"""Purpose of the deadline at which a server tells proxies what it owns."""
 
 
 class PaperOwners(Owners):
@@ -51,11 +48,11 @@ class PaperOwners(Owners):
         self._on_gone = on_gone
         self._proxy: BrokerNumber | None = None
 
-    def route_over(self, proxy: BrokerNumber | None) -> None:
-        """A home goes over another proxy, or over one that has begun anew: what it says counts."""
-        if proxy == self._proxy:
+    def ways_changed(self, first: BrokerNumber | None) -> None:
+        """See Owners: what the proxy says counts that a home goes over, and that begins anew."""
+        if first == self._proxy:
             return
-        self._proxy = proxy
+        self._proxy = first
         gone, self._known = self._known, {}
         self._sought.clear()
         self.seek((*self._on_gone(gone), *self.waited_for()))
@@ -158,22 +155,3 @@ class Periods:
             self._machine.send(proxy, owned)
         due_ns = self._machine.now_ns + self._period_ns
         self._deadlines.set((PERIOD, self._broker), due_ns)
-
-
-def make_owners(
-    broker: BrokerNumber,
-    arbiters: Sequence[BrokerNumber],
-    ownership: str,
-    *,
-    send: Callable[[Locate], None],
-    on_known: Callable[[Sequence[int]], None],
-    answered: Answered,
-    on_gone: Callable[[Mapping[int, BrokerNumber]], Sequence[int]],
-) -> Owners:
-    """The owners that a home knows, as the topology's `ownership` has it; see Owners."""
-    if ownership == PAPER:
-        return PaperOwners(
-            broker, arbiters, send=send, on_known=on_known, answered=answered, on_gone=on_gone
-        )
-    known = dict(enumerate(arbiters)) if ownership == RENDEZVOUS else {}
-    return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)

@@ -10,7 +10,8 @@ from brokerd.errors import ConfigError
 ARBITER: Final = "arbiter"
 RENDEZVOUS: Final = "rendezvous"
 PAPER: Final = "paper"
-_OWNERSHIPS: Final = (ARBITER, RENDEZVOUS, PAPER)
+CAUSAL: Final = "causal"
+_OWNERSHIPS: Final = (ARBITER, RENDEZVOUS, CAUSAL, PAPER)
 
 _AT_LEAST_ONE: Final = (
     "topics",
@@ -32,16 +33,18 @@ class MultiProxyParameters:
     Attributes:
         ownership: who decides which server owns a topic. "arbiter": a server that follows from a
             hash gives each new topic to the server that has fewest, as the asking proxy sees it;
-            "rendezvous": the server that follows from the hash owns it; "paper": each proxy by
-            itself, so that two may own it until that is found, which loses publications.
-        period_ns: with "paper", how often a server tells proxies what it owns.
+            "rendezvous": the server that follows from the hash owns it; "causal": each proxy by
+            itself, so that two may own it until that is found, and what they have is merged;
+            "paper": the same, but merging them loses publications.
+        period_ns: with "causal" and "paper", how often a server tells proxies what it owns.
         topic_attribute: whose value decides a publication's topic.
         apart_attribute: publications that have it have no topic attribute, so that who asks for
             it need not follow every topic; "" for none.
         topics: how many there are, beside that of publications without the topic attribute; equal
             values have the same one.
         assign_retry_ns: how long an arbiter waits for a server to take a topic before it lets
-            another one have it.
+            another one have it; with "causal", how long a server that gives a topic to another one
+            waits for its answer before it sends all of it again.
         timeout_ns: how long an answer is waited for before another proxy is tried.
         get_wait_ns: how long a server may wait for something to answer a get with.
         get_publications: of a topic, at most, in one answer to a get.

@@ -17,6 +17,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Assign,
     Assigned,
+    Carry,
     Follow,
     Following,
     Get,
@@ -27,10 +28,13 @@ from brokerd.protocols.multi_proxy.messages import (
     Messages,
     Owned,
     Owner,
+    Periodic,
     Put,
     Request,
     Servers,
     Stored,
+    Transfer,
+    Transferred,
 )
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
@@ -81,6 +85,10 @@ class Proxy:
             Assign: self._on_assign,
             Assigned: self._on_assigned,
             Owned: self._on_owners,
+            Periodic: self._on_periodic,
+            Carry: self._on_given,
+            Transfer: self._on_given,
+            Transferred: self._on_transferred,
         }
         return {**requests, **answers, **between}
 
@@ -143,15 +151,39 @@ class Proxy:
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
         """Somebody says who owns topics: homes hear what is new."""
         new = self._claims.learn(peer, owners)
-        for merge in self._claims.merges:
-            self._send(merge.server, merge)
-        self._claims.merges.clear()
+        self._merge()
         if not new:
             return
         for home in self._homes:
             if self._has_session(home):
                 self._machine.send(home, Owned(new))
         self._on_owned(self._broker, new)
+
+    def _merge(self) -> None:
+        for merge in self._claims.merges:
+            self._send(merge.server, merge)
+        self._claims.merges.clear()
+
+    def _on_periodic(self, peer: Any, message: Periodic) -> None:
+        """A server says what it is asked for: so do others hear, and who else is has to give it."""
+        self._check_server(peer)
+        if message.server != peer:
+            raise RemoteProtocolError(peer, f"says what {message.server} is asked for")
+        self._claims.learn(peer, [Owner(topic, message.server) for topic in message.topics])
+        self._merge()
+        for server in self._servers:
+            if server != peer:
+                self._send(server, message)
+
+    def _on_given(self, peer: Any, message: Carry | Transfer) -> None:
+        self._check_server(peer)
+        self._check_server(message.server, peer)
+        self._send(message.server, message)
+
+    def _on_transferred(self, peer: Any, message: Transferred) -> None:
+        self._check_server(peer)
+        self._check_server(message.giver, peer)
+        self._send(message.giver, message)
 
     def _on_assign(self, peer: Any, message: Assign) -> None:
         self._check_server(peer)

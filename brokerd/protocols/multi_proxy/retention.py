@@ -60,7 +60,7 @@ class Retention:
         """Let go of what is old."""
         for topic in self._log:
             through = topic.old_through(self._machine.now_ns - self._max_retain_ns)
-            if through > topic.released:
+            if through > topic.released and topic.is_here and not topic.is_frozen:
                 self._log.expire(topic, through)
         self.kept()
 
@@ -69,4 +69,4 @@ class Retention:
         runs = topic.lost.after(after)
         for start in range(0, len(runs), _RUNS_TOLD):
             part: tuple[LostRun, ...] = tuple(runs[start : start + _RUNS_TOLD])
-            yield Lost(self._broker, home, topic.number, part)
+            yield Lost(self._broker, home, *topic.part, part)

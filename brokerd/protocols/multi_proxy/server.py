@@ -6,16 +6,17 @@ server that crashes has forgotten that, and what it was told last it is told aga
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
+from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
 from brokerd.protocols.multi_proxy.held_puts import HeldPuts
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Answered,
+    Elsewhere,
     Follow,
     Followed,
     Following,
@@ -27,44 +28,16 @@ from brokerd.protocols.multi_proxy.messages import (
     Stored,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
+from brokerd.protocols.multi_proxy.sharing import Sharing
+from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
 
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a home's get is answered, whatever there is."""
-FOLLOWERS: Final = "followers"
-"""Per home: incarnation and number of its Follow, and its topics."""
-
-
-class Version(NamedTuple):
-    """Which of a home's requests came later."""
-
-    incarnation: int
-    number: int
-
-
-_NEVER: Final = Version(0, 0)
-
-
-@dataclass(slots=True)
-class Follower:
-    """A home that follows topics here.
-
-    Attributes:
-        version: of its Follow.
-        done: per topic, up to where it is done.
-        got: version of its latest get.
-        waits: what that get asked for, by topic, while it is not answered.
-    """
-
-    version: Version
-    done: dict[int, int] = field(default_factory=dict)
-    got: Version = _NEVER
-    waits: dict[int, Wanted] = field(default_factory=dict)
 
 
 class Server:
@@ -76,7 +49,10 @@ class Server:
         announce: tells proxies of topics that this server is asked for, the first time.
 
     Attributes:
+        log, followers: what it keeps, and for whom.
         retention: what it lets go of for its age.
+        tell: tells a home something.
+        sharing: what it does beside where two servers may own a topic and nothing is lost.
         asked: topics that homes have asked for, so that they know it to be the owner.
     """
 
@@ -103,10 +79,11 @@ class Server:
         self._parameters = parameters
         self._counters = counters
         self._owned = owned
-        self._answer = answer
+        self._answer = self.tell = answer
         self._announce = announce
         self.asked: dict[int, None] = {}
-        self._followers: dict[BrokerNumber, Follower] = {}
+        self.followers = Followers(broker, self.log, are_shared=parameters.ownership == CAUSAL)
+        self.sharing: Sharing | None = None
         self._held = HeldPuts(
             self._machine, deadlines, parameters, append=self._append, say_held=self._say_held
         )
@@ -118,21 +95,27 @@ class Server:
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
         """Take over what an earlier incarnation had on disk."""
         self.log.recover(recovered, ends)
-        for key, (incarnation, number, topics) in recovered.get(FOLLOWERS, {}).items():
-            follower = Follower(Version(incarnation, number))
-            follower.done = {topic: self.log.topic(topic).needed_after for topic in topics}
-            self._followers[int(key)] = follower
+        if self.sharing is not None:
+            self.sharing.moves.recover(recovered)
+        self.followers.recover(recovered)
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
         self.log.on_records(event)
 
-    def begin(self) -> None:
+    def begin(self, incarnation: int) -> None:
         """All that was on disk is known."""
         for topic in self.log:
             self.asked[topic.number] = None
-            self._settle(topic)
+        if self.sharing is not None:
+            self.sharing.begin(incarnation)
+        self.settle_all()
         self.retention.kept()
+
+    def settle_all(self) -> None:
+        """Let go of what nobody needs, of all topics."""
+        for topic in self.log:
+            self._settle(topic)
 
     def retained(self) -> int:
         """How many publications somebody is not done with, or wait."""
@@ -145,7 +128,7 @@ class Server:
 
     def due(self, home: BrokerNumber) -> None:
         """A home's get has waited long enough."""
-        follower = self._followers.get(home)
+        follower = self.followers.get(home)
         if follower is not None and follower.waits:
             self._end_get(home, follower)
 
@@ -153,11 +136,18 @@ class Server:
         """Whether what is put waits for those who follow its topic."""
         return self._held.holds(message)
 
+    def freeze(self, number: int) -> None:
+        """Nothing is put to a topic any more: who has put what waits puts it elsewhere."""
+        self._held.drop(number)
+
     def held_due(self, number: int) -> None:
         """What was put to a topic has waited for a while."""
         self._held.due(self.log.topic(number))
 
     # ------------------------------------------------------------ requests
+
+    def _own(self, number: int) -> Part:
+        return Part(self._broker, number)
 
     def _check(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
         for topic in topics:
@@ -168,8 +158,8 @@ class Server:
         """Other servers own these topics too; who follows them here is to follow them there."""
         for owner in owners:
             self.asked.pop(owner.topic, None)
-            for home, follower in self._followers.items():
-                if owner.topic in follower.done:
+            for home, follower in self.followers:
+                if self.followers.follows(follower, owner.topic):
                     self._answer(home, Merged(home, (owner,)))
 
     def _ask(self, topics: Sequence[int]) -> None:
@@ -181,9 +171,11 @@ class Server:
     def _on_put(self, peer: Peer, message: Put) -> None:
         home, number, run = message.home, message.topic, message.run
         self._check(peer, home, (number,))
-        self._ask((number,))
         if run.source.broker != home or run.origins:
             raise RemoteProtocolError(peer, f"broker {home} puts for {run.source}")
+        if self.sharing is not None and self.sharing.is_away(home, (number,)):
+            return
+        self._ask((number,))
         self._counters["publications_received"] += len(run)
         self._held.put(self.log.topic(number), message)
 
@@ -204,28 +196,35 @@ class Server:
         home = message.home
         self._check(peer, home, message.topics)
         version = Version(message.incarnation, message.number)
-        follower = self._followers.get(home)
+        follower = self.followers.get(home)
         if follower is not None and version < follower.version:
             return
+        known: dict[Part, int] = {}
+        if self.sharing is not None:
+            if not self.sharing.may_follow(home, follower, message.topics):
+                return
+            known = self.sharing.known.of(message.topics)
         if follower is None:
-            follower = self._followers[home] = Follower(version)
+            follower = self.followers.add(home, version)
         follower.version = version
         before = follower.done
-        self._ask([topic for topic in message.topics if topic not in before])
-        heads = {topic: self.log.topic(topic).assigned for topic in message.topics}
-        follower.done = {topic: before.get(topic, head) for topic, head in heads.items()}
-        followed = tuple(
-            Followed(topic, follower.done[topic], head) for topic, head in heads.items()
-        )
-        answer = Following(self._broker, home, version.incarnation, version.number, followed)
+        self._ask([topic for topic in message.topics if self._own(topic) not in before])
+        parts = [part for topic in message.topics for part in self.log.parts(topic)]
+        heads = {part.part: part.assigned for part in parts}
+        follower.done = {part: before.get(part, head) for part, head in heads.items()}
         changes: tuple[Change, ...] = ()
+        if self.sharing is not None:
+            self.sharing.keep(follower, before, message.topics, known)
         if before.keys() != follower.done.keys():
-            row = [version.incarnation, version.number, list(message.topics)]
-            changes = (Change(FOLLOWERS, str(home), row),)
+            changes = (self.followers.row(home, message.topics),)
+        followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
+        elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
+        answer = Following(self._broker, home, *version, followed, elsewhere)
         for gone in before:
             if gone not in follower.done:
-                self._held.left(home, self.log.topic(gone))
-                self._settle(self.log.topic(gone))
+                if gone.server == self._broker:
+                    self._held.left(home, self.log.part(gone))
+                self._settle(self.log.part(gone))
 
         def written() -> None:
             # A position that a crash could give to another publication must not be told.
@@ -239,22 +238,28 @@ class Server:
     def _on_get(self, peer: Peer, message: Get) -> None:
         home = message.home
         self._check(peer, home, [wanted.topic for wanted in message.wanted])
-        follower = self._followers.get(home)
+        follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
         if follower is None or version <= follower.got:
             return
-        waits = {each.topic: each for each in message.wanted if each.topic in follower.done}
-        for wanted in waits.values():
-            topic = self.log.topic(wanted.topic)
-            if wanted.done > max(topic.durable, follower.done[wanted.topic]):
+        waits = {
+            part: each
+            for each in message.wanted
+            if (part := Part(each.part, each.topic)) in follower.done
+        }
+        for part, wanted in waits.items():
+            if wanted.done > max(self.log.part(part).durable, follower.done[part]):
                 reason = f"broker {home} is done with {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
-        for wanted in waits.values():
-            self._held.got(home, self.log.topic(wanted.topic), wanted.after)
-            if wanted.done > follower.done[wanted.topic]:
-                follower.done[wanted.topic] = wanted.done
-                self._settle(self.log.topic(wanted.topic))
+        if self.sharing is not None:
+            self.sharing.got(home, follower, message.wanted)
+        for part, wanted in waits.items():
+            if part.server == self._broker:
+                self._held.got(home, self.log.part(part), wanted.after)
+            if wanted.done > follower.done[part]:
+                follower.done[part] = wanted.done
+                self._settle(self.log.part(part))
         if any(map(self._has, waits.values())):
             self._end_get(home, follower)
         else:
@@ -264,11 +269,13 @@ class Server:
     # ------------------------------------------------------------ answers
 
     def _has(self, wanted: Wanted) -> bool:
-        return bool(wanted.most) and self.log.topic(wanted.topic).durable > wanted.after
+        if not wanted.most:
+            return False
+        return self.log.part(Part(wanted.part, wanted.topic)).durable > wanted.after
 
     def _on_durable(self, topic: Topic) -> None:
-        for home, follower in self._followers.items():
-            wanted = follower.waits.get(topic.number)
+        for home, follower in self.followers:
+            wanted = follower.waits.get(topic.part)
             if wanted is not None and self._has(wanted):
                 self._end_get(home, follower)
         self._settle(topic)
@@ -278,9 +285,9 @@ class Server:
         """Answer a get with what there is."""
         waits, follower.waits = follower.waits, {}
         self._deadlines.cancel((WAITING, home))
-        for wanted in waits.values():
+        for part, wanted in waits.items():
             most = min(wanted.most, self._parameters.get_publications)
-            topic, after = self.log.topic(wanted.topic), wanted.after
+            topic, after = self.log.part(part), wanted.after
             for lost in self.retention.told(home, topic, after) if most else ():
                 self._answer(home, lost)
                 after = lost.last
@@ -292,11 +299,11 @@ class Server:
 
     def _settle(self, topic: Topic) -> None:
         """Let go of what all who follow a topic are done with; nobody follows: of everything."""
-        done = [
-            follower.done[topic.number]
-            for follower in self._followers.values()
-            if topic.number in follower.done
-        ]
+        if topic.is_frozen or not topic.is_here:
+            return
+        done = self.followers.done_with(topic)
         through = min((topic.durable, *done))
+        if self.sharing is not None:
+            through = min(through, self.sharing.known.everywhere(topic))
         if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

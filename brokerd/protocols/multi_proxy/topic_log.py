@@ -29,23 +29,34 @@ PUT: Final = "put"
 
 _HEAD: Final = struct.Struct(">IQ")
 # topic, first position
+_CARRIED: Final = 1 << 31
+# in the topic's place: a server's number follows, whose position that is
+_PART: Final = struct.Struct(">I")
+
+
+class Part(NamedTuple):
+    """The positions that one server has given in a topic; another one may keep them."""
+
+    server: BrokerNumber
+    topic: int
 
 
 class _Logged(NamedTuple):
     """A record of the log."""
 
     record: int
-    topic: int
+    topic: "Topic"
     last: int
     source: SourceId
-    sequence: int
 
 
 @dataclass(slots=True)
 class Topic:
-    """One topic.
+    """One topic, or what a server has of another one's positions in it.
 
     Attributes:
+        is_here: homes may follow it here; else it comes, from who has had it until now.
+        is_frozen: it is to be another server's: nothing of it changes any more.
         assigned: the last position that was given, be it on disk or not.
         durable: the last one whose publications are on disk; nobody is told of later ones.
         released: publications up to here are not needed.
@@ -57,7 +68,10 @@ class Topic:
         lost: of what was released, that with which somebody is not done.
     """
 
-    number: int
+    part: Part
+    suffix: str = ""
+    is_here: bool = True
+    is_frozen: bool = False
     lost: LostRecords = field(init=False)
     assigned: int = 0
     durable: int = 0
@@ -69,7 +83,26 @@ class Topic:
     since: deque[tuple[int, Instant]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.lost = LostRecords(self.number)
+        self.lost = LostRecords(self.number, self.suffix)
+
+    @property
+    def number(self) -> int:
+        """That of the topic."""
+        return self.part.topic
+
+    @property
+    def key(self) -> str:
+        """Of its rows."""
+        return f"{self.number}{self.suffix}"
+
+    def begin_behind(self, position: int) -> None:
+        """Nothing up to a position is ever needed here."""
+        self.assigned = self.durable = self.released = position
+
+    def came(self, source: SourceId, sequence: int) -> None:
+        """What a source has put up to a number has a position, which is on disk."""
+        sequence = max(sequence, self.put.get(source, 0))
+        self.put[source] = self.stored[source] = sequence
 
     def retain(self, run: PublicationRun, now_ns: Instant) -> None:
         """Keep publications that are on disk, until they are released."""
@@ -141,7 +174,7 @@ class TopicLog:
         self._broker = broker
         self._disk = disk
         self._on_durable = on_durable
-        self._topics: dict[int, Topic] = {}
+        self._topics: dict[Part, Topic] = {}
         self._logged: deque[_Logged] = deque()
         self._next = 1
         self._is_chopping = False
@@ -151,50 +184,74 @@ class TopicLog:
         return iter(self._topics.values())
 
     def topic(self, number: int) -> Topic:
-        """The topic with this number."""
-        found = self._topics.get(number)
+        """What this server has in the topic with this number."""
+        return self.part(Part(self._broker, number))
+
+    def part(self, part: Part) -> Topic:
+        """What is here of the positions that a server has given in a topic."""
+        found = self._topics.get(part)
         if found is None:
-            found = self._topics[number] = Topic(number)
+            is_own = part.server == self._broker
+            suffix = "" if is_own else f".{part.server}"
+            found = self._topics[part] = Topic(part, suffix, is_here=is_own)
         return found
+
+    def holds(self, part: Part) -> bool:
+        """Whether homes may follow these positions here."""
+        return part in self._topics and self._topics[part].is_here
+
+    def parts(self, number: int) -> list[Topic]:
+        """All that homes may follow here of a topic, this server's own positions first."""
+        parts = (part for part in self._topics if part.topic == number)
+        others = [self._topics[part] for part in parts if part.server != self._broker]
+        return [self.topic(number), *(each for each in others if each.is_here)]
 
     # ------------------------------------------------------------ start
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
         """Take over what an earlier incarnation had on disk; the log is read in pages."""
         for key, position in recovered.get(RELEASED, {}).items():
-            topic = self.topic(int(key))
-            topic.assigned = topic.durable = topic.released = position
+            self._keyed(key).begin_behind(position)
         for key, sequence in recovered.get(PUT, {}).items():
             number, *source = map(int, key.split("."))
             topic = self.topic(number)
             topic.put[SourceId(*source)] = topic.stored[SourceId(*source)] = sequence
         for key, runs in recovered.get(LOST_ROWS, {}).items():
-            number, last = map(int, key.split("."))
-            self.topic(number).lost.recover(last, runs)
+            number, last, *server = map(int, key.split("."))
+            self._keyed(".".join(map(str, (number, *server)))).lost.recover(last, runs)
         self._next = ends.next
         self.is_read = ends.first == ends.next
         if not self.is_read:
             self._disk.machine.emit(Read(LOG, ends.first, ends.next))
 
+    def _keyed(self, key: str) -> Topic:
+        number, *server = map(int, key.split("."))
+        return self.part(Part(server[0] if server else self._broker, number))
+
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log, and ask for the next one."""
         for index, record in enumerate(event.records, event.first):
             number, first = _HEAD.unpack_from(record)
-            run = unpack_run(record, _HEAD.size)
-            topic = self.topic(number)
+            topic, begins = self.topic(number & ~_CARRIED), _HEAD.size
+            own = topic
+            if number & _CARRIED:
+                (server,) = _PART.unpack_from(record, _HEAD.size)
+                topic, begins = self.part(Part(server, own.number)), begins + _PART.size
+                if not topic.runs and first > topic.assigned:
+                    topic.begin_behind(first - 1)
+            run = unpack_run(record, begins)
             last = first + len(run) - 1
             if last > topic.released:
                 if first != topic.assigned + 1:
                     raise StorageCorrupt(
-                        f"log {LOG}, record {index}: position {first} of topic {number}, "
+                        f"log {LOG}, record {index}: position {first} of topic {topic.key}, "
                         f"after {topic.assigned}"
                     )
                 topic.assigned = last
                 now_ns = self._disk.machine.now_ns
-                topic.retain(_placed(self._stream(number), first, run), now_ns)
-            sequence = max(run.last, topic.put.get(run.source, 0))
-            topic.put[run.source] = topic.stored[run.source] = sequence
-            self._logged.append(_Logged(index, number, last, run.source, run.last))
+                topic.retain(_placed(topic.part, first, run), now_ns)
+            own.came(run.source, run.last)
+            self._logged.append(_Logged(index, topic, last, run.source))
         after = event.first + len(event.records)
         self.is_read = after == self._next
         if not self.is_read:
@@ -222,9 +279,8 @@ class TopicLog:
         first = topic.assigned + 1
         topic.assigned += len(rest)
         topic.put[rest.source] = rest.last
-        placed = _placed(self._stream(number), first, rest)
-        self._logged.append(_Logged(self._next, number, placed.last, rest.source, rest.last))
-        self._next += 1
+        placed = _placed(topic.part, first, rest)
+        self._log(topic, placed.last, rest.source)
 
         def store() -> None:
             topic.retain(placed, self._disk.machine.now_ns)
@@ -235,12 +291,52 @@ class TopicLog:
         head, *payload = pack_run(rest)
         self._disk.append(LOG, (_HEAD.pack(number, first) + bytes(head), *payload), store)
 
+    def carry(self, part: Part, run: PublicationRun) -> None:
+        """Append what of another server's positions has not come before, and comes next."""
+        topic = self.part(part)
+        if not topic.assigned:
+            topic.begin_behind(run.first - 1)
+        for first, published in _unplaced(run):
+            if first == topic.assigned + 1:
+                self._carry(topic, first, published)
+
+    def _carry(self, topic: Topic, first: int, published: PublicationRun) -> None:
+        topic.assigned += len(published)
+        placed = _placed(topic.part, first, published)
+        self._log(topic, placed.last, published.source)
+        head, *payload = pack_run(published)
+        record = _HEAD.pack(topic.number | _CARRIED, first) + _PART.pack(topic.part.server)
+        self._disk.append(
+            LOG,
+            (record + bytes(head), *payload),
+            lambda: topic.retain(placed, self._disk.machine.now_ns),
+        )
+
+    def settle_at(self, part: Part, last: int) -> tuple[Change, ...]:
+        """All that was given of another server's positions is here; nothing of that is needed
+        up to `last` where nothing was carried. Returns what that changes on disk."""
+        topic = self.part(part)
+        if topic.durable >= last:
+            return ()
+        topic.begin_behind(last)
+        return (Change(RELEASED, topic.key, last),)
+
+    def put_through(self, number: int, sources: Mapping[SourceId, int]) -> tuple[Change, ...]:
+        """How far sources had come at another server; returns what that changes on disk."""
+        own, rows = self.topic(number), []
+        for source, through in sources.items():
+            own.put[source] = max(through, own.put.get(source, 0))
+            key = ".".join(map(str, source))
+            rows.append(Change(PUT, f"{number}.{key}", own.put[source]))
+        return tuple(rows)
+
+    def _log(self, topic: Topic, last: int, source: SourceId) -> None:
+        self._logged.append(_Logged(self._next, topic, last, source))
+        self._next += 1
+
     def sync(self, then: Callable[[], None]) -> None:
         """Do `then` once no position given so far can be given again."""
         self._disk.sync(LOG, then)
-
-    def _stream(self, number: int) -> StreamId:
-        return StreamId(self._broker, number, 0)
 
     # ------------------------------------------------------------ release
 
@@ -264,12 +360,12 @@ class TopicLog:
             return
         changes: dict[tuple[str, str], int] = {}
         lost: list[Change] = []
-        while logged and logged[0].last <= self._topics[logged[0].topic].released:
+        while logged and logged[0].last <= logged[0].topic.released:
             gone = logged.popleft()
-            source = ".".join(map(str, gone.source))
-            changes[PUT, f"{gone.topic}.{source}"] = gone.sequence
-            changes[RELEASED, str(gone.topic)] = gone.last
-            row = self._topics[gone.topic].lost.row(gone.last)
+            number, source = gone.topic.number, ".".join(map(str, gone.source))
+            changes[PUT, f"{number}.{source}"] = self.topic(number).stored.get(gone.source, 0)
+            changes[RELEASED, gone.topic.key] = gone.last
+            row = gone.topic.lost.row(gone.last)
             lost += [row] if row is not None else []
         if not changes:
             return
@@ -285,10 +381,10 @@ class TopicLog:
         self._disk.commit((*rows, *lost), chop)
 
 
-def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:
+def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:
     """A publisher's run as one of a topic, with consecutive positions."""
     return PublicationRun(
-        stream,
+        StreamId(*part, 0),
         range(first, first + len(run)),
         run.attribute_table,
         run.attribute_index,
@@ -296,3 +392,22 @@ def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun
         run.payload,
         (OriginRun(run.source, run.sequences),),
     )
+
+
+def _unplaced(run: PublicationRun) -> Iterator[tuple[int, PublicationRun]]:
+    """A run of a topic as those of its publishers, each with its first position."""
+    place = 0
+    for source, sequences in run.origins:
+        part = run.select(range(place, place + len(sequences)))
+        yield (
+            part.first,
+            PublicationRun(
+                source,
+                sequences,
+                part.attribute_table,
+                part.attribute_index,
+                part.payload_lengths,
+                part.payload,
+            ),
+        )
+        place += len(sequences)

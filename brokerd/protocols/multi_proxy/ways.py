@@ -161,6 +161,10 @@ class Ways:
         """The first proxy in their order that reaches any server."""
         return next((proxy for proxy in self._proxies if self._reached.get(proxy)), None)
 
+    def first_server(self) -> BrokerNumber | None:
+        """The first server to which there is a way."""
+        return next((way.server for way in self if way.proxy is not None), None)
+
     def _next_proxy(self, server: BrokerNumber, last: BrokerNumber | None) -> BrokerNumber | None:
         """The first one behind `last` that reaches a server, in their order; `last` at the end."""
         begin = self._proxies.index(last) + 1 if last is not None else 0

@@ -44,11 +44,11 @@ def given(first: int, sequences: Sequence[int], server: int = SERVER) -> tuple[i
 
 
 def lost(first: int, low: int, high: int) -> tuple[int, Lost]:
-    return SERVER, Lost(SERVER, HOME, TOPIC, (LostRun(first, SOURCE, low, high),))
+    return SERVER, Lost(SERVER, HOME, SERVER, TOPIC, (LostRun(first, SOURCE, low, high),))
 
 
 def get(done: int, after: int, incarnation: int = 1) -> tuple[int, Get]:
-    return HOME, Get(SERVER, HOME, incarnation, 1, (Wanted(TOPIC, done, after, 9),))
+    return HOME, Get(SERVER, HOME, incarnation, 1, (Wanted(SERVER, TOPIC, done, after, 9),))
 
 
 def test_what_is_right_is_let_pass() -> None:

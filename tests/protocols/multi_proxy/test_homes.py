@@ -63,14 +63,14 @@ class Home:
         self.do(Started(1, False, {}))
         self.do(SessionEstablished(PROXY, 7, 1))
         self.do(MessageReceived(PROXY, 7, Servers((SERVER,))))
-        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 1, 1, ())))
+        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 1, 1, (), ())))
         self.do(SessionEstablished("s", 8, 1))
         self.do(MessageReceived("s", 8, Connect(False, 0, 1, 0, ())))
         self.do(MessageReceived("s", 8, Subscribe(1, parse_predicate("kind = 'a'"))))
         follow = next(each for each in reversed(self.said) if isinstance(each, Follow))
         (self.topic,) = follow.topics
-        topics = (Followed(self.topic, 0, 0),)
-        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 1, follow.number, topics)))
+        topics = (Followed(SERVER, self.topic, 0, 0),)
+        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 1, follow.number, topics, ())))
 
     def do(self, event: Any) -> None:
         """An event, and all that follows when what is written is on disk."""
@@ -125,8 +125,8 @@ def a_subscription_goes_on_beside_one_that_begins() -> bool:
     home.do(Started(2, True, rows))
     home.do(SessionEstablished(PROXY, 7, 1))
     home.do(MessageReceived(PROXY, 7, Servers((SERVER,))))
-    topics = (Followed(home.topic, 3, 9),)
-    home.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, topics)))
+    topics = (Followed(SERVER, home.topic, 3, 9),)
+    home.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, topics, ())))
     (get,) = [each for each in home.said if isinstance(each, Get)]
     return get.wanted[0].after == 3
 

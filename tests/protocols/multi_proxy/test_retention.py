@@ -180,12 +180,12 @@ class Home:
         resume = ((1, ((StreamId(SERVER, TOPIC, 0), had),)),)
         self.do(MessageReceived("s", 8, Connect(False, 0, 1, 0, resume)))
         self.do(MessageReceived("s", 8, Subscribe(1, parse_predicate("kind = 'a'"))))
-        followed = (Followed(TOPIC, 10, 20),)
-        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, followed)))
+        followed = (Followed(SERVER, TOPIC, 10, 20),)
+        self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 2, 1, followed, ())))
 
     def lost(self, *runs: LostRun) -> None:
         """Its server has let go of these."""
-        self.do(MessageReceived(PROXY, 7, Lost(SERVER, HOME, TOPIC, runs)))
+        self.do(MessageReceived(PROXY, 7, Lost(SERVER, HOME, SERVER, TOPIC, runs)))
 
     def do(self, event: Any) -> None:
         """An event, and all that follows when what is written is on disk."""

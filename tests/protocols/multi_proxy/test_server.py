@@ -141,7 +141,7 @@ def follow(number: int, *topics: int, home: int = HOME) -> Follow:
 
 
 def get(number: int, done: int, after: int, most: int = 100) -> Get:
-    return Get(SERVER, HOME, 1, number, (Wanted(TOPIC, done, after, most),))
+    return Get(SERVER, HOME, 1, number, (Wanted(SERVER, TOPIC, done, after, most),))
 
 
 def stored(through: int) -> Stored:
@@ -195,7 +195,7 @@ def positions_go_on_after_a_restart() -> bool:
     disk = Disk()
     disk.tell(put(1, 3))
     disk.start(2)
-    return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(TOPIC, 3, 3),)
+    return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(SERVER, TOPIC, 3, 3),)
 
 
 def a_follow_is_answered_when_it_is_on_disk() -> bool:
@@ -210,13 +210,13 @@ def a_head_is_told_when_it_is_on_disk() -> bool:
     disk.ask(put(1, 3))
     early = disk.ask(follow(2, TOPIC), Commit)
     told = disk.tell(follow(2, TOPIC))
-    return not early and told[-1].topics == (Followed(TOPIC, 0, 3),)
+    return not early and told[-1].topics == (Followed(SERVER, TOPIC, 0, 3),)
 
 
 def a_follower_goes_on_behind_what_was_put_before() -> bool:
     disk = Disk()
     disk.tell(put(1, 3))
-    return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(TOPIC, 3, 3),)
+    return disk.tell(follow(1, TOPIC))[-1].topics == (Followed(SERVER, TOPIC, 3, 3),)
 
 
 def a_later_follow_wins() -> bool:
@@ -303,7 +303,7 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
 def test_a_get_waits_until_there_is_something() -> None:
     disk = Disk()
     following = disk.tell(follow(1, TOPIC))
-    assert following == [Following(SERVER, HOME, 1, 1, (Followed(TOPIC, 0, 0),))]
+    assert following == [Following(SERVER, HOME, 1, 1, (Followed(SERVER, TOPIC, 0, 0),), ())]
     assert disk.tell(get(1, 0, 0)) == []
     kinds = [type(message) for message in disk.tell(put(1, 2))]
     assert sorted(kind.__name__ for kind in kinds) == ["Answered", "Messages", "Stored"]
@@ -327,10 +327,10 @@ def test_an_answer_has_no_more_than_there_is_room_for() -> None:
         Put(SERVER, HOME, TOPIC, 0, put(1, 3, home=3).run),
         Put(HOME, HOME, TOPIC, 0, put(1, 3).run),
         follow(1, 99),
-        Get(SERVER, HOME, 1, 1, (Wanted(99, 0, 0, 1),)),
+        Get(SERVER, HOME, 1, 1, (Wanted(SERVER, 99, 0, 0, 1),)),
         Stored(SERVER, SERVER, 99, SourceId(SERVER, 0, 1), 3),
         Stored(SERVER, HOME, TOPIC, SourceId(HOME, 0, 1), 3),
-        Following(HOME, SERVER, 1, 1, ()),
+        Following(HOME, SERVER, 1, 1, (), ()),
         Answered(HOME, SERVER, 1, 1),
         Messages(SERVER, TOPIC, put(1, 3).run),
     ],

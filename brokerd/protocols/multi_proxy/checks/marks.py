@@ -23,21 +23,27 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
+from brokerd.protocols.multi_proxy.causal import CHOSEN
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Assign,
     Assigned,
+    Carry,
     Claim,
     Follow,
     Get,
     Located,
     Lost,
+    Merge,
+    Merged,
     Messages,
     Owned,
     Put,
     Servers,
     Stored,
+    Transfer,
+    Transferred,
 )
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
@@ -71,6 +77,12 @@ MARKS = (
         "other-candidate", "an arbiter gave a topic that was not taken to another server", seeds=60
     ),
     Mark("owners-told", "a proxy was told what a server owns as their session began", seeds=4),
+    Mark("topic-given", "a server gave a topic to another one that owned it too", seeds=12),
+    Mark("topic-carried", "publications of a topic were carried to its other owner", seeds=20),
+    Mark("topic-came", "a server had all of a topic that another one gave it", seeds=12),
+    Mark("sent-again", "a server gave again what another one had not said to have", seeds=40),
+    Mark("home-moved", "a home goes to another server for a topic, as it was told", seeds=12),
+    Mark("kept-for-others", "a server kept what all its homes were done with", seeds=8),
 )
 
 
@@ -128,6 +140,40 @@ def _lost(event: Event, said: Sequence[Any], effects: Sequence[Effect]) -> Itera
         yield "lost-told"
 
 
+def _shared(
+    broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
+) -> Iterator[str]:
+    """Topics that two servers own until that is found."""
+    gives = any(type(each) is Transfer and each.giver == broker.number for each in said)
+    if gives and type(event) is DeadlineReached:
+        yield "sent-again"
+    if type(event) is not MessageReceived:
+        return
+    message = event.message
+    chosen = any(
+        type(effect) is Commit and any(change.table == CHOSEN for change in effect.changes)
+        for effect in effects
+    )
+    if type(message) is Merge and message.server == broker.number and effects:
+        yield "topic-given"
+    elif type(message) is Carry and message.server == broker.number and effects:
+        yield "topic-carried"
+    elif type(message) is Transferred and message.giver == broker.number and effects:
+        yield "topic-came"
+    elif type(message) is Merged and message.home == broker.number and chosen:
+        yield "home-moved"
+    elif type(message) is Get and message.server == broker.number:
+        core: Any = broker.core
+        sharing, log = core.server.sharing, core.server.log
+        if sharing is None:
+            return
+        for topic in log:
+            done = core.server.followers.done_with(topic)
+            if done and topic.released < min(done) and not topic.is_frozen:
+                yield "kept-for-others"
+                return
+
+
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     said = [effect.message for effect in effects if type(effect) is Send]
     kinds = {type(message): None for message in said}
@@ -143,6 +189,7 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
     if any(type(effect) is Deliver and type(effect.item) is Gap for effect in effects):
         yield "gap-told"
     yield from _lost(event, said, effects)
+    yield from _shared(broker, event, said, effects)
     if type(event) is DeadlineReached:
         if any(kind in kinds for kind in (Put, Get, Follow)):
             yield "asked-in-vain"

@@ -3,16 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.multi_proxy.parameters import (
     ARBITER,
+    CAUSAL,
     RENDEZVOUS,
     MultiProxyParameters,
 )
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
+
+_SHARED: Final = 0.4
+"""Of all seeds, in so many two servers may own a topic until that is found."""
 
 
 class MultiProxyPlanning(ProtocolPlanning):
@@ -53,6 +57,10 @@ class MultiProxyPlanning(ProtocolPlanning):
             ownership=random.choice((ARBITER, ARBITER, RENDEZVOUS)),
             assign_retry_ns=random.choice((50, 400)) * MILLISECOND_NS,
         )
+        shared = Random(f"causal {seed}")
+        if shared.random() < _SHARED:
+            period_ns = shared.choice((100, 400, 1_600)) * MILLISECOND_NS
+            chosen = replace(chosen, ownership=CAUSAL, period_ns=period_ns)
         if long:
             return chosen
         return replace(

@@ -20,11 +20,12 @@ mistake that each rule here sees.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.messages import Get, Lost, Messages
-from brokerd.protocols.multi_proxy.parameters import PAPER
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -39,8 +40,10 @@ class MultiProxyChecks(ProtocolChecks):
         super().__init__(world)
         self._told: dict[StreamId, dict[int, _Origin]] = {}
         self._owners: dict[int, BrokerNumber] = {}
-        self._has_one_owner = world.parameters.ownership != PAPER
-        self._places: dict[tuple[StreamId, _Origin], int] = {}
+        ownership = world.parameters.ownership
+        self._has_one_owner = ownership not in (CAUSAL, PAPER)
+        self._puts_once = ownership != PAPER
+        self._places: dict[tuple[StreamId | int, _Origin], tuple[StreamId, int]] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
 
     def step(
@@ -51,16 +54,21 @@ class MultiProxyChecks(ProtocolChecks):
             if type(effect) is not Send:
                 continue
             message = effect.message
-            if type(message) is Messages and message.run.source.broker == broker.number:
+            if type(message) is Messages and self._gives_out(broker, message):
                 run = message.run
                 origins = [(each.source, n) for each in run.origins for n in each.sequences]
                 self._check_told(broker, run.source, [*zip(run.sequences, origins, strict=True)])
             elif type(message) is Lost and message.server == broker.number:
-                stream = StreamId(message.server, message.topic, 0)
+                stream = StreamId(message.part, message.topic, 0)
                 self._check_told(broker, stream, [*_places(message)])
             elif type(message) is Get and message.home == broker.number:
                 self._check_done(broker, message)
         return ()
+
+    def _gives_out(self, broker: BrokerView, message: Messages) -> bool:
+        """Whether it is the server that keeps these positions, and no proxy on their way."""
+        core: Any = broker.core
+        return message.run.source.broker == broker.number or core.server is not None
 
     def _check_told(
         self, broker: BrokerView, stream: StreamId, places: Sequence[tuple[int, _Origin]]
@@ -79,7 +87,9 @@ class MultiProxyChecks(ProtocolChecks):
             what = f"{broker.name}: {origin} at {position} of topic {topic}"
             if told.setdefault(position, origin) != origin:
                 raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
-            if self._places.setdefault((stream, origin), position) != position:
+            place = stream, position
+            where = topic if self._puts_once else stream
+            if self._places.setdefault((where, origin), place) != place:
                 raise InvariantViolated("put twice", what)
             source, number = origin
             if number <= last.get(source, 0):
@@ -92,7 +102,7 @@ class MultiProxyChecks(ProtocolChecks):
         A topic that was given up begins at its head again, which is no less.
         """
         for wanted in message.wanted:
-            key = broker.number, message.incarnation, message.server, wanted.topic
+            key = broker.number, message.incarnation, wanted.part, wanted.topic
             before = self._done.get(key, 0)
             if wanted.done < before or wanted.after < wanted.done:
                 what = f"{broker.name} is done with {wanted.done} of topic {wanted.topic}"

@@ -8,8 +8,10 @@ from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Assign,
     Assigned,
+    Carry,
     Claim,
     Follow,
+    Followed,
     Following,
     Generation,
     Get,
@@ -21,9 +23,13 @@ from brokerd.protocols.multi_proxy.messages import (
     Messages,
     Owned,
     Owner,
+    Periodic,
     Put,
     Servers,
     Stored,
+    Transfer,
+    Transferred,
+    Wanted,
 )
 from brokerd.simulator.checks.wording import Wording
 
@@ -46,13 +52,17 @@ class MultiProxyWording(Wording):
             case Follow(number=number, topics=topics):
                 ways = self._between(message.home, message.server)
                 return f"follow {number} {ways} topics {_listed(topics)}"
-            case Following(number=number, topics=topics):
-                ways = self._between(message.server, message.home)
-                told = " ".join(f"{each.topic}:{each.done}-{each.head}" for each in topics)
+            case Following(server=server, number=number, topics=topics):
+                ways = self._between(server, message.home)
+                told = " ".join(
+                    f"{self._part(each, server)}:{each.done}-{each.head}" for each in topics
+                )
                 return f"following {number} {ways} {told or 'nothing'}"
-            case Get(wanted=wanted):
-                ways = self._between(message.home, message.server)
-                told = " ".join(f"{each.topic}:{each.done}-{each.after}" for each in wanted)
+            case Get(server=server, wanted=wanted):
+                ways = self._between(message.home, server)
+                told = " ".join(
+                    f"{self._part(each, server)}:{each.done}-{each.after}" for each in wanted
+                )
                 return f"get {ways} {told}"
             case Messages(home=home, topic=topic, run=run):
                 positions = f"{run.first} to {run.last}"
@@ -67,6 +77,18 @@ class MultiProxyWording(Wording):
                 return f"owned {self._owners(owners)}"
             case Merge(owners=owners) | Merged(owners=owners):
                 return f"{type(message).__name__.lower()} {self._owners(owners)}"
+            case Periodic(server=server, topics=topics):
+                return f"asked {self.name(server)} topics {_listed(topics)}"
+            case Carry(topic=topic, run=run):
+                ways = self._between(message.giver, message.server)
+                return f"carry {ways} topic {topic} {run.first} to {run.last}: {self.run(run)}"
+            case Transfer(topic=topic, parts=parts):
+                ways = self._between(message.giver, message.server)
+                told = " ".join(f"{self.name(each.part)}:{each.last}" for each in parts)
+                return f"transfer {ways} topic {topic} {told}"
+            case Transferred(topic=topic, owner=owner):
+                ways = self._between(message.server, message.giver)
+                return f"transferred {ways} topic {topic} to {self.name(owner)}"
             case Locate(topics=topics):
                 return f"locate {self._between(message.home, message.server)} {_listed(topics)}"
             case Claim(candidates=candidates):
@@ -93,6 +115,10 @@ class MultiProxyWording(Wording):
 
     def _owners(self, owners: tuple[Owner, ...]) -> str:
         return " ".join(f"{each.topic}:{self.name(each.server)}" for each in owners)
+
+    def _part(self, each: Followed | Wanted, server: BrokerNumber) -> str:
+        whose = "" if each.part == server else f"/{self.name(each.part)}"
+        return f"{each.topic}{whose}"
 
     def _between(self, a: BrokerNumber, b: BrokerNumber) -> str:
         return f"{self.name(a)}>{self.name(b)}"
