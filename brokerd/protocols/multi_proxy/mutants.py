@@ -374,6 +374,131 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "kept-for-followers-only",
+        "A server keeps what somebody may be owed who follows the topic at another one.",
+        "server.py",
+        ("through = min(through, self.sharing.known.everywhere(topic))", "through += 0"),
+    ),
+    _bug(
+        "moved-and-begun-anew",
+        "What a home has of a topic it has wherever that is followed.",
+        "gets.py",
+        (
+            "            topic.server = server\n",
+            "            topic.server, topic.after = server, 0\n",
+        ),
+    ),
+    _bug(
+        "untold-of-what-has-come",
+        "Who follows a topic hears of what another server has given to it.",
+        "sharing.py",
+        ("        if unknown:\n", "        if False:\n"),
+        (
+            "            self._server.tell(home, Merged(home, (Owner(number, self._broker),)))\n"
+            "        self._server.settle_all()",
+            "            home += 0\n        self._server.settle_all()",
+        ),
+    ),
+    _bug(
+        "given-once",
+        "A topic is given until the other server says that it has it.",
+        "moves.py",
+        (
+            "        self._send_all()\n\n    def on_transferred",
+            "        self._turn += 0\n\n    def on_transferred",
+        ),
+    ),
+    _bug(
+        "choice-forgotten",
+        "A home knows after a restart to which server it goes for a topic.",
+        "causal.py",
+        ("in recovered.get(CHOSEN, {}).items())", "in {}.items())"),
+    ),
+    _bug(
+        "expected-for-ever",
+        "Who has followed a topic hears where it is until it says whether it still does.",
+        "sharing.py",
+        (
+            "            for number in follower.expected:\n",
+            "            for number in ():\n",
+        ),
+        (
+            "        for home, _ in self._server.followers.of(number):\n",
+            "        for home, _ in self._server.followers.of(-1):\n",
+        ),
+    ),
+    _bug(
+        "begins-with-all-there-is",
+        "A subscription begins behind what its server knows of all others.",
+        "server.py",
+        ("known = self.sharing.known.of(message.topics)", "known = {}"),
+    ),
+    _bug(
+        "taken-with-holes",
+        "A topic is another server's when all of it has come there.",
+        "moves.py",
+        ("elif number not in self._coming and all(self._is_whole(number, message)):", "else:"),
+    ),
+    _bug(
+        "taken-before-it-is-written",
+        "A topic is another server's when all of it is on disk there.",
+        "moves.py",
+        ("self._disk.commit(rows, taken)", "self._disk.commit(rows, int); taken()"),
+    ),
+    _bug(
+        "sources-left-behind",
+        "How far sources have come goes with a topic.",
+        "moves.py",
+        ("rows += self._log.put_through(number, dict(message.sources))", "rows += []"),
+        (
+            "                self._log.topic(number).came(source, through)\n",
+            "                pass\n",
+        ),
+    ),
+    _bug(
+        "followers-left-behind",
+        "Who follows a topic goes with it.",
+        "moves.py",
+        ("            self._followers.expect(each_home, number)\n", "            pass\n"),
+    ),
+    _bug(
+        "expected-and-forgotten",
+        "What a home is not known to follow here yet is kept, whatever else it follows.",
+        "sharing.py",
+        ("if part.topic in wanted or part.topic in follower.expected:", "if part.topic in wanted:"),
+    ),
+    _bug(
+        "older-word-counts",
+        "What a server has said later counts.",
+        "known.py",
+        ("if self._heard.get(message.server, version) >= version:", "if False:"),
+        ("theirs[part] = max(through, theirs.get(part, 0))", "theirs[part] = through"),
+    ),
+    _bug(
+        "asked-for-and-released",
+        "What is owed to those who follow a topic at another server is kept until that is given.",
+        "known.py",
+        ("            if number not in asked:\n", "            if asked is not None:\n"),
+    ),
+    _bug(
+        "put-while-it-is-given",
+        "Nothing is put to a topic that is given to another server.",
+        "server.py",
+        ("if self.sharing is not None and self.sharing.is_away(home, (number,)):", "if False:"),
+    ),
+    _bug(
+        "followed-while-it-is-given",
+        "Nobody begins to follow a topic that is given to another server.",
+        "sharing.py",
+        ("            number not in self.moves.moving\n", "            True\n"),
+    ),
+    _bug(
+        "given-and-forgotten",
+        "What is to be another server's is so after a restart.",
+        "moves.py",
+        ("(self.moved if is_over else self.moving)[int(key)] = owner", "key += str(owner)"),
+    ),
+    _bug(
         "never-merges",
         "Servers that own the same topic merge.",
         "paper.py",

@@ -296,8 +296,9 @@ class TopicLog:
         topic = self.part(part)
         if not topic.assigned:
             topic.begin_behind(run.first - 1)
-        for first, published in _unplaced(run):
-            if first == topic.assigned + 1:
+        rest = run.after(topic.assigned)
+        if rest is not None and rest.first == topic.assigned + 1:
+            for first, published in _unplaced(rest):
                 self._carry(topic, first, published)
 
     def _carry(self, topic: Topic, first: int, published: PublicationRun) -> None:

@@ -50,8 +50,13 @@ class Disk:
     """A server's core, whose disk writes when the test says so."""
 
     def __init__(
-        self, ownership: str = RENDEZVOUS, servers: int = 1, topic_window: int = 2_048
+        self,
+        ownership: str = RENDEZVOUS,
+        servers: int = 1,
+        topic_window: int = 2_048,
+        number: int = SERVER,
     ) -> None:
+        self._number = number
         self._ownership, self._servers = ownership, servers
         self._topic_window = topic_window
         self.waiting: list[Commit | Append] = []
@@ -67,7 +72,7 @@ class Disk:
         self.waiting.clear()
         self.core: DeliveryProtocol = make_protocol(
             "multi_proxy",
-            SERVER,
+            self._number,
             sides(proxies=1, servers=self._servers, edges=2),
             MultiProxyParameters(
                 ownership=self._ownership,
@@ -128,12 +133,12 @@ class Disk:
         return self.ask(message, Commit, Append)
 
 
-def put(first: int, last: int, previous: int = 0, home: int = HOME) -> Put:
+def put(first: int, last: int, previous: int = 0, home: int = HOME, server: int = SERVER) -> Put:
     blob = encode_attributes({"kind": "a"})
     count = last - first + 1
     source = SourceId(home, 0, 1)
     run = PublicationRun(source, range(first, last + 1), (blob,), bytes(count), 0, ())
-    return Put(SERVER, home, TOPIC, previous, run)
+    return Put(server, home, TOPIC, previous, run)
 
 
 def follow(number: int, *topics: int, home: int = HOME) -> Follow:

@@ -9,6 +9,7 @@ from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.protocols.multi_proxy.test_arbiter import RULES as AT_AN_ARBITER
+from tests.protocols.multi_proxy.test_causal import RULES as WITH_MERGES
 from tests.protocols.multi_proxy.test_homes import RULES as AT_A_HOME
 from tests.protocols.multi_proxy.test_paper import RULES as WITH_TWO_OWNERS
 from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
@@ -51,6 +52,7 @@ def test_each_bug_has_a_story() -> None:
         *AT_A_SERVER,
         *AT_AN_ARBITER,
         *WITH_TWO_OWNERS,
+        *WITH_MERGES,
         *WHERE_IT_IS_LET_GO_OF,
         "over-a-hole",
         "begins-for-all",

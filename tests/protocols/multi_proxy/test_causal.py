@@ -1,0 +1,381 @@
+"""Two servers own a topic until that is found: what both have had is merged, nothing is lost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.named_bugs import planted
+from brokerd.protocols.multi_proxy.messages import (
+    CarriedFollower,
+    CarriedPart,
+    Carry,
+    Elsewhere,
+    Follow,
+    Followed,
+    Following,
+    Get,
+    Merge,
+    Merged,
+    Messages,
+    Owner,
+    Periodic,
+    PutThrough,
+    Stored,
+    Transfer,
+    Transferred,
+    Wanted,
+)
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.proxy_stories import Story, sides
+from tests.protocols.multi_proxy.test_server import Disk, put
+
+KINDS = "abcdef"
+HOME, TOPIC = 3, 3
+
+
+class Twins(Story):
+    """Two proxies have given most topics to different servers; each home goes over one of them."""
+
+    def __init__(self, ownership: str = CAUSAL, **parameters: int) -> None:
+        super().__init__(
+            sides(proxies=2, servers=3, edges=2), ownership=ownership, topics=64, **parameters
+        )
+        self.subscriptions: list[tuple[str, Subscription]] = []
+        self.sent: list[tuple[str, Published]] = []
+        for at, kinds in (("e1", KINDS), ("e2", KINDS[::-1])):
+            for kind in kinds:
+                self.subscriptions.append((kind, self.cluster.subscribe(at, f"kind = '{kind}'")))
+                self.cluster.run_for(0.05)
+
+    def put(self) -> None:
+        """One of each kind at both homes, over both proxies."""
+        for kind in KINDS:
+            for at in ("e1", "e2"):
+                self.sent.append((kind, self.publish(at, 1, kind=kind)[0]))
+
+    def lost(self) -> int:
+        """How many do not come, and how many come twice."""
+        twice = sum(
+            len(had.received) - len({*map(str, had.received)}) for _, had in self.subscriptions
+        )
+        return twice + sum(
+            each not in had.received
+            for kind, each in self.sent
+            for wanted, had in self.subscriptions
+            if kind == wanted
+        )
+
+    def when_told(self, kind: type, then: Callable[[], Any]) -> None:
+        """Run until somebody says such a thing, and do something at once."""
+        for _ in range(20_000):
+            if any(type(message) is kind for _, _, message in self.said):
+                then()
+                return
+            self.cluster.run_for(0.0005)
+        raise AssertionError(f"nobody has said any {kind.__name__}")
+
+
+# ------------------------------------------------------------ stories
+
+
+def what_was_put_before_a_merge_comes_after_it() -> bool:
+    story = Twins()
+    story.put()
+    story.cluster.run_for(1)
+    parted = story.lost()
+    story.cluster.run_for(7)
+    merged = story.lost()
+    story.put()
+    story.cluster.run_for(14)
+    story.cluster.oracle.judge_end()
+    kept = [broker.core.status().queued for broker in story.cluster.brokers]
+    return parted > 0 == merged == story.lost() and not any(kept)
+
+
+def what_is_put_while_a_topic_is_given_away_comes_once() -> bool:
+    """The one who is given it is down from before it has anything until all was put."""
+    story = Twins()
+    story.put()
+    story.when_told(Merge, story.cluster.broker("v1").kill)
+    story.put()
+    story.cluster.run_for(3)
+    story.put()
+    story.cluster.broker("v1").start()
+    story.cluster.run_for(12)
+    return story.lost() == 0
+
+
+def crash_of_the_giver() -> bool:
+    """It dies as the other one has said that it has all: once more nothing is taken twice."""
+    story = Twins()
+    story.put()
+    story.cluster.run_for(0.5)
+    story.when_told(Transferred, lambda: [story.cluster.broker(v).kill() for v in ("v2", "v3")])
+    story.put()
+    story.cluster.run_for(2)
+    for name in ("v2", "v3"):
+        story.cluster.broker(name).start()
+    story.cluster.run_for(12)
+    return story.lost() == 0
+
+
+def crash_of_all_servers_while_they_merge() -> bool:
+    story = Twins()
+    for when in (Merge, Carry, Transfer):
+        story.put()
+        story.when_told(
+            when,
+            lambda: [story.cluster.broker(v).kill().start() for v in ("v1", "v2", "v3")],
+        )
+        story.cluster.run_for(0.1)
+    story.put()
+    story.cluster.run_for(15)
+    return story.lost() == 0
+
+
+def a_home_that_was_down_as_it_was_told_goes_where_its_topics_are() -> bool:
+    """What its clients have not had lies at another server when it comes back."""
+    story = Twins()
+    story.put()
+    story.cluster.run_for(0.2)
+    for name in ("e1", "e2"):
+        story.cluster.broker(name).kill()
+    story.cluster.run_for(12)
+    for name in ("e1", "e2"):
+        story.cluster.broker(name).start()
+    story.cluster.run_for(7)
+    story.put()
+    story.cluster.run_for(8)
+    return story.lost() == 0
+
+
+def a_home_that_was_down_later_knows_where_its_topics_are() -> bool:
+    """Its proxy has forgotten everything, too."""
+    story = Twins()
+    story.put()
+    story.cluster.run_for(12)
+    merges = sum(type(message) is Merge for _, _, message in story.said)
+    for name in ("e1", "e2", "x1", "x2"):
+        story.cluster.broker(name).kill().start()
+    story.cluster.run_for(2)
+    story.put()
+    story.cluster.run_for(8)
+    again = sum(type(message) is Merge for _, _, message in story.said)
+    return story.lost() == 0 and merges == again
+
+
+def what_each_proxy_sees_alone_is_merged_when_both_see_all() -> bool:
+    """The first proxy reaches the first server only, the second one the others, for 10 s."""
+    story = Story(sides(proxies=2, servers=2, edges=2), ownership=CAUSAL, topics=16)
+    cuts = [
+        story.cluster.link(*ends).cut()
+        for ends in (("x1", "v2"), ("x2", "v1"), ("e1", "x2"), ("e2", "x1"))
+    ]
+    story.cluster.run_for(4)
+    first, second = (story.cluster.subscribe(at, "kind = 'a'") for at in ("e1", "e2"))
+    story.cluster.run_for(1)
+    available = first.started and second.started
+    sent = [*story.publish("e1", 5), *story.publish("e2", 5)]
+    story.cluster.run_for(8)
+    parted = len(first.received), len(second.received)
+    for cut in cuts:
+        cut.heal()
+    story.cluster.run_for(12)
+    came = all(
+        sorted(map(str, each.received)) == sorted(map(str, sent)) for each in (first, second)
+    )
+    return available and parted == (5, 5) and came
+
+
+def a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did() -> bool:
+    story = Twins()
+    story.put()
+
+    def leave() -> None:
+        for _, had in story.subscriptions:
+            story.cluster.unsubscribe(had.client.name)
+
+    story.when_told(Merge, leave)
+    story.cluster.run_for(15)
+    story.publish("e1", 3)
+    story.cluster.run_for(12)
+    return not any(broker.core.status().queued for broker in story.cluster.brokers)
+
+
+def who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known() -> bool:
+    """It was there before, and both servers have heard of it: it is not the subscriber's."""
+    story = Twins()
+    story.put()
+    story.cluster.run_for(4)
+    early = story.cluster.subscribe("e1", "kind = 'c'")
+    story.cluster.run_for(12)
+    return early.started and early.received == []
+
+
+# ------------------------------------------------------------ one server, message by message
+
+
+def carry(first: int, last: int) -> Carry:
+    """Positions of the second server, with what its home has published."""
+    count, blob = last - first + 1, encode_attributes({"kind": "a"})
+    origin = OriginRun(SourceId(HOME, 0, 1), range(first, last + 1))
+    run = PublicationRun(
+        StreamId(2, TOPIC, 0), range(first, last + 1), (blob,), bytes(count), 0, (), (origin,)
+    )
+    return Carry(1, 2, TOPIC, run)
+
+
+def transfer(last: int) -> Transfer:
+    return Transfer(
+        1,
+        2,
+        TOPIC,
+        (CarriedPart(2, 0, last, ()),),
+        (PutThrough(SourceId(HOME, 0, 1), last),),
+        (CarriedFollower(HOME, (Elsewhere(2, TOPIC, 1),)),),
+    )
+
+
+def a_server() -> Disk:
+    """The first of two."""
+    return Disk(CAUSAL, servers=2)
+
+
+def of_kind(said: list[Any], kind: type) -> list[Any]:
+    return [each for each in said if type(each) is kind]
+
+
+def a_topic_is_taken_when_all_of_it_is_here() -> bool:
+    server = a_server()
+    server.tell(carry(1, 2))
+    hole = server.tell(transfer(4))
+    server.tell(carry(1, 4))
+    early = of_kind(server.ask(transfer(4)), Transferred)
+    answers = of_kind(server.tell(transfer(4)), Transferred)
+    return not hole and not early and answers == [Transferred(1, 2, TOPIC, 1)]
+
+
+def what_was_put_elsewhere_is_not_put_again() -> bool:
+    server = a_server()
+    server.tell(carry(1, 4))
+    server.tell(transfer(4))
+    again = put(1, 4, home=HOME)
+    return [each.through for each in of_kind(server.tell(again), Stored)] == [4]
+
+
+def who_has_followed_elsewhere_goes_on_behind_what_it_had() -> bool:
+    """Also when the server was down meanwhile; nothing was let go of before it came."""
+    server = a_server()
+    server.tell(carry(1, 4))
+    server.tell(transfer(4))
+    server.tell(Periodic(2, 1, 1, (), (Elsewhere(2, TOPIC, 4),)))
+    server.start(2)
+    server.tell(Periodic(2, 1, 1, (), (Elsewhere(2, TOPIC, 4),)))
+    (following,) = of_kind(server.tell(Follow(1, HOME, 1, 1, (TOPIC,))), Following)
+    wanted = Wanted(2, TOPIC, 1, 1, 9)
+    messages = of_kind(server.tell(Get(1, HOME, 1, 1, (wanted,))), Messages)
+    positions = [number for each in messages for number in each.run.sequences]
+    return Followed(2, TOPIC, 1, 4) in following.topics and positions == [2, 3, 4]
+
+
+def who_was_expected_is_kept_until_it_comes() -> bool:
+    """It says what else it follows before it has heard that its topic is here."""
+    server = a_server()
+    server.tell(carry(1, 4))
+    server.tell(transfer(4))
+    server.tell(Follow(1, HOME, 1, 1, ()))
+    server.tell(Periodic(2, 1, 1, (), (Elsewhere(2, TOPIC, 4),)))
+    (following,) = of_kind(server.tell(Follow(1, HOME, 1, 2, (TOPIC,))), Following)
+    return Followed(2, TOPIC, 1, 4) in following.topics
+
+
+def a_server_keeps_what_others_have_not_heard_of() -> bool:
+    """Its own followers are done with all of it, or it has none."""
+    server = a_server()
+    server.tell(put(1, 3, home=HOME))
+    kept = server.core.status().queued
+    server.tell(Periodic(2, 1, 1, (TOPIC,), (Elsewhere(1, TOPIC, 3),)))
+    asked = server.core.status().queued
+    server.tell(Periodic(2, 1, 2, (), (Elsewhere(1, TOPIC, 2),)))
+    server.tell(Periodic(2, 1, 1, (), (Elsewhere(1, TOPIC, 3),)))
+    return (kept, asked, server.core.status().queued) == (3, 3, 1)
+
+
+def what_is_given_away_is_not_put_any_more() -> bool:
+    """From the moment on; and those who ask hear whose it is once that one has it."""
+    server = Disk(CAUSAL, servers=2, number=2)
+    server.tell(put(1, 3, home=HOME, server=2))
+    server.ask(Merge(2, (Owner(TOPIC, 1),)))
+    said = server.tell(put(4, 5, previous=3, home=HOME, server=2))
+    late, given = of_kind(said, Stored), of_kind(said, Transfer)
+    server.start(2)
+    again = of_kind(server.tell(put(4, 5, previous=3, home=HOME, server=2)), Stored)
+    new = server.tell(Follow(2, HOME, 1, 1, (TOPIC,)))
+    server.tell(Transferred(1, 2, TOPIC, 1))
+    server.start(3)
+    told = server.tell(put(4, 5, previous=3, home=HOME, server=2))
+    return (
+        not late
+        and not again
+        and not of_kind(new, Following)
+        and [each.parts[0].last for each in given] == [3]
+        and told == [Merged(HOME, (Owner(TOPIC, 1),))]
+    )
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "kept-for-followers-only": what_was_put_before_a_merge_comes_after_it,
+    "moved-and-begun-anew": what_was_put_before_a_merge_comes_after_it,
+    "untold-of-what-has-come": what_was_put_before_a_merge_comes_after_it,
+    "given-once": what_is_put_while_a_topic_is_given_away_comes_once,
+    "choice-forgotten": a_home_that_was_down_later_knows_where_its_topics_are,
+    "expected-for-ever": a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did,
+    "begins-with-all-there-is": (
+        who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known
+    ),
+    "taken-with-holes": a_topic_is_taken_when_all_of_it_is_here,
+    "taken-before-it-is-written": a_topic_is_taken_when_all_of_it_is_here,
+    "sources-left-behind": what_was_put_elsewhere_is_not_put_again,
+    "followers-left-behind": who_has_followed_elsewhere_goes_on_behind_what_it_had,
+    "expected-and-forgotten": who_was_expected_is_kept_until_it_comes,
+    "older-word-counts": a_server_keeps_what_others_have_not_heard_of,
+    "asked-for-and-released": a_server_keeps_what_others_have_not_heard_of,
+    "put-while-it-is-given": what_is_given_away_is_not_put_any_more,
+    "followed-while-it-is-given": what_is_given_away_is_not_put_any_more,
+    "given-and-forgotten": what_is_given_away_is_not_put_any_more,
+}
+
+STORIES = (
+    crash_of_the_giver,
+    crash_of_all_servers_while_they_merge,
+    a_home_that_was_down_as_it_was_told_goes_where_its_topics_are,
+    what_each_proxy_sees_alone_is_merged_when_both_see_all,
+)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_nothing_is_lost_or_doubled_by(story: Callable[[], bool]) -> None:
+    assert story()
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        try:
+            assert not RULES[bug]()
+        except (InvariantViolated, RemoteProtocolError, AssertionError, KeyError):
+            pass
+
+
+def test_who_chooses_it_is_not_warned_of_losses() -> None:
+    assert not MultiProxyParameters(ownership=CAUSAL).warnings()
+    assert MultiProxyParameters(ownership=PAPER).warnings()
