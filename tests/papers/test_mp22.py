@@ -9,12 +9,13 @@ from random import Random
 import pytest
 
 from brokerd.protocols.multi_proxy.messages import Merge, Put, Stored
-from brokerd.protocols.multi_proxy.parameters import ARBITER, PAPER, RENDEZVOUS
+from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.topics import Topics, owners
 from brokerd.simulator.world.cluster import Published
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
+from tests.protocols.multi_proxy.test_causal import Twins
 
 STORIES = Path(__file__).parents[1] / "protocols/multi_proxy"
 ELSEWHERE = {
@@ -154,6 +155,19 @@ def test_the_papers_merge_loses_what_the_design_predicts_and_ours_nothing() -> N
     assert 0.5 * predicted < lost < 1.5 * predicted, (lost, merges)
     assert merges
     assert lost_while_two_own_topics(ARBITER) == (0, 0)
+    assert lost_while_two_own_topics(CAUSAL)[0] == 0
+
+
+@pytest.mark.parametrize("ownership", [PAPER, CAUSAL])
+def test_two_owners_cost_the_paper_what_is_put_and_not_causal(ownership: str) -> None:
+    """§4: the same topics have two owners; what was put at one comes to who asked at the other."""
+    story = Twins(ownership)
+    story.put()
+    story.cluster.run_for(1)
+    assert story.lost()
+    story.cluster.run_for(7)
+    assert (story.lost() == 0) == (ownership == CAUSAL)
+    assert story.told("x1", Merge) or story.told("x2", Merge)
 
 
 def test_proxies_that_reach_one_server_each_do_not_part_the_service() -> None:

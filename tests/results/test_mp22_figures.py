@@ -49,8 +49,8 @@ def test_points_are_compared() -> None:
     points = numbers("mp22.m4")
     metrics = draw("mp22.m4", series(len(points)), points).metrics
     found = {name: metrics[name].value for name in metrics}
-    assert found["growth"] == found["published_growth"] == 4
-    assert found["acknowledged_ratio"] == 0.25
+    assert found["growth"] == found["published_growth"] == 5
+    assert found["acknowledged_ratio"] == 0.2
     assert found["lost_with_the_longer_period"] == pytest.approx(1.5)
     assert found["lost_percent.paper"] == 3
     assert found["twice.paper1"] == 1

@@ -202,8 +202,9 @@ class MultiProxy(LogFirstMachine):
         return self._clients.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol: whatever a failure has left is under way again."""
-        return ()
+        """See DeliveryProtocol: whatever a failure has left is under way again, but for owners."""
+        sharing = self.server.sharing if self.server is not None else None
+        return sharing.aftermath() if sharing is not None else ()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""

@@ -428,9 +428,9 @@ KINDS = (
     MessageKind(110, Merge),
     MessageKind(111, Merged),
     MessageKind(117, Lost),
-    MessageKind(118, Periodic),
-    of_run(119, Carry, lambda message: (message.server, message.giver, message.topic)),
-    MessageKind(120, Transfer),
-    MessageKind(121, Transferred),
+    MessageKind(128, Periodic),
+    of_run(129, Carry, lambda message: (message.server, message.giver, message.topic)),
+    MessageKind(130, Transfer),
+    MessageKind(131, Transferred),
 )
-"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, and 117 to 121."""
+"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 131."""

@@ -95,7 +95,8 @@ SHOWN: Mapping[str, Shown] = {
         "What subscribers never got although a proxy alone failed, twice, and came back having "
         "forgotten which server owns which topic. The paper's proxies then give topics to other "
         "servers until these tell them what they own, every 5 s, or every second in paper1; "
-        "arbiter and rendezvous give a topic to one server for ever.",
+        "arbiter and rendezvous give a topic to one server for ever, and causal merges what two "
+        "servers have of it.",
     ),
     "mp22.m5": Shown(
         "ms, the slowest of a hundred",

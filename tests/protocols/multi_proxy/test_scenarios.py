@@ -1,0 +1,224 @@
+"""The design's named scenarios and crash points: what shows each of them, and which are missing.
+
+`WRITTEN` says where one has its story among others; those that had none are told here.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.multi_proxy.messages import Merge, Put, Transferred
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.parameters import CAUSAL
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.proxy_stories import Story, sides
+from tests.helpers.told import is_told
+from tests.protocols.multi_proxy.test_causal import KINDS, Twins
+from tests.protocols.multi_proxy.test_stories import owner_of
+
+TESTS = Path(__file__).parents[2]
+HERE, PAPERS = "protocols/multi_proxy/", "papers/"
+
+WRITTEN: Mapping[str, str] = {
+    "b01-twin-birth": f"{PAPERS}test_mp22.py::"
+    "test_two_who_make_a_topic_at_once_over_two_proxies_make_one",
+    "b02-owed-put": f"{PAPERS}test_mp22.py::"
+    "test_two_owners_cost_the_paper_what_is_put_and_not_causal",
+    "b03-other-proxy-retry": f"{HERE}test_stories.py::"
+    "a_put_is_tried_again_over_another_proxy_and_stored_once",
+    "b04-amnesiac-proxy": f"{PAPERS}test_mp22.py::"
+    "test_a_proxy_that_has_forgotten_everything_finds_the_right_server",
+    "b05-late-unsub": f"{HERE}test_server.py::a_later_follow_wins",
+    "b06-late-put": f"{HERE}test_server.py::what_comes_before_the_one_it_names_is_let_go",
+    "b08-restart-old-heads": f"{HERE}test_stories.py::"
+    "what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
+    "b10-crossed-merge": f"{HERE}test_causal.py::crash_of_all_servers_while_they_merge",
+    "b11-transfer-crash": f"{HERE}test_causal.py::crash_of_the_giver",
+    "b12-same-sub-both": f"{HERE}test_causal.py::what_was_put_before_a_merge_comes_after_it",
+    "b15-slow-server": f"{HERE}test_stories.py::test_a_dead_server_does_not_delay_other_topics",
+    "b16-resub": f"{HERE}test_stories.py::test_who_subscribes_again_gets_nothing_from_before",
+    "b17-binary": f"{PAPERS}test_mp22.py::test_contents_come_as_they_were_put",
+    "b18-disk-full": "runtime/test_durable.py::"
+    "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
+    "b20-candidate-dies": f"{HERE}test_arbiter.py::a_late_server_loses_its_topic",
+    "b21-cut-proxy": f"{HERE}test_causal.py::"
+    "what_each_proxy_sees_alone_is_merged_when_both_see_all",
+}
+
+CRASHES: Mapping[str, str] = {
+    "C2": f"{HERE}test_server.py::what_was_stored_is_not_stored_again",
+    "C3": f"{HERE}test_stories.py::what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
+    "C4": f"{HERE}test_stories.py::what_clients_have_not_got_a_home_asks_for_again_after_a_crash",
+    "C5": f"{HERE}test_server.py::what_is_put_is_stored_when_it_is_on_disk",
+    "C6": f"{HERE}test_server.py::what_was_stored_is_known_when_it_has_gone",
+    "C9": f"{HERE}test_stories.py::a_put_is_tried_again_over_another_proxy_and_stored_once",
+    "C10": f"{PAPERS}test_mp22.py::"
+    "test_a_proxy_that_has_forgotten_everything_finds_the_right_server",
+    "C11": f"{HERE}test_causal.py::crash_of_the_giver",
+    "C12": f"{HERE}test_causal.py::what_is_put_while_a_topic_is_given_away_comes_once",
+    "C8": "runtime/test_durable.py::"
+    "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
+    "C15": "storage/test_crashes.py::test_no_crash_loses_what_was_acknowledged",
+    "C13": f"{HERE}test_arbiter.py::decisions_outlive_a_crash",
+}
+
+
+# ------------------------------------------------------------ told here
+
+
+def b07_lost_reply_get() -> bool:
+    """Three answers to gets go the way of the proxy that they came over: each comes once."""
+    story = Story()
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    sent = []
+    for _ in range(3):
+        stuck = [story.cluster.link(name, "e1").absorb() for name in ("x1", "x2")]
+        sent += story.publish("e2", 2)
+        story.cluster.run_for(0.3)
+        for link in stuck:
+            link.heal()
+        story.cluster.run_for(2)
+    return subscription.received == sent
+
+
+def b09_string_order() -> bool:
+    """Names in the order of text: v10 comes before v2, for who has fewest and for who gives."""
+    story = Story(sides(proxies=2, servers=10, edges=2), ownership=CAUSAL, topics=64)
+    for at, kinds in (("e1", KINDS), ("e2", KINDS[::-1])):
+        for kind in kinds:
+            story.cluster.subscribe(at, f"kind = '{kind}'")
+            story.cluster.run_for(0.05)
+    story.cluster.run_for(12)
+    names = story.topology.brokers
+    gave = [
+        (names[message.server], names[owner.server])
+        for name in ("x1", "x2")
+        for message in story.told(name, Merge)
+        for owner in message.owners
+    ]
+    named = {name for pair in gave for name in pair}
+    return "v10" in named and "v9" not in named and all(giver > owner for giver, owner in gave)
+
+
+def b13_consumed_elsewhere() -> bool:
+    """What both had from the second owner does not come again from the first."""
+    story = Twins()
+    story.put()
+    story.cluster.run_for(0.5)
+    had = [len(each.received) for _, each in story.subscriptions]
+    story.cluster.run_for(12)
+    return sum(had) > 0 and story.lost() == 0
+
+
+def b19_stale_map_recreate() -> bool:
+    """A proxy that has forgotten gives new homes the server that has given a topic away."""
+    story = Twins()
+    story.put()
+    story.cluster.run_for(12)
+    gone = {message.topic for name in ("v2", "v3") for message in story.told(name, Transferred)}
+    gone |= {message.topic for message in story.told("v1", Transferred)}
+    story.cluster.broker("x1").kill().start()
+    late = story.cluster.subscribe("x1", "kind = 'a'")
+    story.cluster.run_for(7)
+    sent = story.publish("e1", 2) + story.publish("x1", 2)
+    story.cluster.run_for(7)
+    return bool(gone) and sorted(map(str, late.received)) == sorted(map(str, sent))
+
+
+def b23_get_race() -> bool:
+    """Two tries of one get are answered, the second one late: nothing comes twice."""
+    story = Story()
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    server = owner_of(story, "a")
+    stuck = story.cluster.link(server, "x1").absorb()
+    other = story.cluster.link(server, "x2").absorb()
+    sent = story.publish("e2", 3)
+    story.cluster.run_for(0.4)
+    other.heal()
+    story.cluster.run_for(1)
+    stuck.heal()
+    sent += story.publish("e2", 3)
+    story.cluster.run_for(3)
+    return subscription.received == sent
+
+
+def b24_retention_exceeded() -> bool:
+    """Two own a topic for longer than either keeps anything: who lacks it is told a gap."""
+    story = Twins(max_retain_ns=1_000_000_000)
+    story.put()
+    story.cluster.run_for(15)
+    gaps = story.cluster.oracle.in_gaps
+    story.cluster.oracle.judge_end()
+    return sum(gaps.values()) > 0
+
+
+def c1_before_it_is_put() -> bool:
+    """The home dies with what it has not put yet: the client's library has it still."""
+    story = Story()
+    subscription = story.cluster.subscribe("e1", "kind = 'a'")
+    story.cluster.run_for(1)
+    before = len(story.told("e2", Put))
+    sent = [story.cluster.publish("e2", kind="a")]
+    story.cluster.broker("e2").kill()
+    story.cluster.run_for(0.2)
+    unsent = len(story.told("e2", Put)) == before
+    story.cluster.broker("e2").start()
+    story.cluster.run_for(5)
+    return unsent and subscription.received == sent
+
+
+STORIES: Mapping[str, Callable[[], bool]] = {
+    "b07-lost-reply-get": b07_lost_reply_get,
+    "b09-string-order": b09_string_order,
+    "b13-consumed-elsewhere": b13_consumed_elsewhere,
+    "b19-stale-map-recreate": b19_stale_map_recreate,
+    "b23-get-race": b23_get_race,
+    "b24-retention-exceeded": b24_retention_exceeded,
+    "C1": c1_before_it_is_put,
+}
+
+# Story → a named bug that leaves out a rule which it is about.
+SEEN = {
+    "b13-consumed-elsewhere": "moved-and-begun-anew",
+    "b24-retention-exceeded": "lost-in-silence",
+}
+
+MISSING = {
+    "b14-wiped-client": "what a client's library does without its memory: its publisher is "
+    "another incarnation, see the swarm's `forget`",
+    "b22-clock-jump": "no clock decides anything",
+    "C7": "one record holds what the paper writes to three files",
+    "C14": "topics that move to any server, beside those that two own",
+}
+
+
+def test_each_named_scenario_is_there_or_said_to_be_missing() -> None:
+    names = [*WRITTEN, *CRASHES, *STORIES, *MISSING]
+    scenarios = sorted(name[:3] for name in names if name.startswith("b"))
+    assert scenarios == [f"b{number:02}" for number in range(1, 25)]
+    crashes = sorted(int(name[1:]) for name in names if name.startswith("C"))
+    assert crashes == [*range(1, 16)]
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, *CRASHES])
+def test_what_shows_it_is_there(name: str) -> None:
+    where = {**WRITTEN, **CRASHES}[name]
+    assert is_told(where, TESTS)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_rules_hold_in(name: str) -> None:
+    assert STORIES[name]()
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_without_its_rule_it_ends_otherwise(name: str) -> None:
+    with planted([MUTANTS[SEEN[name]]]):
+        try:
+            assert not STORIES[name]()
+        except InvariantViolated:
+            pass
