@@ -14,7 +14,7 @@ FILES = ("ring.toml", "flood.toml")
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
-_REGISTERED = re.compile(r"(= registered\(\([A-Z_, ]+)(\)\))")
+_REGISTERED = re.compile(r"(= registered\(\s*\([A-Z_,\s]+?)(,?\s*\)\s*\))")
 
 
 def make_tree(to: Path) -> Path:
