@@ -249,9 +249,14 @@ class Gets:
             self._follow(old)
             self._follow(new)
 
-    def ask_again(self, server: BrokerNumber) -> None:
-        """A server has more of a topic than it had when it was told that it is followed."""
-        followed = self._servers[server]
+    def ask_again(self, number: int, server: BrokerNumber) -> None:
+        """A server has more of a topic than it had when it was told that it is followed.
+
+        Or it waits to hear that this home follows it, which may have no need of it any more.
+        """
+        followed, stream = self._servers[server], self._stream(server, number)
+        if stream not in followed.topics:
+            self._add(followed, stream).goes_on = True
         followed.is_stale = True
         self._follow(followed)
 

@@ -129,7 +129,7 @@ class Home:
                 answered=answered,
                 on_gone=on_gone,
                 on_moved=lambda topic, before, server: self.gets.move(topic, before, server),
-                on_merged=lambda topic, server: self.gets.ask_again(server),
+                on_merged=lambda topic, server: self.gets.ask_again(topic, server),
             )
         known = dict(enumerate(arbiters)) if ownership == RENDEZVOUS else {}
         return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)

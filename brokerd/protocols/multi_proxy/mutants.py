@@ -374,6 +374,15 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "waited-for-in-vain",
+        "A home says that it does not follow a topic to a server that waits for it.",
+        "gets.py",
+        (
+            "            self._add(followed, stream).goes_on = True\n",
+            "            number += 0\n",
+        ),
+    ),
+    _bug(
         "kept-for-followers-only",
         "A server keeps what somebody may be owed who follows the topic at another one.",
         "server.py",

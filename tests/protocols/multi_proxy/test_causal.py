@@ -9,6 +9,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.named_bugs import planted
+from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished, Started
 from brokerd.protocols.multi_proxy.messages import (
     CarriedFollower,
     CarriedPart,
@@ -24,6 +25,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
     Periodic,
     PutThrough,
+    Servers,
     Stored,
     Transfer,
     Transferred,
@@ -31,9 +33,10 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
+from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
-from brokerd.wire.attributes import encode_attributes
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_server import Disk, put
 
@@ -331,7 +334,34 @@ def what_is_given_away_is_not_put_any_more() -> bool:
     )
 
 
+def who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it() -> bool:
+    """A home that went there long ago: that it follows the topic, and then that it does not."""
+    said: list[Any] = []
+    proxy, server, home = 0, 1, 2
+    core = make_protocol(
+        "multi_proxy",
+        home,
+        sides(proxies=1, servers=1, edges=1),
+        MultiProxyParameters(ownership=CAUSAL, topics=8, topic_attribute="kind"),
+        decode_attribute_table,
+    )
+
+    def told(message: Any) -> None:
+        effects = core.handle(MessageReceived(proxy, 7, message), 0)
+        said.extend(each.message for each in effects if isinstance(each, Send))
+
+    core.handle(Started(2, True, {"chosen": {str(TOPIC): server}}), 0)
+    core.handle(SessionEstablished(proxy, 7, 1), 0)
+    told(Servers((server,)))
+    told(Following(server, home, 2, 1, (), ()))
+    said.clear()
+    told(Merged(home, (Owner(TOPIC, server),)))
+    told(Following(server, home, 2, 2, (Followed(server, TOPIC, 0, 0),), ()))
+    return [each.topics for each in of_kind(said, Follow)] == [(TOPIC,), ()]
+
+
 RULES: dict[str, Callable[[], bool]] = {
+    "waited-for-in-vain": who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it,
     "kept-for-followers-only": what_was_put_before_a_merge_comes_after_it,
     "moved-and-begun-anew": what_was_put_before_a_merge_comes_after_it,
     "untold-of-what-has-come": what_was_put_before_a_merge_comes_after_it,

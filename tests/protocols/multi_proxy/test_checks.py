@@ -11,7 +11,7 @@ from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import DeadlineReached, Send
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.messages import Get, Lost, LostRun, Messages, Wanted
-from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 
 PROXY, SERVER, OTHER, HOME = 0, 1, 2, 3
@@ -55,6 +55,12 @@ def test_what_is_right_is_let_pass() -> None:
     check(given(1, [5, 6, 9]), given(2, [6, 9, 12]), lost(2, 6, 6), lost(5, 13, 14), given(6, [14]))
     check(get(0, 4), get(3, 4), get(3, 9), get(0, 0, incarnation=2))
     check(given(1, [5]), given(1, [5], server=OTHER), ownership=PAPER)
+    check(given(1, [5]), given(1, [6], server=OTHER), ownership=CAUSAL)
+
+
+def test_two_owners_may_not_both_have_a_publication_where_that_is_merged() -> None:
+    with pytest.raises(InvariantViolated, match="put twice"):
+        check(given(1, [5]), given(1, [5], server=OTHER), ownership=CAUSAL)
 
 
 @pytest.mark.parametrize(
