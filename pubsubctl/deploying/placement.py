@@ -261,7 +261,7 @@ class _Seats:
         needed = max(list(assigned.values()).count(name) for name in self._hosts)
         raise UserError(
             f"host {host.name}: ports = {host.ports.start}-{host.ports.stop - 1}: "
-            f"{len(host.broker_ports)} ports for brokers, but topology {self._topology.name} puts "
+            f"{len(host.broker_ports)} ports, but topology {self._topology.name} puts "
             f"up to {needed} brokers there"
         )
 
