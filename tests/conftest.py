@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 # No deadline: how long an example takes says more about the machine's other work than about us.
 # The same examples on every run, so that a red suite is red for everybody; `make explore` looks
 # for new ones.
-settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile(
+    "house", deadline=None, print_blob=True, derandomize=True, max_examples=40
+)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 

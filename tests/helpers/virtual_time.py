@@ -16,7 +16,7 @@ def in_virtual_time(test: AsyncTest) -> AsyncTest:
     @wraps(test)
     def run(**arguments: Any) -> None:
         async def bounded() -> None:
-            with trio.fail_after(10_000):
+            with trio.fail_after(1_000):
                 await test(**arguments)
 
         trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))

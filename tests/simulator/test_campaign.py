@@ -1,4 +1,4 @@
-"""The campaign's rows, 16 seeds each; `make campaign` runs them in full."""
+"""The campaign's rows, 8 seeds each; `make campaign` runs them in full."""
 
 import os
 
@@ -9,7 +9,7 @@ from brokerd.simulator.search.campaign import CAMPAIGN, setting
 from brokerd.simulator.search.seed_report import total
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_swarm
 
-SEEDS = 16
+SEEDS = 8
 CORES = os.cpu_count() or 1
 
 

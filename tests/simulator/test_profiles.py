@@ -13,7 +13,7 @@ from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, tree
 
-SEEDS = 16
+SEEDS = 8
 LITERAL = "paper-literal"
 SOURCE = {"dedupe": "source", "legitimacy": "observe"}
 

@@ -25,12 +25,8 @@ def shrunk(seed: int, mutant: Mutant) -> Shrunk:
     "seed, mutant",
     [
         (0, Mutant.START_BEFORE_CONFIRMED),
-        (1, Mutant.CONFIRM_ON_RECEIPT),
         (1, Mutant.RESEND_AFTER_NEWER),
-        (10, Mutant.DROP_UNREACHABLE_DESTINATIONS),
-        (1, Mutant.SUMMARY_MISSES_PENDING),
         (13, Mutant.RESTARTED_IS_EDGE),
-        (11, Mutant.OLD_SESSION_FRAMES),
         (1, Mutant.CONFIRM_COVERS_PENDING),
         (27, Mutant.NO_UPSTREAM_COPY),
         (2, Mutant.NO_TAGS_UNREACHABLE_DONE),

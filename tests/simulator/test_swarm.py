@@ -17,7 +17,7 @@ from tests.helpers.seeds import seeds_of_the_mix
 CORES = os.cpu_count() or 1
 SEEDS = 250
 LONG = 5
-DETERMINISTIC = 40
+DETERMINISTIC = 12
 
 # What must have happened somewhere in the seeds for their verdict to mean anything.
 LEAST = {
