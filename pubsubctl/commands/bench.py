@@ -91,9 +91,10 @@ def bench(
         list[str] | None,
         typer.Option(
             "--against",
-            metavar="KEY=VALUE",
-            help="Run it in turn with another protocol, topology or topology.KEY (5 times each, or "
-            "--instances), and say by how much the two differ; repeatable.",
+            metavar="REVISION|TOPOLOGY|PROTOCOL|KEY=VALUE",
+            help="Run it in turn with another protocol, topology or topology.KEY, or as this "
+            "program was at another git revision (5 times each, or --instances), and say by how "
+            "much the two differ; repeatable but for a revision.",
         ),
     ] = None,
     highest: Annotated[

@@ -69,6 +69,14 @@ class Invocation:
         """The hosts of it that --limit leaves."""
         return inventory.select(self.limit)
 
+    def global_words(self) -> list[str]:
+        """The global options that decide what hosts are used, for another call of this program."""
+        words = ["--inventory", str(self.project.inventory_file(self.inventory_option).resolve())]
+        for selector in self.limit:
+            words += ["--limit", selector]
+        words += ["--forks", str(self.forks)]
+        return [*words, *(["--use-ssh-config"] if self.use_ssh_config else [])]
+
     def refuse_dry_run(self, verb: str) -> None:
         """For verbs that change nothing, or cannot tell beforehand what they will.
 

@@ -5,7 +5,8 @@ only their repetitions are compared, never the messages of one run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +18,20 @@ from bench.spec.sweep import Sweep, SweepPoint, expected_ns, points_of
 from bench.spec.units import format_duration
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFINITIONS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
+from pubsubctl.running.revisions import (
+    SOURCE,
+    Program,
+    checked_out,
+    commit_of,
+    names_of_revisions,
+)
 from pubsubctl.running.series import Design, run_series
 
 SCHEMA: Final = "pubsubctl/against/1"
@@ -30,6 +39,7 @@ INSTANCES: Final = 5
 GIVEN: Final = "as-given"
 _OPTION: Final = "--against"
 _MAY_DIFFER: Final = ("protocol", "topology")
+_REVISION: Final = "revision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,8 @@ class Asked:
     """What was typed.
 
     Attributes:
-        changes: KEY=VALUE each; all of them make the other side.
+        changes: KEY=VALUE each, or the name of a protocol, topology or git revision; all of them
+            make the other side.
         instances: how often each side is run; None where nothing was typed.
     """
 
@@ -55,13 +66,22 @@ def run_against(
     Raises:
         UserError, SpecError: a side cannot be run, or they could not be compared; nothing was run.
     """
-    changes = _changes_of(asked.changes)
+    changes = _changes_of([_in_full(call, text) for text in asked.changes])
+    revision = changes.pop(_REVISION, None)
+    if revision is not None and changes:
+        raise UserError(
+            f"{_OPTION} {revision}: a revision is compared with nothing else changed; leave out "
+            f"{', '.join(changes)}"
+        )
     try:
         check_keys([*overrides.dotted(), *changes])
     except ConfigError as error:
         raise UserError(f"{_OPTION}: {error}") from None
     workload = call.project.find("workload", asked.workload)
     other = ",".join(f"{key}={value}" for key, value in changes.items())
+    commit = ""
+    if revision is not None:
+        other, commit = f"{_REVISION}={revision}", _commit_of(str(revision))
     values: dict[str, Any] = {
         "schema": "pubsubctl/sweep/1",
         "name": f"{workload.stem}-against",
@@ -80,7 +100,13 @@ def run_against(
     if call.dry_run:
         return _planned(planned, sides.repetitions)
     design = Design(instances=sides.repetitions, order=alternating)
-    found = run_series(call, sides.name, planned, design, results=results)
+    with ExitStack() as stack:
+        if revision is not None:
+            arguments = _command_line(call, asked, workload, overrides, sides)
+            here = Program(commit_of("HEAD") or "", SOURCE, arguments)
+            there = Program(commit, stack.enter_context(checked_out(commit)), arguments)
+            design = replace(design, programs={GIVEN: here, other: there})
+        found = run_series(call, sides.name, planned, design, results=results)
     if "missing" in found.document:
         return found
     series = Path(str(found.document["run_directory"]))
@@ -92,6 +118,64 @@ def run_against(
     return Result(document=document, text=f"{compared.text}\n{series}", because=found.because)
 
 
+def _in_full(call: Invocation, text: str) -> str:
+    """KEY=VALUE of what was typed, where only a name was.
+
+    Raises:
+        UserError: it names nothing, or several things; names these, or the nearest.
+    """
+    if not text or "=" in text:
+        return text
+    topologies = call.project.names("topology")
+    found = [
+        key
+        for key, is_it in (
+            ("protocol", text in DEFINITIONS),
+            ("topology", text in topologies or text.endswith(".toml")),
+            (_REVISION, commit_of(text) is not None),
+        )
+        if is_it
+    ]
+    if len(found) == 1:
+        return f"{found[0]}={text}"
+    if found:
+        ways = " or ".join(f"{key}={text}" for key in found)
+        raise UserError(f"{_OPTION} {text}: may mean {ways}; write one of these")
+    known = [*DEFINITIONS, *topologies, *names_of_revisions()]
+    raise UserError(
+        f"{_OPTION} {text}: write KEY=VALUE, or the name of a protocol, a topology or a git "
+        f"revision of this program{nearest(text, known)}"
+    )
+
+
+def _commit_of(revision: str) -> str:
+    commit = commit_of(revision)
+    if commit is None:
+        raise UserError(
+            f"{_OPTION} {_REVISION}={revision}: no commit of {SOURCE}"
+            f"{nearest(revision, names_of_revisions())}"
+        )
+    return commit
+
+
+def _command_line(
+    call: Invocation, asked: Asked, workload: Path, overrides: Overrides, sides: Sweep
+) -> list[str]:
+    """What makes one run of either side, with options that older revisions have, too."""
+    typed = overrides.as_mapping()
+    words = ["bench", str(workload.resolve()), "--no-check"]
+    words += ["--label", f"experiment={sides.name}", "--seed", str(typed.pop("seed", sides.seed))]
+    if asked.faults is not None:
+        words += ["--faults", asked.faults]
+    for key, value in typed.pop("keys", {}).items():
+        words += ["--set", f"{key}={value}"]
+    if typed.pop("churn", True) is False:
+        words.append("--no-churn")
+    for key, value in typed.items():
+        words += ["--duration" if key == "measure" else f"--{key}", str(value)]
+    return [*call.global_words(), *words]
+
+
 def _changes_of(texts: Sequence[str]) -> dict[str, Any]:
     """What the other side has in place of what is given; only what runs that are compared may."""
     found: dict[str, Any] = {}
@@ -101,13 +185,13 @@ def _changes_of(texts: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{_OPTION} {text}: write KEY=VALUE")
         if key in found:
             raise UserError(f"{_OPTION} {text}: {key} has a value already")
-        if key not in _MAY_DIFFER and not key.startswith(TOPOLOGY):
+        if key not in (*_MAY_DIFFER, _REVISION) and not key.startswith(TOPOLOGY):
             raise UserError(
                 f"{_OPTION} {text}: runs whose {key} differs are not comparable; --sweep varies "
                 f"anything, {_OPTION} {', '.join(_MAY_DIFFER)} and {TOPOLOGY}KEY"
                 f"{nearest(key, _MAY_DIFFER)}"
             )
-        found[key] = value_of(value)
+        found[key] = value if key == _REVISION else value_of(value)
     return found
 
 

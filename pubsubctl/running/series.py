@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknow
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import Judged
+from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
 
 SCHEMA = "pubsubctl/series/1"
@@ -41,6 +42,7 @@ class Design:
         budget_ns: no run begins that would end later than so long after the beginning.
         axes: what is varied, for figures; the one that is theirs first.
         keys: of each point, by its name, what is varied of it.
+        programs: of each point, by its name, the program that makes its runs; this one if none.
     """
 
     instances: int
@@ -49,6 +51,7 @@ class Design:
     budget_ns: int | None = None
     axes: Sequence[Axis] = ()
     keys: Mapping[str, Mapping[str, Any]] | None = None
+    programs: Mapping[str, Program] = field(default_factory=dict)
 
 
 def run_series(
@@ -110,6 +113,8 @@ class _Runner:
         }
         self._expected_ns = {point.name: expected_ns(point.spec) for point, _ in points}
         self._lab = lab
+        self._folder = folder
+        self._programs = design.programs
         self._budget_ns = design.budget_ns
 
     async def run(self, progress: Progress, interruption: Interruption) -> None:
@@ -133,6 +138,11 @@ class _Runner:
     async def _run(
         self, instance: Instance, progress: Progress, interruption: Interruption
     ) -> None:
+        if (program := self._programs.get(instance.point)) is not None:
+            run, state = await program.run(self._folder, progress, interruption)
+            self._series.begin(instance, run)
+            self._series.end(instance, run, state)
+            return
         begun = replace(
             self._experiments[instance.point],
             on_run=lambda run: self._series.begin(instance, run),
@@ -167,7 +177,9 @@ def _plan(
 ) -> Mapping[str, Any]:
     """All that decides what is run."""
     order = design.order
+    commits = {name: program.commit for name, program in design.programs.items()}
     return {
+        **({"commits": commits} if commits else {}),
         "figure": design.figures[0],
         "figures": [*design.figures],
         "protocol": points[0][0].spec.protocol if len(points) == 1 else None,

@@ -1,0 +1,111 @@
+"""Stories about other revisions of the program's own source."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import trio
+
+from bench.load.progress import RunFailed
+from pubsubctl.console.console import Console
+from pubsubctl.console.interruption import Interruption
+from pubsubctl.errors import UserError
+from pubsubctl.running import against
+from pubsubctl.running.revisions import Program, checked_out, commit_of, names_of_revisions
+from tests.pubsubctl.conftest import Call
+
+PROGRAM = """\
+import json, sys
+print(json.dumps({"run_directory": sys.argv[-1] + "/" + WHICH, "state": "complete"}))
+"""
+
+
+def git(source: Path, *arguments: str) -> str:
+    """What git says in a repository."""
+    who = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", "-C", str(source), *who, *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A program of two commits, each of which says which one it is; the first has tag `old`."""
+    folder = tmp_path / "source"
+    (folder / "pubsubctl").mkdir(parents=True)
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", str(folder))
+    for which in ("old", "new"):
+        program = f"WHICH = {which!r}\n{PROGRAM}"
+        (folder / "pubsubctl" / "__main__.py").write_text(program)
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "--message", which)
+        if which == "old":
+            git(folder, "tag", "old")
+    return folder
+
+
+def run_at(folder: Path, results: Path) -> tuple[Path, str]:
+    """One run by the program in a folder."""
+
+    async def main() -> tuple[Path, str]:
+        program = Program("0" * 40, folder, ["bench", "demo"])
+        with Console().progress() as progress:
+            return await program.run(results, progress, Interruption())
+
+    return trio.run(main)
+
+
+def test_each_revision_makes_its_own_runs_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    commit = commit_of("old", source)
+    assert commit == git(source, "rev-parse", "HEAD~1")
+    with checked_out(commit, source) as folder:
+        assert run_at(folder, tmp_path) == (tmp_path / "old", "complete")
+        assert run_at(source, tmp_path) == (tmp_path / "new", "complete")
+    assert not folder.parent.exists()
+    assert len(git(source, "worktree", "list").splitlines()) == 1
+
+
+def test_what_is_checked_out_is_removed_when_somebody_interrupts(source: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), checked_out("old", source) as folder:
+        raise KeyboardInterrupt
+    assert not folder.parent.exists()
+    assert len(git(source, "worktree", "list").splitlines()) == 1
+
+
+def test_what_a_killed_process_had_checked_out_is_removed_by_the_next(
+    source: Path, tmp_path: Path
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = tmp_path / f"pubsubctl-revision-{ended.pid}-x" / "source"
+    git(source, "worktree", "add", "--detach", "--quiet", str(left), "old")
+    with checked_out("old", source):
+        assert not left.parent.exists()
+
+
+def test_a_word_that_is_no_commit_is_none(source: Path) -> None:
+    assert commit_of("olde", source) is None
+    assert commit_of("--all", source) is None
+    assert names_of_revisions(source) == ["main", "old"]
+
+
+def test_a_program_that_makes_no_run_says_why(tmp_path: Path) -> None:
+    (tmp_path / "pubsubctl").mkdir()
+    (tmp_path / "pubsubctl" / "__main__.py").write_text("raise SystemExit('no such option')")
+    with pytest.raises(RunFailed, match="no such option"):
+        run_at(tmp_path, tmp_path)
+
+
+def test_a_revision_that_cannot_be_checked_out_is_refused(source: Path) -> None:
+    with pytest.raises(UserError, match="revision nowhere"), checked_out("nowhere", source):
+        pass
+
+
+def test_a_name_of_two_things_is_refused_with_both(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(against, "commit_of", lambda word: "0" * 40)
+    result = call("--dry-run", "bench", "demo", "--against", "ges")
+    assert result.status == 2
+    assert "may mean protocol=ges or revision=ges; write one of these" in result.err
