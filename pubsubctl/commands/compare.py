@@ -43,6 +43,26 @@ def compare(
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long to measure with --all: 20s.")
     ] = None,
+    selftest: Annotated[
+        bool,
+        typer.Option(
+            "--selftest",
+            help="Try on this machine whether two series of the same are said to differ, and "
+            "whether a slowdown of 10 % is found: simulated runs, judged by processor time.",
+        ),
+    ] = False,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials", metavar="N", min=1, help="With --selftest: so many of each kind (20)."
+        ),
+    ] = None,
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            "--instances", metavar="N", min=2, help="With --selftest: runs of each side (10)."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
@@ -57,11 +77,24 @@ def compare(
     With --all, the runs are made first: one after the other, the same workload and the same faults
     over every protocol and every broker of others that is installed. Status 0 whatever the
     verdicts are, 3 where one of them is UNKNOWN.
+
+    With --selftest, nothing is read: status 0 where at most one of 20 trials of either kind is
+    wrong, else 3.
     """
     from pubsubctl.running.differences import differences
     from pubsubctl.running.runs import find_runs
 
     call = invocation(context)
+    if selftest:
+        from pubsubctl.running.comparison_selftest import selftest as selftest_now
+
+        if runs or everything or only or also or duration:
+            raise UserError("compare --selftest makes the runs that it compares; it takes no other")
+        call.refuse_dry_run("compare --selftest")
+        return selftest_now(call, trials or 20, instances or 10)
+    for option, number in (("--trials", trials), ("--instances", instances)):
+        if number is not None:
+            raise UserError(f"compare {option} {number}: goes with --selftest")
     if everything:
         from pubsubctl.running.comparing import compare_all
 

@@ -1,0 +1,97 @@
+"""Stories about trying the comparison on series whose difference is known."""
+
+from random import Random
+
+import pytest
+
+from pubsubctl.running import comparison_selftest
+from results.repetitions.selftest import Trial, can_be_believed, trial_of
+from tests.pubsubctl.conftest import Call
+
+
+def trials_with(noise: float, slowdown: float, count: int = 20, seed: int = 17) -> list[Trial]:
+    """Trials of both kinds, with figures that scatter by so much around their mean."""
+    random = Random(seed)
+
+    def measure(slowed: bool) -> float:
+        return random.lognormvariate(0, noise) * (1 + slowdown * slowed)
+
+    return [
+        trial_of(number, kind, 10, measure) for kind in (False, True) for number in range(count)
+    ]
+
+
+def test_on_a_quiet_machine_all_are_right() -> None:
+    trials = trials_with(noise=0.02, slowdown=0.10)
+    assert all(trial.is_right for trial in trials)
+    assert {trial.said for trial in trials if trial.planted} == {"slower"}
+    assert can_be_believed(trials)
+
+
+def test_a_slowdown_that_noise_hides_is_told() -> None:
+    assert not can_be_believed(trials_with(noise=0.3, slowdown=0.10))
+
+
+def test_a_slowdown_taken_for_a_gain_is_wrong() -> None:
+    random = Random(1)
+    trial = trial_of(1, True, 10, lambda slowed: random.uniform(0.99, 1.01) * (1 - 0.2 * slowed))
+    assert (trial.said, trial.is_right) == ("faster", False)
+
+
+def test_one_of_20_may_be_wrong_and_no_two() -> None:
+    right = trials_with(noise=0.02, slowdown=0.10)
+    wrong = trial_of(1, True, 10, lambda slowed: 1.0)
+    assert not wrong.is_right
+    assert can_be_believed([*right[:-1], wrong])
+    assert not can_be_believed([*right[:-2], wrong, wrong])
+
+
+def test_both_sides_are_made_in_turn() -> None:
+    made: list[bool] = []
+
+    def measure(slowed: bool) -> float:
+        made.append(slowed)
+        return 1.0
+
+    trial_of(1, True, 3, measure)
+    assert made == [False, True, True, False, False, True]
+
+
+def test_the_table_has_every_trial(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(3)
+
+    def measured(*, slowed: bool) -> float:
+        return random.uniform(0.99, 1.01) * (1.1 if slowed else 1.0)
+
+    monkeypatch.setattr(comparison_selftest, "processor_us_per_message", measured)
+    result = call("--json", "compare", "--selftest", "--trials", "2", "--instances", "5")
+    assert result.status == 0, result.err
+    assert (result.document["differ"], result.document["found"]) == (0, 2)
+    assert [row["said"] for row in result.document["trials"]] == [
+        "same",
+        "same",
+        "slower",
+        "slower",
+    ]
+
+
+def test_a_simulated_run_takes_processor_time() -> None:
+    assert comparison_selftest.processor_us_per_message(slowed=True) > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--trials", "3"], "--trials 3: goes with --selftest"),
+        (["--instances", "3"], "--instances 3: goes with --selftest"),
+        (["--selftest", "latest"], "it takes no other"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    call: Call,
+    arguments: list[str],
+    said: str,
+) -> None:
+    result = call("compare", *arguments)
+    assert result.status == 2
+    assert said in result.err
