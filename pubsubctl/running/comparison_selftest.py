@@ -8,6 +8,7 @@ import gc
 import time
 from typing import Final
 
+from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.scenario import play_scenario
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
@@ -19,7 +20,7 @@ _MESSAGES: Final = 2
 _TRIES: Final = 5
 _PUBLISH: Final = "quietly publish b1 a=1\nquietly run 5ms\n"
 _SCENARIO: Final = (
-    "protocol best_effort\nchain b1 b2 b3\nsubscribe b3 a = 1\nquietly stabilize\n"
+    f"protocol {DEFAULT}\nchain b1 b2 b3\nsubscribe b3 a = 1\nquietly stabilize\n"
     f"{_PUBLISH * _MESSAGES}quietly stabilize\n"
 )
 
