@@ -1,7 +1,8 @@
 """What is owed while links stay broken for ever, and who is let off.
 
-All brokers are alive, every fault but the broken links is over. Two brokers can have a session
-when no direction between them is broken. Demanded, within the same time as after healing:
+All brokers are alive but those that are gone for ever, every fault but the broken links is over.
+Two brokers can have a session when no direction between them is broken. Demanded, within the same
+time as after healing:
 
 - every session, connection and answer that can be had (`SimulatedCluster.unsettled`);
 - every publication of a source at P, to every subscription at S that has started, where P reaches
@@ -35,7 +36,7 @@ class WhileBroken:
     def __init__(self, cluster: SimulatedCluster, broken: Iterable[Pair]) -> None:
         self._cluster = cluster
         self._reach = simulated(cluster.protocol).make_reach(
-            cluster.graph, cluster.parameters, broken
+            cluster.graph, cluster.parameters, broken, cluster.gone
         )
         self._let_off = {
             broker.number

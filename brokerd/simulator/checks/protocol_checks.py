@@ -123,7 +123,7 @@ class SimulatedProtocol:
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
     checks_always: bool = False
     forgiven: tuple[str, ...] = ()
-    make_reach: Callable[[OverlayGraph, Any, Iterable[Link]], Reach] = Reach
+    make_reach: Callable[[OverlayGraph, Any, Iterable[Link], Iterable[BrokerNumber]], Reach] = Reach
     kept: Kept = field(default_factory=Kept)
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning

@@ -11,7 +11,11 @@ from brokerd.overlay.routes import Link
 class Reach:
     """What is demanded with these links broken: as it stands, whatever has a route left.
 
-    All brokers are alive. Two can have a session when no direction between them is broken.
+    Two brokers can have a session when no direction between them is broken.
+
+    Args:
+        gone: brokers that never come back; all others are alive. Where only leaves can be gone,
+            no way leads over them.
 
     Attributes:
         lets_nobody_off: whether brokers that were recovering when the links broke must finish.
@@ -19,8 +23,15 @@ class Reach:
 
     lets_nobody_off = True
 
-    def __init__(self, graph: OverlayGraph, parameters: Any, broken: Iterable[Link]) -> None:
+    def __init__(
+        self,
+        graph: OverlayGraph,
+        parameters: Any,
+        broken: Iterable[Link],
+        gone: Iterable[BrokerNumber] = (),
+    ) -> None:
         self._graph = graph
+        self._gone = frozenset(gone)
         self._parameters = parameters
         self._broken = {(min(pair), max(pair)): None for pair in broken}
         self._known: dict[Link, bool] = {}

@@ -1,6 +1,8 @@
 """ges_reliable in swarms: nothing is lost or doubled, whoever dies for ever, and rules are met."""
 
+from brokerd.overlay.tree import graph_of
 from brokerd.protocols.ges.checks.planning import is_whole_without
+from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
 from brokerd.protocols.ges_reliable.places import hierarchy_of
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
@@ -8,8 +10,9 @@ from brokerd.simulator.search.plan import Failing
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.faults import LOST
 
-SEEDS = [*(seed for seed in range(1, 31) if seed % 16 != 6), 253]
-"""Without the long ones; the last one showed a storage that answered its own home at once."""
+SEEDS = [*(seed for seed in range(1, 31) if seed % 16 != 6), 253, 340]
+"""Without the long ones; 253 showed a storage that answered its own home at once, and 340 demands
+that were made over brokers that are gone for ever."""
 
 
 def test_swarms_break_nothing_and_come_to_every_rule() -> None:
@@ -42,3 +45,17 @@ def test_whoever_is_lost_is_no_storage_and_leaves_whole_units() -> None:
         assert not gone or is_whole_without(section, gone)
         lost += len(gone)
     assert lost > 6
+
+
+def test_nothing_is_demanded_over_a_broker_that_is_gone_for_ever() -> None:
+    """b1 alone joins b2 to b3 inside their cluster; its other link, of b2 to b5, is broken."""
+    topology = plan_of(340, "ges_reliable").topology
+    graph = graph_of(topology, "hierarchy")
+    number = topology.number_of
+    assert GesReliableReach(graph, None, []).starts(number("b2"))
+    assert GesReliableReach(graph, None, [], [number("b3")]).starts(number("b2"))
+    gone = [number("b1"), number("b3")]
+    assert GesReliableReach(graph, None, [], gone).starts(number("b2"))
+    broken = [(number("b2"), number("b5"))]
+    assert GesReliableReach(graph, None, broken).starts(number("b2"))
+    assert not GesReliableReach(graph, None, broken, gone).starts(number("b2"))

@@ -34,9 +34,13 @@ class DeltaTreeReach(Reach):
     """See Reach."""
 
     def __init__(
-        self, graph: OverlayGraph, parameters: DeltaTreeParameters, broken: Iterable[Link]
+        self,
+        graph: OverlayGraph,
+        parameters: DeltaTreeParameters,
+        broken: Iterable[Link],
+        gone: Iterable[BrokerNumber] = (),
     ) -> None:
-        super().__init__(graph, parameters, broken)
+        super().__init__(graph, parameters, broken, gone)
         self._tree = tree_of(graph)
         self._radius = graph.topology.delta + 1
         self._assisted = parameters.assist == "on"

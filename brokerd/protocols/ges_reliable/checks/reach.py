@@ -32,11 +32,13 @@ class GesReliableReach(Reach):
         return self.starts(source)
 
     def _is_whole(self) -> bool:
-        """Whether each unit is connected by what is left of the links inside it."""
+        """Whether each unit is connected by what is left of links and brokers inside it."""
         hierarchy = hierarchy_from(self._graph.overlay)
         left = [link for link in hierarchy.links if (min(link), max(link)) not in self._broken]
         units: dict[Address, list[BrokerNumber]] = {}
         for broker, address in enumerate(hierarchy.addresses):
+            if broker in self._gone:
+                continue
             for length in range(len(address)):
                 units.setdefault(address[:length], []).append(broker)
         return not any(unconnected(left, members) for members in units.values())
