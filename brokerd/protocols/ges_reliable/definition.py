@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from brokerd.errors import ConfigError
 from brokerd.overlay.routes import Lost
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.topology import ALL_PROTOCOLS, Topology
 from brokerd.protocols.definition import (
     Acknowledgement,
     CoreContext,
@@ -23,6 +24,18 @@ from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 def _make_core(context: CoreContext) -> GesReliable:
     hierarchy = hierarchy_of(context.topology)
     return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)
+
+
+def _check_topology(topology: Topology, where: str) -> None:
+    """See ProtocolDefinition: storages keep subscriptions for ever, whatever a file says."""
+    for section in (ALL_PROTOCOLS, "ges_reliable"):
+        linger_ns = topology.settings_of(section).get("client_linger_ns")
+        if linger_ns is not None:
+            raise ConfigError(
+                f"{where}: client_linger_ns = {linger_ns}: storages of ges_reliable keep "
+                "subscriptions until their clients end them; leave it out"
+            )
+    check_storages(topology, where)
 
 
 def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
@@ -45,7 +58,7 @@ GES_RELIABLE = ProtocolDefinition(
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: True,
-    check_topology=check_storages,
+    check_topology=_check_topology,
     excess=_excess,
     title="GES, reliable",
     recovery=(

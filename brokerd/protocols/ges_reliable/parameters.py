@@ -9,6 +9,9 @@ from brokerd.errors import ConfigError
 
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
 
+_KEPT_NS = 100 * 365 * 24 * 3600 * SECOND_NS
+"""For ever, for whoever asks how long a client may be away."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GesReliableParameters:
@@ -31,7 +34,8 @@ class GesReliableParameters:
             missing; more are sent again.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: how many subscriptions a client may have; more are refused.
-        client_linger_ns: not looked at: storages keep subscriptions until they are ended.
+        client_linger_ns: a topology that sets it is refused: storages keep subscriptions until
+            they are ended.
     """
 
     retry_first_ns: int = 500 * MILLISECOND_NS
@@ -46,7 +50,7 @@ class GesReliableParameters:
     held_limit: int = 16_384
     client_window: int = 16_384
     client_subscriptions: int = 1_000
-    client_linger_ns: int = 30 * 24 * 3600 * SECOND_NS
+    client_linger_ns: int = _KEPT_NS
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
@@ -32,8 +33,9 @@ from brokerd.protocols.interface import Append, Commit, LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.registry import parameters_on, read_topology, that_run_on
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
-from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
+from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES, TOPOLOGY
 
 P, S, HOME = SourceId(1, 0, 1), 7, 1
 BLOB = encode_attributes({"kind": "a"})
@@ -335,3 +337,13 @@ def test_what_there_is_no_room_for_comes_again() -> None:
         assert frontier.take(run(first, first + 1), 4) == []
     assert sorted(frontier.early) == [5, 7]
     assert [part.last for part in frontier.take(run(1, 4), 4)] == [4, 6, 8]
+
+
+@pytest.mark.parametrize("section", ["all", "ges_reliable"])
+def test_a_topology_that_lets_subscriptions_end_is_refused(section: str) -> None:
+    values = {**TOPOLOGY.to_mapping(), "parameters": {section: {"client_linger_ns": 3}}}
+    topology = read_topology(values, "stored.toml")
+    assert "ges_reliable" not in that_run_on(topology)
+    with pytest.raises(ConfigError, match=r"stored.toml: client_linger_ns = 3: .* leave it out"):
+        parameters_on(topology, "ges_reliable", "stored.toml")
+    assert parameters_on(topology, "ges").client_linger_ns in (3, 30 * 10**9)
