@@ -65,6 +65,8 @@ FOR_TOPOLOGY = {
     "clients-crash": "durable",
     "clients-crash-long": "durable",
     "t22-gatekeepers": "t22-hi",
+    "t22-roams": "t22-stored",
+    "t22-silent": "t22-stored",
     "t22-storage": "t22-stored",
 }
 FOR_SYSTEMS = (
