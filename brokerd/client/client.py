@@ -615,6 +615,9 @@ class Client:
     async def move(self, address: str) -> None:
         """Go on at another broker of the same deployment; returns when that is done.
 
+        Where brokers keep nothing of clients (`Promises.leaves_freely`) the client ends its
+        session and comes to the other one as who it was, source and all. Elsewhere:
+
         Subscriptions keep their numbers: they are made at the new broker first, and ended at the
         old one when it has delivered all that was published before they had started at the new
         one. What both deliver is given once, in order, without gap, if no broker or link fails
@@ -638,6 +641,9 @@ class Client:
             return
         self._busy = "is moving"
         old.brokers.pinned = True
+        if old.core.leaves_freely:
+            await self._go_on_at(old.brokers.beginning_with(address))
+            return
         try:
             await self._flush()
             brokers = old.brokers.beginning_with(address)
@@ -657,6 +663,23 @@ class Client:
                     await abandon(new)
             raise
         await self._settle_at(new, old)
+
+    async def _go_on_at(self, brokers: Brokers) -> None:
+        """End the session, and come to another broker with all there is; or else to the old one."""
+        line, before = self._line, self._line.brokers
+        brokers.pinned = True
+        try:
+            await line.go_to(brokers)
+            await wait_attached(line, self._wait_changed)
+            for number in line.core.subscriptions:
+                await self._wait_started(line, number)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await line.go_to(before)
+            raise
+        finally:
+            self._busy = ""
+            before.pinned = brokers.pinned = False
 
     async def _settle_at(self, new: Line, old: Line) -> None:
         """Leave the old broker and give on what the new one has sent."""

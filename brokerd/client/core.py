@@ -139,7 +139,7 @@ class ClientCore:
         oldest = self._window.first() or self._oldest_unsent()
         positions = self._progress.resume()
         highest = self._next_sequence - 1
-        source = self.source if self._leaves_freely else None
+        source = self.source if self.leaves_freely else None
         self._urgent.append(
             Connect(self._publishes, self.incarnation, oldest, highest, positions, source)
         )
@@ -478,7 +478,7 @@ class ClientCore:
         elsewhere; then only this broker can end one. Where brokers keep nothing of clients, one
         may go whenever it has no session.
         """
-        if not self._was_attached or self._leaves_freely:
+        if not self._was_attached or self.leaves_freely:
             return not self.attached
         may_lose = self.home is not None and self.home.may_lose
         goes_on = self.home is not None and self.home.resumes_elsewhere
@@ -487,7 +487,8 @@ class ClientCore:
         return not (is_busy or would_miss or self.outstanding)
 
     @property
-    def _leaves_freely(self) -> bool:
+    def leaves_freely(self) -> bool:
+        """Whether brokers keep nothing of it: it may go on at another one as who it is."""
         return self.home is not None and self.home.leaves_freely
 
     def leave(self) -> None:
@@ -502,7 +503,7 @@ class ClientCore:
             # Whoever comes back must not go on with numbers that its broker has heard of.
             self.incarnation = max(self.incarnation, self._commits.generation) + 1
             self._has_connected = False
-        if self._was_attached and not self._leaves_freely:
+        if self._was_attached and not self.leaves_freely:
             self.source = None
             self._next_sequence = 1
             self._highest_sent = 0

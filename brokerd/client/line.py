@@ -147,6 +147,11 @@ class Line:
         if self.connection is not None and self.connection.reading_stopped:
             self.connection.wake()
 
+    async def go_to(self, brokers: Brokers) -> None:
+        """End the session, for the next one to be with the first of these brokers."""
+        self.brokers = brokers
+        await self.leave()
+
     async def leave(self) -> None:
         """Let the broker have what it should know, for a moment at most, and end the session."""
         connection = self.connection

@@ -315,11 +315,12 @@ class ScriptedBroker:
         """Show that it lives."""
         await self.say(Heartbeat())
 
-    async def greet(self) -> Connect:
+    async def greet(self, protocol: str = "p", name: str = "b") -> Connect:
         """Shake hands, as far as the client's Connect."""
         hello = await self.next()
+        session = hello.session
         await self.say(
-            Hello(WIRE_VERSION, "p", "d", "t", "broker", "b", 0, 1, hello.session, 0, False, ())
+            Hello(WIRE_VERSION, protocol, "d", "t", "broker", name, 0, 1, session, 0, False, ())
         )
         connect: Connect = await self.next()
         return connect

@@ -21,11 +21,13 @@ from brokerd.model.client_messages import (
     Connected,
     Publish,
     PublishAcknowledged,
+    Subscribe,
     Subscribed,
     Unsubscribe,
 )
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
+from brokerd.sessions.messages import Farewell
 from tests.client.test_client import ScriptedBroker
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
@@ -255,6 +257,61 @@ async def test_a_broker_that_greets_and_does_not_let_in_is_passed_over() -> None
             nursery.cancel_scope.cancel()
         assert (await other.greet()).incarnation == 2, "the first has heard of incarnation 1"
         await other.say(Connected(SourceId(1, 0, 2), 1))
+        await client.wait_attached()
+
+
+async def come_to(broker: ScriptedBroker, name: str) -> Connect:
+    """A client is let in by a broker that keeps nothing of clients."""
+    connect = await broker.greet("ges_reliable", name)
+    await broker.say(Connected(SourceId(3, 0, 1), 1))
+    return connect
+
+
+async def attach(client: Client, broker: ScriptedBroker) -> int:
+    """A client with one subscription that has started, and a publication that is not done."""
+    await come_to(broker, "x")
+    await client.wait_attached()
+    number = client.subscribe_nowait("true")
+    assert isinstance(await broker.next(), Subscribe)
+    await broker.say(Subscribed(number, "started"))
+    await client.publish(OIL, b"1")
+    assert isinstance(await broker.next(), Publish)
+    return number
+
+
+@in_virtual_time
+async def test_where_brokers_keep_nothing_who_moves_leaves_first_and_is_who_it_was() -> None:
+    """No second session of it asks the old one's broker for anything more."""
+    net, told = MemoryNet(), Told()
+    x, y = net.listen("x"), net.listen("y")
+    async with connect("x", "c", publishes=True, dial=net.dial, callbacks=told.callbacks) as client:
+        old = ScriptedBroker(await x.accept())
+        number = await attach(client, old)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.move, "y")
+            assert isinstance(await old.next(), Farewell)
+            new = ScriptedBroker(await y.accept())
+            hello = await come_to(new, "y")
+            assert hello == Connect(True, 2, 1, 1, (), SourceId(3, 0, 1))
+            again = [await new.next(), await new.next()]
+            assert {type(each) for each in again} == {Subscribe, Publish}
+            assert told.moved_to() == ["y"]
+            await new.say(Subscribed(number, "started"))
+        assert client.source == SourceId(3, 0, 1)
+
+
+@in_virtual_time
+async def test_who_gives_up_a_move_to_where_nobody_is_comes_back() -> None:
+    net = MemoryNet()
+    x = net.listen("x")
+    async with connect("x", "c", publishes=True, dial=net.dial) as client:
+        old = ScriptedBroker(await x.accept())
+        await attach(client, old)
+        with trio.move_on_after(5) as waiting:
+            await client.move("y")
+        assert waiting.cancelled_caught
+        back = ScriptedBroker(await x.accept())
+        assert (await come_to(back, "x")).source == SourceId(3, 0, 1)
         await client.wait_attached()
 
 

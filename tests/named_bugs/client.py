@@ -10,6 +10,7 @@ _TOKENS: Final = "brokerd/client/tokens.py"
 _TRANSACTIONS: Final = "brokerd/client/transactions.py"
 _WINDOW: Final = "brokerd/client/window.py"
 
+_MOVES: Final = "tests/client/test_failover.py::test_"
 _TOGETHER: Final = "tests/client/test_transactions.py::test_"
 
 ROWS: Final = (
@@ -240,6 +241,20 @@ ROWS: Final = (
         "        self._line.read_on()\n        return received\n",
         "        self._line.core.commit_through(self.serial)\n        return received\n",
         f"{_TOGETHER}what_a_block_took_that_failed_is_taken_again_and_was_not_acknowledged",
+    ),
+    Row(
+        "moves-beside-itself",
+        "brokerd/client/client.py",
+        "if old.core.leaves_freely:",
+        "if old.core.is_detaching:",
+        f"{_MOVES}where_brokers_keep_nothing_who_moves_leaves_first_and_is_who_it_was",
+    ),
+    Row(
+        "given-up-move-stays-away",
+        "brokerd/client/client.py",
+        "                await line.go_to(before)\n",
+        "                await line.leave()\n",
+        f"{_MOVES}who_gives_up_a_move_to_where_nobody_is_comes_back",
     ),
     Row(
         "failed-block-keeps-what-it-took",
