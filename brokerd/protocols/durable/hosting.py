@@ -424,6 +424,7 @@ class DurableClients(Clients):
         def kept() -> None:
             for hosted, tick in begun.items():
                 hosted.delivered_on_disk = max(hosted.delivered_on_disk, tick)
+                self._released.pop(hosted.identity, None)
                 self._around.on_delivered(hosted.stream)
             self._on_kept(client, local)
 

@@ -584,6 +584,12 @@ BUGS: Final = (
         "core.py",
         ("        self._fetching.answer_more(peer)\n", ""),
     ),
+    _bug(
+        "first-subscription-releases-nothing",
+        "What came before a broker's first subscription is released when that is on disk.",
+        "hosting.py",
+        ("                self._released.pop(hosted.identity, None)\n", ""),
+    ),
 )
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

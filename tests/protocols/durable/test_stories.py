@@ -7,14 +7,17 @@ import pytest
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Deliveries, Gap
+from brokerd.model.client_messages import Connect, Deliveries, Gap, Subscribe
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import BUGS, MUTANTS
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events
 from brokerd.protocols.interface import (
+    Commit,
     DeadlineReached,
     MessageReceived,
+    Persisted,
     Send,
     SessionEstablished,
     SessionLost,
@@ -328,7 +331,24 @@ def told_again_before_its_commit() -> bool:
     return True
 
 
+def first_behind_what_is_known() -> bool:
+    """Whether a broker has released what came before its first subscription, once it has that.
+
+    Something is looked at while the row of that is on its way to the disk.
+    """
+    core = relay()
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 0, 1, 0, ())))
+    begun = core.handle(MessageReceived("c", 20, Subscribe(1, parse_predicate("true"))), 0)
+    handle(core, SessionLost(2, 12, "timeout"))
+    for effect in begun:
+        if isinstance(effect, Commit) and effect.token is not None:
+            handle(core, Persisted(effect.token))
+    return core.statistics()["released_us.0.0"] == 9
+
+
 STORIES = (
+    ("first-subscription-releases-nothing", first_behind_what_is_known, [()]),
     ("let-go-before-its-commit", told_again_before_its_commit, [()]),
     ("no-floor", given_again, [()]),
     ("rows-before-matches", crashed, [(each, 0) for each in MOMENTS]),
