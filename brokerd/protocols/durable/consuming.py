@@ -155,6 +155,8 @@ class ConsumingClients(MovingClients):
         def adopted() -> None:
             for lane, last in ahead.items():
                 lane.committed = max(lane.committed, last)
+                self._moved[lane.stream] = None
+            self._commits.soon()
 
         rows = [Change(ACKNOWLEDGED, lane_key(lane), last) for lane, last in ahead.items()]
         self._disk.commit(rows, adopted)

@@ -590,6 +590,15 @@ BUGS: Final = (
         "hosting.py",
         ("                self._released.pop(hosted.identity, None)\n", ""),
     ),
+    _bug(
+        "adopted-releases-nothing",
+        "What a consumer comes back with is released when it is on disk.",
+        "consuming.py",
+        (
+            "                self._moved[lane.stream] = None\n            self._commits.soon()\n",
+            "",
+        ),
+    ),
 )
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -5,6 +5,7 @@ Paper: [DS03] §1, §5.2 (JMS durable subscriptions).
 
 import pytest
 
+from brokerd.config import SECOND_NS
 from brokerd.model.client_messages import (
     CommitConsumed,
     Connect,
@@ -16,7 +17,17 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import Beyond, Fetch
 from brokerd.protocols.durable.mutants import MUTANTS
-from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
+from brokerd.protocols.interface import (
+    Append,
+    Commit,
+    DeadlineReached,
+    Event,
+    MessageReceived,
+    Persisted,
+    Send,
+    SessionEstablished,
+    SessionLost,
+)
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM
@@ -238,7 +249,33 @@ def zombie() -> bool:
     return subscription.received == sent and not story.given
 
 
+def came_back_with_more() -> bool:
+    """Whether a broker releases what a consumer has had committed elsewhere and comes back with.
+
+    Nothing else moves there any more.
+    """
+    core, consume = relay(), Consume(1, parse_predicate("true"), 1)
+
+    def happens(event: Event, now_ns: int = 0) -> None:
+        for effect in core.handle(event, now_ns):
+            if isinstance(effect, Commit | Append) and effect.token is not None:
+                happens(Persisted(effect.token), now_ns)
+
+    happens(DeadlineReached(), SECOND_NS)
+    for session, had in ((20, 3), (21, 9)):
+        happens(SessionEstablished("c", session, session))
+        happens(
+            MessageReceived("c", session, Connect(False, session, 1, 0, ((1, ((STREAM, had),)),)))
+        )
+        happens(MessageReceived("c", session, consume))
+        happens(DeadlineReached(), session * SECOND_NS)
+        if session == 20:
+            happens(SessionLost("c", session, "timeout"))
+    return core.statistics()["released_us.0.0"] == 9
+
+
 STORIES = (
+    ("adopted-releases-nothing", came_back_with_more, [()]),
     ("answered-before-committed", crashed_together, [(each,) for each in MOMENTS]),
     ("redelivered-unmarked", crashed, [(each,) for each in MOMENTS]),
     ("restart-marks-nothing", crashed_together, [(each,) for each in MOMENTS]),
