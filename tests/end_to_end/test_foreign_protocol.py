@@ -30,7 +30,7 @@ on = "r3-sub-1"
 for = "500ms"
 [[step]]
 id = "apart"
-at = "2s"
+after = "crash-restart.recovered"
 do = "cut"
 on = "r1-r4"
 for = "500ms"
