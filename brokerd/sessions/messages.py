@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 18
+WIRE_VERSION = 19
 
 Role = Literal["broker", "client", "probe"]
 

@@ -324,12 +324,14 @@ class Carry:
     """Server → server, over a proxy: publications of a topic that is to be the other's.
 
     Attributes:
+        released: what is up to here is not sent; what begins further on follows something else.
         run: its sequences are positions; who published them stands in its origins.
     """
 
     server: BrokerNumber
     giver: BrokerNumber
     topic: int
+    released: int
     run: PublicationRun
 
 

@@ -157,7 +157,7 @@ class Moves:
             for run in topic.runs:
                 rest = run.after(topic.released)
                 if rest is not None:
-                    machine.send(proxy, Carry(owner, self._broker, number, rest))
+                    machine.send(proxy, Carry(owner, self._broker, number, topic.released, rest))
         sources = topics[0].put.items()
         machine.send(
             proxy,
@@ -221,7 +221,7 @@ class Moves:
         if part.server == self._broker or part.topic != run.source.publisher or not is_whole:
             raise RemoteProtocolError(peer, f"{run.source} is carried here as topic {part.topic}")
         if not self.is_away(part.topic) and not self._log.holds(part):
-            self._log.carry(part, run)
+            self._log.carry(part, message.released, run)
 
     def on_transfer(self, peer: BrokerNumber, message: Transfer) -> None:
         """All of a topic is here, unless something of it was lost on the way."""

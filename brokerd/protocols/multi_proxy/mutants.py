@@ -473,6 +473,12 @@ BUGS: Final = (
         ("elif number not in self._coming and all(self._is_whole(number, message)):", "else:"),
     ),
     _bug(
+        "begins-at-what-came-first",
+        "What is carried begins where the giver says that it begins.",
+        "topic_log.py",
+        ("topic.begin_behind(released)", "topic.begin_behind(run.first - 1)"),
+    ),
+    _bug(
         "taken-before-it-is-written",
         "A topic is another server's when all of it is on disk there.",
         "moves.py",

@@ -308,11 +308,14 @@ class TopicLog:
         head, *payload = pack_run(rest)
         self._disk.append(LOG, (_HEAD.pack(number, first) + bytes(head), *payload), store)
 
-    def carry(self, part: Part, run: PublicationRun) -> None:
-        """Append what of another server's positions has not come before, and comes next."""
+    def carry(self, part: Part, released: int, run: PublicationRun) -> None:
+        """Append what of another server's positions has not come before, and comes next.
+
+        What is up to `released` does not come.
+        """
         topic = self.part(part)
         if not topic.assigned:
-            topic.begin_behind(run.first - 1)
+            topic.begin_behind(released)
         rest = run.after(topic.assigned)
         if rest is not None and rest.first == topic.assigned + 1:
             for first, published in _unplaced(rest):

@@ -233,7 +233,7 @@ def carry(first: int, last: int) -> Carry:
     run = PublicationRun(
         StreamId(2, TOPIC, 0), range(first, last + 1), (blob,), bytes(count), 0, (), (origin,)
     )
-    return Carry(1, 2, TOPIC, run)
+    return Carry(1, 2, TOPIC, 0, run)
 
 
 def transfer(last: int) -> Transfer:
@@ -264,6 +264,20 @@ def a_topic_is_taken_when_all_of_it_is_here() -> bool:
     early = of_kind(server.ask(transfer(4)), Transferred)
     answers = of_kind(server.tell(transfer(4)), Transferred)
     return not hole and not early and answers == [Transferred(1, 2, TOPIC, 1)]
+
+
+def what_is_carried_first_may_be_lost_on_its_way() -> bool:
+    """What comes behind it is not taken for the beginning."""
+    server = a_server()
+    server.tell(carry(3, 4))
+    hole = server.tell(transfer(4))
+    server.tell(carry(1, 2))
+    server.tell(carry(3, 4))
+    server.tell(transfer(4))
+    server.tell(Follow(1, HOME, 1, 1, (TOPIC,)))
+    wanted = Wanted(2, TOPIC, 1, 1, 9)
+    messages = of_kind(server.tell(Get(1, HOME, 1, 1, (wanted,))), Messages)
+    return not hole and [each for run in messages for each in run.run.sequences] == [2, 3, 4]
 
 
 def what_was_put_elsewhere_is_not_put_again() -> bool:
@@ -372,6 +386,7 @@ RULES: dict[str, Callable[[], bool]] = {
         who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known
     ),
     "taken-with-holes": a_topic_is_taken_when_all_of_it_is_here,
+    "begins-at-what-came-first": what_is_carried_first_may_be_lost_on_its_way,
     "taken-before-it-is-written": a_topic_is_taken_when_all_of_it_is_here,
     "sources-left-behind": what_was_put_elsewhere_is_not_put_again,
     "followers-left-behind": who_has_followed_elsewhere_goes_on_behind_what_it_had,
