@@ -40,7 +40,6 @@ class Handed:
 
     topic: "FollowedTopic"
     first: int
-    bytes: int = 0
     open: int = 1
 
 
@@ -56,7 +55,6 @@ class FollowedTopic:
             before the head is needed.
         after: what is up to this position has come; None until the server has said where to begin.
         handed: what clients are not done with, in order.
-        handed_bytes: its payloads.
     """
 
     server: BrokerNumber
@@ -65,7 +63,6 @@ class FollowedTopic:
     followers: int = 0
     after: int | None = None
     handed: deque[Handed] = field(default_factory=deque)
-    handed_bytes: int = 0
 
     @property
     def number(self) -> int:
@@ -80,7 +77,7 @@ class FollowedTopic:
     def close(self) -> None:
         """Clients are done with something that they were handed."""
         while self.handed and not self.handed[0].open:
-            self.handed_bytes -= self.handed.popleft().bytes
+            self.handed.popleft()
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +129,6 @@ class Gets:
         owners: the server of each topic; that of a topic is known before it is followed.
         window: publications of a topic with which clients may not be done before no more is
             asked for.
-        window_bytes: their payloads.
         send: sends a request, if there is a way.
         hand_out: gives a run to all clients who want it; counts in what it is given.
         tell_lost: tells all clients that may have wanted it what is lost; counts in the same way.
@@ -145,7 +141,6 @@ class Gets:
         servers: Sequence[BrokerNumber],
         owners: Owners,
         window: int,
-        window_bytes: int,
         *,
         send: Callable[[Request], None],
         hand_out: Callable[[PublicationRun, Handed], None],
@@ -156,7 +151,6 @@ class Gets:
         self._broker = broker
         self._owners = owners
         self._window = window
-        self._window_bytes = window_bytes
         self._send = send
         self._hand_out = hand_out
         self._tell_lost = tell_lost
@@ -357,8 +351,6 @@ class Gets:
             self._get(followed, again=True)
 
     def _room(self, topic: FollowedTopic) -> int:
-        if topic.handed_bytes >= self._window_bytes:
-            return 0
         return max(0, self._window - ((topic.after or 0) - topic.done))
 
     def _get(self, followed: FollowedServer, *, again: bool = False) -> None:
@@ -393,8 +385,7 @@ class Gets:
         rest = run.after(topic.after)
         if rest is None:
             return
-        handed = Handed(topic, rest.first, rest.payload_bytes())
-        self._hand(handed, rest.last, partial(self._hand_out, rest))
+        self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
 
     def _followed(self, stream: StreamId) -> FollowedTopic | None:
         """What is followed of positions, at whichever server."""
@@ -417,15 +408,16 @@ class Gets:
         if topic is None or topic.after is None or message.last <= topic.after:
             return
         if message.first <= topic.after + 1:
-            handed = Handed(topic, topic.after + 1)
-            self._hand(handed, message.last, partial(self._tell_lost, message))
+            first = topic.after + 1
+            self._hand(topic, first, message.last, partial(self._tell_lost, message))
 
     @staticmethod
-    def _hand(handed: Handed, last: int, to_clients: Callable[[Handed], None]) -> None:
-        topic = handed.topic
+    def _hand(
+        topic: FollowedTopic, first: int, last: int, to_clients: Callable[[Handed], None]
+    ) -> None:
         topic.after = last
+        handed = Handed(topic, first)
         topic.handed.append(handed)
-        topic.handed_bytes += handed.bytes
         to_clients(handed)
         handed.open -= 1
         topic.close()

@@ -27,10 +27,6 @@ class RoomParameters(Protocol):
         """Publications of a topic that a follower may be behind before puts wait for it."""
 
     @property
-    def topic_window_bytes(self) -> int:
-        """The payloads of those."""
-
-    @property
     def patience_ns(self) -> int:
         """How long a follower that does not come further is waited for."""
 
@@ -136,14 +132,8 @@ class HeldPuts:
     def _is_full(self, topic: Topic) -> bool:
         since_ns = self._machine.now_ns - self._parameters.patience_ns
         lowest = topic.assigned - self._parameters.topic_window
-        most_bytes = self._parameters.topic_window_bytes
         readers = self._readers.get(topic.number, {}).values()
-        awaited = [reader.after for reader in readers if reader.moved_ns > since_ns]
-        if any(after < lowest for after in awaited):
-            return True
-        if not awaited or topic.retained_bytes <= most_bytes:
-            return False
-        return topic.bytes_after(min(awaited)) > most_bytes
+        return any(reader.after < lowest and reader.moved_ns > since_ns for reader in readers)
 
     def _go_on(self, topic: Topic) -> None:
         held = self._held.get(topic.number)

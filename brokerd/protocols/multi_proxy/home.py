@@ -84,7 +84,6 @@ class Home:
             places.servers,
             self.owners,
             parameters.home_window,
-            parameters.home_window_bytes,
             send=self.ways.send,
             hand_out=lambda run, handed: self.clients.hand_out(run, handed),
             tell_lost=lambda message, handed: self.clients.tell_lost(message, handed),

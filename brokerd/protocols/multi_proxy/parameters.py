@@ -20,11 +20,8 @@ _AT_LEAST_ONE: Final = (
     "timeout_ns",
     "get_wait_ns",
     "get_publications",
-    "get_bytes",
     "home_window",
-    "home_window_bytes",
     "topic_window",
-    "topic_window_bytes",
     "patience_ns",
 )
 
@@ -51,13 +48,10 @@ class MultiProxyParameters:
         timeout_ns: how long an answer is waited for before another proxy is tried.
         get_wait_ns: how long a server may wait for something to answer a get with.
         get_publications: of a topic, at most, in one answer to a get.
-        get_bytes: of their payloads; one publication that has more comes alone.
         home_window: publications of a topic with which clients of a broker may not be done before
             it asks for no more.
-        home_window_bytes: of their payloads; what is under way comes on top.
         topic_window: publications of a topic that a home may be behind what is put before puts
             wait for it; what is under way at that moment comes on top.
-        topic_window_bytes: of their payloads.
         patience_ns: how long a home that is so far behind, and comes no further, is waited for.
         max_retain_ns: what a server has kept for longer it lets go of, although a home was not done
             with it: subscribers there are told of a gap; 0: it keeps all for as long as it takes.
@@ -79,11 +73,8 @@ class MultiProxyParameters:
     timeout_ns: int = 250 * MILLISECOND_NS
     get_wait_ns: int = 500 * MILLISECOND_NS
     get_publications: int = 4_096
-    get_bytes: int = 4 << 20
     home_window: int = 16_384
-    home_window_bytes: int = 32 << 20
     topic_window: int = 2_048
-    topic_window_bytes: int = 16 << 20
     patience_ns: int = 2 * SECOND_NS
     max_retain_ns: int = 0
     retry_first_ns: int = 500 * MILLISECOND_NS

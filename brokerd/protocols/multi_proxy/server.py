@@ -291,7 +291,7 @@ class Server:
             for lost in self.retention.told(home, topic, after) if most else ():
                 self._answer(home, lost)
                 after = lost.last
-            run = topic.after(after, most, self._parameters.get_bytes) if most else None
+            run = topic.after(after, most) if most else None
             if run is not None:
                 self._counters["publications_forwarded"] += len(run)
                 self._answer(home, Messages(home, wanted.topic, run))

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
@@ -113,32 +112,16 @@ class Topic:
             self.retained_bytes += run.payload_bytes()
             self.since.append((run.last, now_ns))
 
-    def bytes_after(self, position: int) -> int:
-        """The payloads of all that is kept behind a position."""
-        place = bisect_right(self.runs, position, key=lambda run: run.last)
-        rests = (self.runs[each].after(position) for each in range(place, len(self.runs)))
-        return sum(rest.payload_bytes() for rest in rests if rest is not None)
-
-    def after(self, position: int, most: int, most_bytes: int) -> PublicationRun | None:
-        """What follows a position, in one run; None: nothing.
-
-        No more than `most`, and at least one of them but no more than have that many bytes.
-        """
+    def after(self, position: int, most: int) -> PublicationRun | None:
+        """What follows a position, no more than `most` and in one run; None: nothing."""
         place = bisect_right(self.runs, position, key=lambda run: run.last)
         found: list[PublicationRun] = []
-        count, left = 0, most_bytes
+        count = 0
         while place < len(self.runs) and count < most:
             run = self.runs[place].after(position)
             assert run is not None, f"{self.runs[place].sequences} ends at {position}"
-            fitting = _fitting(run, left)
-            taken = min(len(run), most - count, fitting or not found)
-            if not taken:
-                break
-            found.append(run.select(range(taken)))
-            if taken < len(run):
-                break
-            count += taken
-            left = max(0, left - run.payload_bytes())
+            found.append(run.select(range(min(len(run), most - count))))
+            count += len(found[-1])
             place += 1
         return merge_runs(found) if found else None
 
@@ -400,14 +383,6 @@ class TopicLog:
 
         rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
         self._disk.commit((*rows, *lost), chop)
-
-
-def _fitting(run: PublicationRun, most_bytes: int) -> int:
-    """How many of a run have no more bytes together."""
-    lengths = run.payload_lengths
-    if isinstance(lengths, int):
-        return min(len(run), most_bytes // lengths) if lengths else len(run)
-    return bisect_right([*accumulate(lengths)], most_bytes)
 
 
 def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:

@@ -42,12 +42,12 @@ from tests.helpers.proxy_stories import sides
 PROXY, SERVER, HOME = 0, 1, 2
 
 
-def make_home(**parameters: int) -> DeliveryProtocol:
+def make_home() -> DeliveryProtocol:
     return make_protocol(
         "multi_proxy",
         HOME,
         sides(proxies=1, servers=1, edges=1),
-        MultiProxyParameters(ownership=RENDEZVOUS, topics=8, topic_attribute="kind", **parameters),
+        MultiProxyParameters(ownership=RENDEZVOUS, topics=8, topic_attribute="kind"),
         decode_attribute_table,
     )
 
@@ -55,8 +55,8 @@ def make_home(**parameters: int) -> DeliveryProtocol:
 class Home:
     """A home's core with one client, which has subscribed to one topic; its disk is quick."""
 
-    def __init__(self, **parameters: int) -> None:
-        self.core = make_home(**parameters)
+    def __init__(self) -> None:
+        self.core = make_home()
         self.now_ns = 0
         self.said: list[Any] = []
         self.got: list[int] = []
@@ -83,7 +83,7 @@ class Home:
                 assert isinstance(effect.item, Deliveries)
                 self.got += effect.item.run.sequences
 
-    def messages(self, first: int, last: int, size: int = 0) -> None:
+    def messages(self, first: int, last: int) -> None:
         """These positions of the topic come."""
         blob = encode_attributes({"kind": "a"})
         positions = range(first, last + 1)
@@ -92,8 +92,8 @@ class Home:
             positions,
             (blob,),
             bytes(len(positions)),
-            size,
-            (bytes(size * len(positions)),),
+            0,
+            (),
             (OriginRun(SourceId(SERVER, 0, 1), positions),),
         )
         self.do(MessageReceived(PROXY, 7, Messages(HOME, self.topic, run)))
@@ -206,22 +206,7 @@ def what_has_its_turn_is_not_put_again() -> bool:
     return not home.put_again()
 
 
-def who_is_many_bytes_behind_is_asked_for_no_more() -> bool:
-    """What a home asks for when a get is answered, its client having acknowledged nothing."""
-    rooms = []
-    for size in (99, 100):
-        home = Home(home_window_bytes=1_000)
-        home.messages(1, 10, size)
-        get = next(each for each in reversed(home.said) if isinstance(each, Get))
-        home.do(MessageReceived(PROXY, 7, Answered(SERVER, HOME, get.incarnation, get.number)))
-        asked = next(each for each in reversed(home.said) if isinstance(each, Get))
-        assert asked.number > get.number
-        rooms.append(asked.wanted[0].most > 0)
-    return rooms == [True, False]
-
-
 RULES: dict[str, Callable[[], bool]] = {
-    "asks-without-room-for-bytes": who_is_many_bytes_behind_is_asked_for_no_more,
     "holds-in-silence": what_waits_at_its_server_is_not_put_again,
     "any-answer-will-do": what_is_lost_is_put_again_though_gets_are_answered,
     "what-was-overtaken-is-waited-for": what_was_overtaken_is_put_again_though_others_are_stored,

@@ -53,12 +53,12 @@ class Disk:
         self,
         ownership: str = RENDEZVOUS,
         servers: int = 1,
+        topic_window: int = 2_048,
         number: int = SERVER,
-        **parameters: int,
     ) -> None:
         self._number = number
         self._ownership, self._servers = ownership, servers
-        self._parameters = parameters
+        self._topic_window = topic_window
         self.waiting: list[Commit | Append] = []
         self.said: list[Any] = []
         self._rows: dict[str, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ class Disk:
                 ownership=self._ownership,
                 topics=8,
                 topic_attribute="kind",
-                **self._parameters,
+                topic_window=self._topic_window,
             ),
             decode_attribute_table,
         )
@@ -133,20 +133,11 @@ class Disk:
         return self.ask(message, Commit, Append)
 
 
-def put(
-    first: int,
-    last: int,
-    previous: int = 0,
-    home: int = HOME,
-    server: int = SERVER,
-    size: int = 0,
-) -> Put:
+def put(first: int, last: int, previous: int = 0, home: int = HOME, server: int = SERVER) -> Put:
     blob = encode_attributes({"kind": "a"})
     count = last - first + 1
     source = SourceId(home, 0, 1)
-    run = PublicationRun(
-        source, range(first, last + 1), (blob,), bytes(count), size, (bytes(size * count),)
-    )
+    run = PublicationRun(source, range(first, last + 1), (blob,), bytes(count), 0, ())
     return Put(server, home, TOPIC, previous, run)
 
 
@@ -288,50 +279,7 @@ def who_comes_no_further_is_not_waited_for() -> bool:
     return stored(12) in disk.tick()
 
 
-def what_finds_no_room_for_its_bytes_waits() -> bool:
-    """Ten of 100 bytes each may be under way; by their number it could be many more."""
-    disk = Disk(topic_window_bytes=1_000)
-    disk.tell(follow(1, TOPIC))
-    disk.tell(get(1, 0, 0))
-    disk.tell(put(1, 11, size=100))
-    disk.tell(get(2, 0, 0, most=0))
-    waits = disk.tell(put(12, 12, previous=11, size=100)) == [stored(11)]
-    return waits and stored(12) in disk.tell(get(3, 0, 1, most=0))
-
-
-def positions_in_an_answer(get_bytes: int) -> list[int]:
-    """Of three publications of 100 bytes and one more, what comes at first."""
-    disk = Disk(get_bytes=get_bytes)
-    disk.tell(follow(1, TOPIC))
-    disk.tell(put(1, 3, size=100))
-    disk.tell(put(4, 4, previous=3, size=100))
-    come = [each.run for each in disk.tell(get(1, 0, 0)) if isinstance(each, Messages)]
-    return [position for run in come for position in run.sequences]
-
-
-def an_answer_has_no_more_bytes_than_it_may_have() -> bool:
-    return [positions_in_an_answer(each) for each in (250, 399, 400)] == [
-        [1, 2],
-        [1, 2, 3],
-        [1, 2, 3, 4],
-    ]
-
-
-def what_is_larger_than_an_answer_may_be_comes_alone() -> bool:
-    """Where it was put with others, and where it was put by itself."""
-    disk = Disk(get_bytes=99)
-    disk.tell(follow(1, TOPIC))
-    disk.tell(put(1, 1, size=100))
-    disk.tell(put(2, 2, previous=1, size=100))
-    come = [each.run for each in disk.tell(get(1, 0, 0)) if isinstance(each, Messages)]
-    alone = [list(run.sequences) for run in come] == [[1]]
-    return alone and positions_in_an_answer(99) == [1]
-
-
 RULES: dict[str, Callable[[], bool]] = {
-    "puts-without-room-for-bytes": what_finds_no_room_for_its_bytes_waits,
-    "answers-all-its-bytes": an_answer_has_no_more_bytes_than_it_may_have,
-    "answers-nothing-large": what_is_larger_than_an_answer_may_be_comes_alone,
     "puts-without-room": what_finds_no_room_waits,
     "held-for-ever": what_waits_is_put_when_there_is_room,
     "waits-for-the-dead": who_comes_no_further_is_not_waited_for,

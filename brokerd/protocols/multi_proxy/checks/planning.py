@@ -57,7 +57,6 @@ class MultiProxyPlanning(ProtocolPlanning):
             ownership=random.choice((ARBITER, ARBITER, RENDEZVOUS)),
             assign_retry_ns=random.choice((50, 400)) * MILLISECOND_NS,
         )
-        sizes = Random(f"bytes {seed}")
         shared = Random(f"causal {seed}")
         if shared.random() < _SHARED:
             period_ns = shared.choice((100, 400, 1_600)) * MILLISECOND_NS
@@ -71,9 +70,6 @@ class MultiProxyPlanning(ProtocolPlanning):
             get_publications=random.choice((50, 4_096)),
             home_window=random.choice((64, 16_384)),
             topic_window=random.choice((8, 64, 16_384)),
-            get_bytes=sizes.choice((1, 2_000, 4 << 20)),
-            home_window_bytes=sizes.choice((500, 32 << 20)),
-            topic_window_bytes=sizes.choice((500, 5_000, 16 << 20)),
             patience_ns=random.choice((100, 2_000)) * MILLISECOND_NS,
             max_retain_ns=early.choice((0, 0, 200, 600)) * MILLISECOND_NS,
         )
