@@ -616,7 +616,8 @@ class Client:
         """Go on at another broker of the same deployment; returns when that is done.
 
         Where brokers keep nothing of clients (`Promises.leaves_freely`) the client ends its
-        session and comes to the other one as who it was, source and all. Elsewhere:
+        session and comes to the other one as who it was, source and all; one that refuses it
+        for good ends it there. Elsewhere:
 
         Subscriptions keep their numbers: they are made at the new broker first, and ended at the
         old one when it has delivered all that was published before they had started at the new
