@@ -17,8 +17,10 @@ def _roles() -> Mapping[str, Callable[[dict[str, Any]], None]]:
     from bench.systems.load import run_system_load
     from bench.systems.program import run_program
     from bench.systems.relay import run_relay
+    from brokerd.protocols.registry import import_cores
     from brokerd.runtime.process import run_broker
 
+    import_cores()
     return {
         "broker": run_broker,
         "load": run_load,

@@ -8,6 +8,7 @@ one line in `registry`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, Protocol, Self
 
 from brokerd.errors import ConfigError
@@ -177,7 +178,8 @@ class ProtocolDefinition:
         logs: the names of a broker's logs with these parameters.
         stream_logs: those of more of them, as many as a topology makes necessary.
         bypasses_links: whether a broken link between live brokers is gone around.
-        make_core: one broker's core; its first event is Started.
+        core: the module whose `make_core` makes a broker's core of a CoreContext. Only who runs
+            brokers imports it.
         pack_positions: how far a subscription has come, as the content of a resume token.
         unpack_positions: and back; raises ResumeTokenRefused when it cannot be.
         excess: what it tolerates: of some lost brokers and links, those that are too many for
@@ -209,7 +211,7 @@ class ProtocolDefinition:
     acknowledgement: Callable[[Any], Acknowledgement]
     logs: Callable[[Any], tuple[str, ...]]
     bypasses_links: Callable[[Any], bool]
-    make_core: Callable[[CoreContext], DeliveryProtocol]
+    core: str
     pack_positions: Callable[[Positions], bytes]
     unpack_positions: Callable[[bytes], Positions]
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
@@ -226,6 +228,11 @@ class ProtocolDefinition:
     topic_attribute: Callable[[Any], str] | None = None
     check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
     checks: str = ""
+
+    def make_core(self, context: CoreContext) -> DeliveryProtocol:
+        """One broker's core; its first event is Started."""
+        core: DeliveryProtocol = import_module(self.core).make_core(context)
+        return core
 
     def promised(self, parameters: Any) -> Promises:
         """What holds with these parameters."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
@@ -46,7 +47,7 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
     numbers: dict[int, str] = {}
     for definition in definitions:
         if definition.name in found:
-            modules = [each.make_core.__module__ for each in (found[definition.name], definition)]
+            modules = [each.core for each in (found[definition.name], definition)]
             raise ImportError(
                 f"two protocols are called {definition.name!r}: {' and '.join(modules)}"
             )
@@ -69,6 +70,15 @@ DEFINITIONS: Final = registered(
 
 DEFAULT: Final = DELTA_TREE.name
 """What runs where nobody says which."""
+
+
+def import_cores() -> None:
+    """Import what brokers run, of every protocol: for a process that many brokers are forked off.
+
+    Otherwise a core is imported when the first one is made.
+    """
+    for definition in DEFINITIONS.values():
+        import_module(definition.core)
 
 
 def definition_of(protocol: str) -> ProtocolDefinition:

@@ -26,7 +26,7 @@ def test_each_is_found_by_its_name() -> None:
 
 def test_a_taken_name_is_refused_and_both_are_named() -> None:
     second = replace(DELTA_TREE, name="best_effort", messages=())
-    with pytest.raises(ImportError, match=r"best_effort\.definition and .*delta_tree\.definition"):
+    with pytest.raises(ImportError, match=r"best_effort\.core and .*delta_tree\."):
         registered([BEST_EFFORT, second])
 
 

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.overlay.tree import primary_tree
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.best_effort.routes import Routes
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.parts.forwarding_core import ForwardingCore
 
 
@@ -37,3 +39,13 @@ class BestEffort(ForwardingCore):
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: it is told what to send here."""
         self._routes.offer_all(peer)
+
+
+def make_core(context: CoreContext) -> BestEffort:
+    """A broker's core."""
+    return BestEffort(
+        context.broker,
+        primary_tree(context.topology).neighbours(context.broker),
+        context.parameters,
+        context.decode_attributes,
+    )

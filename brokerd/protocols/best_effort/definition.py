@@ -3,27 +3,15 @@
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import primary_tree
 from brokerd.overlay.tree_reach import reached_in_tree
 from brokerd.protocols.best_effort import messages
-from brokerd.protocols.best_effort.core import BestEffort
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.definition import (
     Acknowledgement,
-    CoreContext,
     Excess,
     Promises,
     ProtocolDefinition,
 )
-
-
-def _make_core(context: CoreContext) -> BestEffort:
-    return BestEffort(
-        context.broker,
-        primary_tree(context.topology).neighbours(context.broker),
-        context.parameters,
-        context.decode_attributes,
-    )
 
 
 def _excess(topology: Topology, parameters: BestEffortParameters, lost: Lost) -> Excess | None:
@@ -56,7 +44,7 @@ BEST_EFFORT = ProtocolDefinition(
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=lambda topology, parameters, outage: reached_in_tree(topology, outage, radius=1),
-    make_core=_make_core,
+    core="brokerd.protocols.best_effort.core",
     checks="brokerd.protocols.best_effort.checks",
     pack_positions=lambda positions: b"",
     unpack_positions=lambda content: (),

@@ -4,24 +4,12 @@ Paper: [DFT11].
 """
 
 from brokerd.model.message_kind import MessageKind, of_ranges, of_run
-from brokerd.overlay.tree import primary_tree
-from brokerd.protocols.definition import Acknowledgement, CoreContext, Promises, ProtocolDefinition
+from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree import messages
-from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions.tolerance import excess, reaches
-from brokerd.protocols.delta_tree.relays.assist import AssistedDeltaTree
-from brokerd.protocols.delta_tree.storage.publication_log import LOG
-from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.delta_tree.storage.logs import LOG
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
-
-
-def _make_core(context: CoreContext) -> DeliveryProtocol:
-    around = primary_tree(context.topology).surroundings(context.broker)
-    core = DeltaTree(context.broker, around, context.parameters, context.decode_attributes)
-    if context.parameters.assist == "on":
-        return AssistedDeltaTree(core, context.parameters)
-    return core
 
 
 def _acknowledgement(parameters: DeltaTreeParameters) -> Acknowledgement:
@@ -62,7 +50,7 @@ DELTA_TREE = ProtocolDefinition(
     excess=excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=reaches,
-    make_core=_make_core,
+    core="brokerd.protocols.delta_tree.relays.assist",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
     checks="brokerd.protocols.delta_tree.checks",

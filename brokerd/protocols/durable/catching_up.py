@@ -4,7 +4,7 @@ Paper: [DS03] §4.1 (catch-up stream, switch-over).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Gap
@@ -16,13 +16,11 @@ from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.catchup_window import CatchupWindow
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane, Mode
+from brokerd.protocols.durable.messages import LOST
 from brokerd.protocols.durable.windows import DurableWindows
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.selection import match_run
-
-LOST: Final = "early release"
-"""Why a subscriber does not get what it has missed."""
 
 Fetch = Callable[[StreamId, Sequence[Range]], None]
 

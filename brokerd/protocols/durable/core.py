@@ -11,6 +11,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.durable.arrivals import ARRIVALS
 from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
@@ -19,9 +20,10 @@ from brokerd.protocols.durable.decommissioning import Decommissioning
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import LEASE, Holds
-from brokerd.protocols.durable.hosted_streams import HostedStream, key_of
+from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
+from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Hold, Letter
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
@@ -29,8 +31,8 @@ from brokerd.protocols.durable.retention import RETAINED, Retention
 from brokerd.protocols.durable.silence import SILENCE
 from brokerd.protocols.gryphon.core import RETRY, Gryphon
 from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
-from brokerd.protocols.gryphon.pubends import LOG
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
@@ -363,3 +365,10 @@ class Durable(Gryphon):
             super()._on_due(purpose, whose)
         else:
             due()
+
+
+def make_core(context: CoreContext) -> Durable:
+    """A broker's core."""
+    parameters: DurableParameters = context.parameters
+    routes = Routes(context.broker, context.topology, parameters.pubends)
+    return Durable(context.broker, routes, parameters, context.decode_attributes)

@@ -6,28 +6,19 @@ from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import (
     Acknowledgement,
-    CoreContext,
     Promises,
     ProtocolDefinition,
 )
-from brokerd.protocols.durable.catching_up import LOST
-from brokerd.protocols.durable.core import Durable
-from brokerd.protocols.durable.hosted_streams import log_of
-from brokerd.protocols.durable.messages import KINDS
+from brokerd.protocols.durable.logs import log_of
+from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.routes import KIND, Routes
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 
 def _routes(topology: Topology, parameters: DurableParameters) -> Routes:
     return Routes(0, topology, parameters.pubends)
-
-
-def _make_core(context: CoreContext) -> Durable:
-    parameters: DurableParameters = context.parameters
-    routes = Routes(context.broker, context.topology, parameters.pubends)
-    return Durable(context.broker, routes, parameters, context.decode_attributes)
 
 
 def _check_topology(topology: Topology, where: str) -> None:
@@ -80,7 +71,7 @@ DURABLE = ProtocolDefinition(
         "away, have acknowledged it. A subscriber's broker writes down which publications are for "
         "whom, and fetches what somebody has missed."
     ),
-    make_core=_make_core,
+    core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,

@@ -11,6 +11,7 @@ from typing import Final
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
+from brokerd.protocols.durable.logs import log_of
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
 
@@ -20,16 +21,6 @@ DELIVERED: Final = "delivered"
 
 WRITTEN: Final = "written"
 """Per stream, the index behind the last record of its matches, as of then."""
-
-
-def key_of(stream: StreamId) -> str:
-    """A stream in the keys of rows."""
-    return f"{stream.broker}.{stream.publisher}"
-
-
-def log_of(stream: StreamId) -> str:
-    """The name of the log of a stream's matches."""
-    return f"matches.{key_of(stream)}"
 
 
 @dataclass(frozen=True, slots=True)

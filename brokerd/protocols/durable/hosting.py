@@ -22,9 +22,9 @@ from brokerd.protocols.durable.hosted_streams import (
     WRITTEN,
     HostedStream,
     Snapshot,
-    key_of,
 )
 from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
+from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Letter
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.silence import Silences

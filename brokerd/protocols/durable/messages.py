@@ -15,6 +15,9 @@ from brokerd.protocols.gryphon.intervals import Range
 Origins = tuple[tuple[SourceId, int], ...]
 """Of each of these sources, what is up to this number."""
 
+LOST: Final = "early release"
+"""Why a subscriber does not get what it has missed."""
+
 
 @record
 class Released:

@@ -12,6 +12,8 @@ from typing import Protocol
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.reading import linked
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.ageing import LOOKS, Ageing
 from brokerd.protocols.ges.forwarding import PublicationForwarding
 from brokerd.protocols.ges.graph import Graph
@@ -24,6 +26,7 @@ from brokerd.protocols.ges.messages import (
 )
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.paths import Paths
+from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.router import Router
@@ -182,3 +185,16 @@ class Ges(UnitBroker):
             **self.profiles.statistics(),
             "spoken_for": self._ageing.spoken_for,
         }
+
+
+def make_core(context: CoreContext) -> Ges:
+    """A broker's core."""
+    hierarchy = hierarchy_of(context.topology)
+    neighbours = sorted(linked(hierarchy.links, context.broker))
+    return Ges(
+        context.broker,
+        hierarchy.addresses[context.broker],
+        {neighbour: hierarchy.addresses[neighbour] for neighbour in neighbours},
+        context.parameters,
+        context.decode_attributes,
+    )

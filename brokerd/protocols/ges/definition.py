@@ -1,33 +1,10 @@
 """ges, as everybody else sees it."""
 
 from brokerd.model.message_kind import MessageKind, of_run
-from brokerd.overlay.hierarchy import Hierarchy
-from brokerd.overlay.reading import linked
-from brokerd.protocols.definition import (
-    Acknowledgement,
-    CoreContext,
-    Promises,
-    ProtocolDefinition,
-)
+from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
 from brokerd.protocols.ges import messages
-from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.parameters import GesParameters
-
-KIND = "hierarchy"
-
-
-def _make_core(context: CoreContext) -> Ges:
-    hierarchy = context.topology.overlay(KIND)
-    assert isinstance(hierarchy, Hierarchy), f"{context.topology.name} has no hierarchy"
-    neighbours = sorted(linked(hierarchy.links, context.broker))
-    return Ges(
-        context.broker,
-        hierarchy.addresses[context.broker],
-        {neighbour: hierarchy.addresses[neighbour] for neighbour in neighbours},
-        context.parameters,
-        context.decode_attributes,
-    )
-
+from brokerd.protocols.ges.places import KIND
 
 GES = ProtocolDefinition(
     name="ges",
@@ -49,7 +26,7 @@ GES = ProtocolDefinition(
         "Connections are known everywhere, in outline, and publications go around what has failed. "
         "What a broker holds when it dies, and what is sent into a failure, nobody can send again."
     ),
-    make_core=_make_core,
+    core="brokerd.protocols.ges.core",
     checks="brokerd.protocols.ges.checks",
     pack_positions=lambda positions: b"",
     unpack_positions=lambda content: (),

@@ -13,12 +13,14 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.reading import linked
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients
-from brokerd.protocols.ges_reliable.epoch_log import LOG
 from brokerd.protocols.ges_reliable.following import FETCH, RECEIPT, Following
+from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import storages_for
@@ -200,3 +202,9 @@ class GesReliable(UnitBroker):
             self.storage.due(peer)
         else:
             super().deadline_reached(purpose, peer)
+
+
+def make_core(context: CoreContext) -> GesReliable:
+    """A broker's core."""
+    hierarchy = hierarchy_of(context.topology)
+    return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)

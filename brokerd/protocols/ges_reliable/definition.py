@@ -7,23 +7,17 @@ from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology
 from brokerd.protocols.definition import (
     Acknowledgement,
-    CoreContext,
     Excess,
     Promises,
     ProtocolDefinition,
     excess_of_routes,
 )
-from brokerd.protocols.ges_reliable.core import GesReliable
-from brokerd.protocols.ges_reliable.epoch_log import LOG
+from brokerd.protocols.ges.places import KIND, hierarchy_of
+from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import KIND, check_storages, hierarchy_of
+from brokerd.protocols.ges_reliable.places import check_storages
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
-
-
-def _make_core(context: CoreContext) -> GesReliable:
-    hierarchy = hierarchy_of(context.topology)
-    return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)
 
 
 def _check_topology(topology: Topology, where: str) -> None:
@@ -66,7 +60,7 @@ GES_RELIABLE = ProtocolDefinition(
         "subscribers have it. Brokers keep nothing: whoever fails for ever is gone around, and "
         "its clients go on at other brokers from where they were."
     ),
-    make_core=_make_core,
+    core="brokerd.protocols.ges_reliable.core",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
     checks="brokerd.protocols.ges_reliable.checks",

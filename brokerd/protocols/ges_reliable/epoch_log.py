@@ -16,11 +16,11 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.frontier import Frontier
+from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
-LOG: Final = "storage"
 RELEASED: Final = "released"
 """One row: the epoch up to which publications may be missing in the log."""
 FRONTIERS: Final = "frontiers"

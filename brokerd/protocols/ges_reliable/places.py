@@ -3,25 +3,11 @@
 Paper: [GES] §4 (replication granularity; servicing storages).
 """
 
-from typing import Any
-
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.topology import Topology
-
-KIND = "hierarchy"
-
-
-def hierarchy_of(topology: Topology) -> Hierarchy:
-    """The hierarchy of a topology that has one."""
-    return hierarchy_from(topology.overlay(KIND))
-
-
-def hierarchy_from(overlay: Any) -> Hierarchy:
-    """An overlay that is one."""
-    assert isinstance(overlay, Hierarchy), f"{overlay} is no hierarchy"
-    return overlay
+from brokerd.protocols.ges.places import hierarchy_of
 
 
 def roots(hierarchy: Hierarchy) -> tuple[BrokerNumber, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.early_questions import asked_once
@@ -19,10 +20,11 @@ from brokerd.protocols.gryphon.exchange import Exchange
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
 from brokerd.protocols.gryphon.joins import JOINING, Joins
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.merge import Merge
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import LOG, Pubends
+from brokerd.protocols.gryphon.pubends import Pubends
 from brokerd.protocols.gryphon.relay import FORGETTING, UNWANTED, Relay
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
@@ -490,3 +492,10 @@ class Gryphon(LogFirstMachine):
             self._deadlines.cancel((GAPS, stream.identity))
         elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
             self._deadlines.set((GAPS, stream.identity), due_ns)
+
+
+def make_core(context: CoreContext) -> Gryphon:
+    """A broker's core."""
+    parameters: GryphonParameters = context.parameters
+    routes = Routes(context.broker, context.topology, parameters.pubends)
+    return Gryphon(context.broker, routes, parameters, context.decode_attributes)

@@ -14,12 +14,12 @@ from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.gryphon.beforehand import ExpectedSilence, SilenceParameters
 from brokerd.protocols.gryphon.flow_control import weight_bytes
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
-LOG: Final = "events"
 RELEASED: Final = "released"
 """Per pubend, the tick up to which its events may be missing in the log."""
 PUBLISHED: Final = "published"

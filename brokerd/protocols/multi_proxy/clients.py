@@ -14,7 +14,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.gets import Gets, Handed, Heads
-from brokerd.protocols.multi_proxy.messages import Lost, Owner
+from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
 from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.puts import Puts
@@ -27,8 +27,6 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
-LOST: Final = "early release"
-"""Why subscribers are told of a gap."""
 BEGINS: Final = "begins"
 """Per subscription that has started, the position behind which it begins in each topic."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import DecodeAttributes
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
     CoreStatus,
     DeadlineReached,
@@ -26,6 +27,7 @@ from brokerd.protocols.multi_proxy.causal import CausalClaims
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.held_puts import HELD
 from brokerd.protocols.multi_proxy.home import Home
+from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Claim,
@@ -48,7 +50,6 @@ from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.server import WAITING, Server
 from brokerd.protocols.multi_proxy.sharing import PERIOD, Sharing
-from brokerd.protocols.multi_proxy.topic_log import LOG
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -391,3 +392,10 @@ class MultiProxy(LogFirstMachine):
         else:
             assert self._periods is not None, f"{self._broker} tells nobody what it owns"
             self._periods.tell()
+
+
+def make_core(context: CoreContext) -> MultiProxy:
+    """A broker's core."""
+    parameters: MultiProxyParameters = context.parameters
+    places = Places(context.broker, context.topology, parameters.topics)
+    return MultiProxy(context.broker, places, parameters, context.decode_attributes)

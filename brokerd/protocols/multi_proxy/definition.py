@@ -6,26 +6,17 @@ from brokerd.overlay.routes import Lost, is_open
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import (
     Acknowledgement,
-    CoreContext,
     Excess,
     Order,
     Promises,
     ProtocolDefinition,
     excess_of_routes,
 )
-from brokerd.protocols.multi_proxy.clients import LOST
-from brokerd.protocols.multi_proxy.core import MultiProxy
-from brokerd.protocols.multi_proxy.messages import KINDS
+from brokerd.protocols.multi_proxy.logs import LOG
+from brokerd.protocols.multi_proxy.messages import KINDS, LOST
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.places import KIND, Places
-from brokerd.protocols.multi_proxy.topic_log import LOG
+from brokerd.protocols.multi_proxy.places import KIND
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
-
-
-def _make_core(context: CoreContext) -> MultiProxy:
-    parameters: MultiProxyParameters = context.parameters
-    places = Places(context.broker, context.topology, parameters.topics)
-    return MultiProxy(context.broker, places, parameters, context.decode_attributes)
 
 
 def _servers(topology: Topology) -> tuple[int, ...]:
@@ -84,7 +75,7 @@ MULTI_PROXY = ProtocolDefinition(
         "follow the topic are done with it. Whoever has no answer in time asks again over another "
         "proxy, and nothing is stored or delivered twice."
     ),
-    make_core=_make_core,
+    core="brokerd.protocols.multi_proxy.core",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
     topic_attribute=lambda parameters: str(parameters.topic_attribute),

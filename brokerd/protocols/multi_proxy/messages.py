@@ -10,12 +10,15 @@ these, so that nothing depends on which of two comes first.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
+
+LOST: Final = "early release"
+"""Why a subscriber does not get what it has missed."""
 
 
 @record

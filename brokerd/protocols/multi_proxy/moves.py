@@ -18,6 +18,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.followers import Followers
+from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     CarriedFollower,
     CarriedPart,
@@ -30,7 +31,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.topic_log import LOG, Part, Topic, TopicLog
+from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 

@@ -17,11 +17,11 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
+from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS, LostRecords
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
-LOG: Final = "topics"
 RELEASED: Final = "released"
 """Per topic, the position up to which its publications may be missing in the log."""
 PUT: Final = "put"

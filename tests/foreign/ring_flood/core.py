@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
     CoreStatus,
     DeadlineReached,
@@ -231,3 +232,12 @@ class RingFlood(LogFirstMachine):
         copies = sorted((self._log.durable.get(source, 0), *held), reverse=True)
         self._clients.tell_stored(source, copies[min(self._parameters.copies, len(copies)) - 1])
         self._log.let_go(source, min(held), self._settle)
+
+
+def make_core(context: CoreContext) -> RingFlood:
+    """A broker's core."""
+    links = context.topology.overlay("hierarchy").links
+    neighbours = [a if b == context.broker else b for a, b in links if context.broker in (a, b)]
+    return RingFlood(
+        context.broker, tuple(neighbours), context.parameters, context.decode_attributes
+    )

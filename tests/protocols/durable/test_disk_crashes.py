@@ -25,8 +25,9 @@ from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.filter_records import NO_RECORD
-from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream, key_of
+from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
+from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Released
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.gryphon.messages import Done, Events

@@ -16,6 +16,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
@@ -26,7 +27,7 @@ from brokerd.protocols.gryphon.messages import (
 )
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
+from brokerd.protocols.gryphon.pubends import unpack_logged
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Append,

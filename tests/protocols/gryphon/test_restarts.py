@@ -11,9 +11,10 @@ from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.protocols.gryphon.mutants import MUTANTS
-from brokerd.protocols.gryphon.pubends import LOG, RESERVED, unpack_logged
+from brokerd.protocols.gryphon.pubends import RESERVED, unpack_logged
 from brokerd.protocols.interface import Append, LogEnds
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.storage.log_groups import EntryKind, LogEntry

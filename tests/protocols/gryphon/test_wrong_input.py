@@ -11,6 +11,7 @@ from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
@@ -33,7 +34,6 @@ from brokerd.protocols.gryphon.messages import (
 )
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import LOG
 from brokerd.protocols.interface import (
     Append,
     CloseSession,

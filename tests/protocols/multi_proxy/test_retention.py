@@ -21,10 +21,10 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.multi_proxy.clients import LOST
 from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
 from brokerd.protocols.multi_proxy.lost_records import LostRecords
 from brokerd.protocols.multi_proxy.messages import (
+    LOST,
     Followed,
     Following,
     Lost,

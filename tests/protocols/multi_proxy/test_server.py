@@ -24,6 +24,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
+from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Follow,
@@ -37,7 +38,6 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
-from brokerd.protocols.multi_proxy.topic_log import LOG
 from brokerd.protocols.registry import make_protocol
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides

@@ -30,7 +30,8 @@ from brokerd.protocols.delta_tree.storage.home_table import (
     read_home_table,
     subscription_change,
 )
-from brokerd.protocols.delta_tree.storage.publication_log import LOG, PublicationLog
+from brokerd.protocols.delta_tree.storage.logs import LOG
+from brokerd.protocols.delta_tree.storage.publication_log import PublicationLog
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     LocalSubscription,
     Opened,

@@ -18,6 +18,8 @@ from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.overlay.tree import primary_tree
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
@@ -36,6 +38,7 @@ from brokerd.protocols.interface import (
     CoreStatus,
     CoreWrapper,
     DeadlineReached,
+    DeliveryProtocol,
     Effect,
     Event,
     Instant,
@@ -561,3 +564,12 @@ def _distance(one: tuple[BrokerNumber, ...], other: tuple[BrokerNumber, ...]) ->
             break
         shared += 1
     return len(one) + len(other) - 2 * shared
+
+
+def make_core(context: CoreContext) -> DeliveryProtocol:
+    """A broker's core."""
+    around = primary_tree(context.topology).surroundings(context.broker)
+    core = DeltaTree(context.broker, around, context.parameters, context.decode_attributes)
+    if context.parameters.assist == "on":
+        return AssistedDeltaTree(core, context.parameters)
+    return core

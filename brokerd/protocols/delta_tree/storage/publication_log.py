@@ -22,10 +22,10 @@ from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.storage.logs import LOG
 from brokerd.protocols.interface import Chop, LogEnds, LogRecord, Read, RecordsRead
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
-LOG: Final = "publications"
 _COUNT: Final = struct.Struct(">I")
 _DONE: Final = struct.Struct(">QQQQ")  # source, its last publication that is done
 

@@ -12,8 +12,9 @@ from brokerd.protocols.durable.checks.matches import MatchChecks
 from brokerd.protocols.durable.checks.questions import QuestionChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.holds import HOLDS
-from brokerd.protocols.durable.hosted_streams import DELIVERED, key_of
+from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.lanes import Mode
+from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Fetched, NothingFetched, Released
 from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks

@@ -12,7 +12,7 @@ from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import DurableSubscription
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
-from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.interface import (
     Append,
     Chop,

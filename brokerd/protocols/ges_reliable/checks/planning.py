@@ -9,8 +9,8 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.planning import is_whole_without
+from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import hierarchy_of
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 

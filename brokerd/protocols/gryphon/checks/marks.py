@@ -12,6 +12,7 @@ from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.gryphon.checks.filter_marks import FILTER_MARKS, filter_marks
 from brokerd.protocols.gryphon.joins import MERGED
+from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import (
     AckExpected,
     Done,
@@ -21,7 +22,7 @@ from brokerd.protocols.gryphon.messages import (
     Silent,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.pubends import LOG, RESERVED
+from brokerd.protocols.gryphon.pubends import RESERVED
 from brokerd.protocols.interface import (
     Append,
     Chop,

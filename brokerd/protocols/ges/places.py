@@ -1,0 +1,19 @@
+"""The hierarchy that brokers are in."""
+
+from typing import Any, Final
+
+from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.topology import Topology
+
+KIND: Final = "hierarchy"
+
+
+def hierarchy_of(topology: Topology) -> Hierarchy:
+    """The hierarchy of a topology that has one."""
+    return hierarchy_from(topology.overlay(KIND))
+
+
+def hierarchy_from(overlay: Any) -> Hierarchy:
+    """An overlay that is one."""
+    assert isinstance(overlay, Hierarchy), f"{overlay} is no hierarchy"
+    return overlay
