@@ -47,6 +47,8 @@ class MessageKind:
         split: a message in two that say the same one after the other, or nothing where it
             cannot be less; None where every message fits into a frame.
         may_wait: whether it may wait for messages that leave soon.
+        may_follow: whether it may be taken behind messages that were sent after it, where these
+            are joined with some that were sent before it.
     """
 
     number: int
@@ -54,6 +56,7 @@ class MessageKind:
     joining: Joining | None = None
     split: Callable[[Any], Sequence[Any]] | None = None
     may_wait: bool = False
+    may_follow: bool = False
 
 
 def of_run(

@@ -14,7 +14,8 @@ from brokerd.wire.registry import KINDS
 def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]:
     """The messages of one session in order, neighbours joined where that changes nothing.
 
-    Publications keep their order, and nothing moves past a message of another kind.
+    Publications keep their order, and nothing moves past a message of another kind, unless that
+    may follow.
 
     Args:
         most_bytes: how large a joined message may be, about.
@@ -36,6 +37,7 @@ class _Group:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._messages: list[Any] = []
+        self._following: list[Any] = []
         self._joining: Joining | None = None
         self._size_bytes = 0
         self._items = 0
@@ -45,7 +47,12 @@ class _Group:
         joining = self._joining
         if not self._messages:
             self._joining = joining = KINDS[type(message)].joining
-        elif type(message) is not type(self._messages[-1]) or joining is None:
+        elif joining is None:
+            return False
+        elif type(message) is not type(self._messages[-1]):
+            if KINDS[type(message)].may_follow:
+                self._following.append(message)
+                return True
             return False
         if joining is not None:
             size_bytes = self._size_bytes + joining.size_bytes(message)
@@ -61,8 +68,8 @@ class _Group:
         return True
 
     def joined(self) -> list[Any]:
-        """The messages of the group as one; nothing for an empty group."""
+        """The messages of the group as one, and what follows; nothing for an empty group."""
         if len(self._messages) < 2:
-            return self._messages
+            return self._messages + self._following
         assert self._joining is not None, f"{type(self._messages[0]).__name__} is never joined"
-        return [self._joining.join(self._messages)]
+        return [self._joining.join(self._messages), *self._following]

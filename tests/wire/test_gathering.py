@@ -15,6 +15,7 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     RecoveryFlag,
 )
+from brokerd.protocols.gryphon.messages import WindowProbe
 from brokerd.wire import gathering
 from brokerd.wire.gathering import gather
 
@@ -62,6 +63,20 @@ def test_ranges_are_joined_where_they_meet() -> None:
     ]
     confirmations = [PublicationConfirmation(((A, 1, 2),)), PublicationConfirmation(((B, 5, 5),))]
     assert gather(confirmations) == [PublicationConfirmation(((A, 1, 2), (B, 5, 5)))]
+
+
+def test_what_may_follow_does_not_part_publications_that_are_joined() -> None:
+    first, second, other = Publish(run(1)), Publish(run(2)), Publish(run(3, source=B))
+    probes = [WindowProbe(0, False, sent_bytes) for sent_bytes in (10, 20, 30)]
+    joined = gather([first, probes[0], probes[1], second, probes[2], other])
+    assert [contents(each) for each in joined[:1]] == [[*contents(first), *contents(second)]]
+    assert joined[1:] == [*probes, other]
+
+
+def test_what_may_follow_does_not_move_past_what_is_not_joined() -> None:
+    probe, flag = WindowProbe(0, False, 10), RecoveryFlag(True)
+    for messages in ([probe, flag], [flag, probe, flag], [Publish(run(1)), probe, flag]):
+        assert gather(messages) == messages
 
 
 def test_a_joined_run_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,7 +303,8 @@ KINDS = (
     MessageKind(73, Beginnings),
     MessageKind(74, Join),
     MessageKind(75, Joined),
-    MessageKind(76, WindowProbe),
+    # What was sent after it may be taken before it is answered.
+    MessageKind(76, WindowProbe, may_follow=True),
     MessageKind(77, WindowUpdate),
 )
 """With the numbers they have on the wire; 64 to 79 are gryphon's."""
