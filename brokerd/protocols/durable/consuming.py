@@ -6,7 +6,7 @@ which only makes room for more, nor the commit cycle.
 Paper: [DS03] §1, §5.2 (JMS: the SHB maintains CT(s)).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -238,6 +238,10 @@ class ConsumingClients(MovingClients):
             if self.session_of(local.client) == request.session and not local.is_over:
                 self._machine.send(local.client, ConsumedCommitted(local.number, request.number))
         self._commits.soon()
+
+    def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
+        """See DurableClients; what tokens have moved is worked out anew with the next commit."""
+        return (each for each in super().kept_released() if each[0] not in self._moved)
 
     def _take(self) -> Snapshot | None:
         """See DurableClients: who has committed may let go of what the pubend keeps."""

@@ -143,6 +143,13 @@ class Durable(Gryphon):
         """How far a client of this broker has come in a stream, per subscription."""
         return self._durable.lanes(client, stream)
 
+    def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
+        """How far this broker's subscriptions have released streams, as kept and worked out anew.
+
+        Of streams of which it is kept, and not worked out anew with the next commit.
+        """
+        return self._durable.kept_released()
+
     def pubend_streams(self) -> list[Stream]:
         """The streams of this broker's own pubends."""
         pubends = range(self._parameters.pubends)

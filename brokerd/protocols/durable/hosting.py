@@ -304,12 +304,18 @@ class DurableClients(Clients):
 
     def released(self, stream: StreamId) -> int:
         """Up to where all durable subscriptions here have acknowledged a stream, on disk."""
-        hosted = self._hosted[stream]
         found = self._released.get(stream)
         if found is None:
-            found = hosted.released((*self._all.values(), *self._ending.values()))
-            self._released[stream] = found
+            found = self._released[stream] = self._work_out_released(stream)
         return found
+
+    def _work_out_released(self, stream: StreamId) -> int:
+        return self._hosted[stream].released((*self._all.values(), *self._ending.values()))
+
+    def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
+        """Of streams of which `released` is kept: that, and the same worked out anew."""
+        for stream, kept in self._released.items():
+            yield stream, kept, self._work_out_released(stream)
 
     def _take(self) -> Snapshot | None:
         delivered = {

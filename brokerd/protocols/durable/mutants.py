@@ -113,7 +113,11 @@ BUGS: Final = (
                 "min([self.delivered_on_disk, *committed])",
                 "min([self.position, *committed])",
             ),
-            Edit(f"{_FOLDER}/hosting.py", "found = self._released.get(stream)", "found = None"),
+            Edit(
+                f"{_FOLDER}/hosting.py",
+                "found = self._released.get(stream)",
+                "return self._work_out_released(stream)",
+            ),
         ),
     ),
     _bug(
@@ -589,6 +593,24 @@ BUGS: Final = (
         "What came before a broker's first subscription is released when that is on disk.",
         "hosting.py",
         ("                self._released.pop(hosted.identity, None)\n", ""),
+    ),
+    _bug(
+        "released-as-before-it-came",
+        "A subscription that has just come counts in what is released.",
+        "hosting.py",
+        (
+            "        self._released.clear()\n        self._start(local)\n",
+            "        self._start(local)\n",
+        ),
+    ),
+    _bug(
+        "released-as-before-its-end",
+        "A subscription whose end is on disk counts no more in what is released.",
+        "hosting.py",
+        (
+            "            self._released.clear()\n            for hosted",
+            "            for hosted",
+        ),
     ),
     _bug(
         "adopted-releases-nothing",

@@ -84,6 +84,20 @@ RULES = (
     ),
     ("J12", "left over", "not-admitted-again", comes_to_rest, ()),
     ("J1", "released early", "released-before-written", test_stories.one_of_two_is_away, ()),
+    (
+        "J1",
+        "released as it was",
+        "released-as-before-it-came",
+        test_moves.test_who_goes_elsewhere_gets_what_it_missed_and_its_old_broker_lets_go,
+        (),
+    ),
+    (
+        "J1, J12",
+        "released as it was",
+        "released-as-before-its-end",
+        test_stories.test_an_unsubscription_lets_go_of_what_it_held_back,
+        (),
+    ),
     ("J1, J6", "order of marks", "not-truncated", test_stories.new_beside_an_old_tail, ()),
     ("J3, J10", "gap unpromised", "let-go-before-it-is-held", test_moves.out_of_reach, ()),
     (
@@ -129,7 +143,7 @@ def test_each_order_has_a_bug_and_each_bug_a_test_that_names_it() -> None:
     assert not [bug for bug in MUTANTS if named[bug] < 1]
 
 
-def broken(story: Callable[..., bool], *arguments: object) -> str:
+def broken(story: Callable[..., bool | None], *arguments: object) -> str:
     """Which rule is broken in a story; "" for none."""
     try:
         story(*arguments)

@@ -34,6 +34,8 @@ class DurableChecks(GryphonChecks):
 
     - released early: no broker says that more is released than its disk says (J1);
     - order of marks: what is released was delivered, and that was handed out (J1);
+    - released as it was: what is kept of how far streams are released is what it would be if it
+      were worked out now (J1, J12);
     - lost early: a pubend lets go of what all have released, or is old enough, only (J3, J10);
     - gap to who is live: only who catches up is told of a gap (J4);
     - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
@@ -114,6 +116,12 @@ class DurableChecks(GryphonChecks):
         self._feeding.look_into(broker, brokers)
         self._acknowledgements.look_into(broker, brokers)
         self._check_lost(broker, core)
+        for identity, kept, now in core.kept_released():
+            if kept != now:
+                what = f"{broker.name} has released {kept} of {tuple(identity)}"
+                raise InvariantViolated(
+                    "released as it was", f"{what}, as it keeps it; it is {now}"
+                )
         for stream in core.pubend_streams():
             self._check_held(broker, core, stream.identity)
         for hosted in core.hosted():
