@@ -10,6 +10,7 @@ _PASSED_ON: Final = (
     _STORIES + "test_a_received_run_is_passed_on_as_it_came_and_a_part_of_it_as_what_it_is"
 )
 _IN_A_TABLE: Final = "tests/wire/test_attributes.py::test_one_wrong_blob_in_a_table_is_named"
+_JOINED: Final = "tests/wire/test_gathering.py::"
 _ADDS_UP: Final = _STORIES + "test_a_run_that_does_not_add_up_is_refused"
 
 ROWS: Final = (
@@ -51,6 +52,20 @@ ROWS: Final = (
         "min(steps) < 0 or",
         _ADDS_UP,
         {"place": 5, "value": [0, 5], "why": "steps"},
+    ),
+    Row(
+        "joined-without-what-follows",
+        _WIRE + "gathering.py",
+        "[self._joining.join(self._messages), *self._following]",
+        "[self._joining.join(self._messages)]",
+        _JOINED + "test_what_may_follow_does_not_part_publications_that_are_joined",
+    ),
+    Row(
+        "anything-may-follow",
+        _WIRE + "gathering.py",
+        "if KINDS[type(message)].may_follow:",
+        "if KINDS[type(message)].joining is None:",
+        _JOINED + "test_what_may_follow_does_not_move_past_what_is_not_joined",
     ),
     Row(
         "boolean-is-a-number",

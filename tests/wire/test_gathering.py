@@ -74,9 +74,11 @@ def test_what_may_follow_does_not_part_publications_that_are_joined() -> None:
 
 
 def test_what_may_follow_does_not_move_past_what_is_not_joined() -> None:
-    probe, flag = WindowProbe(0, False, 10), RecoveryFlag(True)
-    for messages in ([probe, flag], [flag, probe, flag], [Publish(run(1)), probe, flag]):
+    probe, flag, first = WindowProbe(0, False, 10), RecoveryFlag(True), Publish(run(1))
+    for messages in ([probe, flag], [flag, probe, flag], [first, probe, flag]):
         assert gather(messages) == messages
+    later = [flag, Publish(run(2))]
+    assert gather([first, *later]) == [first, *later]
 
 
 def test_a_joined_run_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
