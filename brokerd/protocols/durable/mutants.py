@@ -439,7 +439,7 @@ BUGS: Final = (
                 f"{_FOLDER}/hosting.py",
                 "        found = self._released.get(stream)\n",
                 "        if not self._all and not self._ending:\n"
-                "            return hosted.stream.subend.done\n"
+                "            return self._hosted[stream].stream.subend.done\n"
                 "        found = self._released.get(stream)\n",
             ),
             Edit(
