@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 19
+WIRE_VERSION = 20
 
 Role = Literal["broker", "client", "probe"]
 

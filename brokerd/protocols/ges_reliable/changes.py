@@ -38,7 +38,12 @@ class Line:
 
 
 class Changes:
-    """All that one home tells."""
+    """All that one home tells, or one storage of its unit.
+
+    Args:
+        purpose: of the deadline at which a storage is told again.
+        stores: a storage tells.
+    """
 
     def __init__(
         self,
@@ -47,7 +52,11 @@ class Changes:
         deadlines: DeadlineQueue[Any],
         parameters: GesReliableParameters,
         carriage: Carriage,
+        *,
+        purpose: str = CHANGE,
+        stores: bool = False,
     ) -> None:
+        self._purpose, self._stores = purpose, stores
         self._broker = broker
         self._machine = machine
         self._deadlines = deadlines
@@ -89,7 +98,7 @@ class Changes:
         if [begun.key for begun in message.begun] != [wish.key for wish, _ in told]:
             raise RemoteProtocolError(peer, f"answers what was not asked: {message.begun}"[:300])
         line.asked, line.message = [], None
-        self._deadlines.cancel((CHANGE, message.storage))
+        self._deadlines.cancel((self._purpose, message.storage))
         for (_, then), begun in zip(told, message.begun, strict=True):
             then(begun.after)
         self._tell(message.storage, line)
@@ -101,10 +110,11 @@ class Changes:
         line.number += 1
         wishes = tuple(wish for wish, _ in line.asked)
         target = self._carriage.to(storage)
-        change = Change(target, 0, self._broker, self._incarnation, line.number, wishes)
+        about = self._broker, self._incarnation, line.number
+        change = Change(target, 0, *about, wishes, self._stores)
         self._send(storage, line, change, self._parameters.timeout_ns)
 
     def _send(self, storage: BrokerNumber, line: Line, change: Change, wait_ns: int) -> None:
         line.message, line.waited_ns = change, wait_ns
-        self._deadlines.set((CHANGE, storage), self._machine.now_ns + wait_ns)
+        self._deadlines.set((self._purpose, storage), self._machine.now_ns + wait_ns)
         self._carriage.send(change)

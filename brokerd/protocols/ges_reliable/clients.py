@@ -85,20 +85,55 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
         roaming = _roaming(client)
-        storage, had = self._stored_at(roaming, message.number)
+        found = self._stored_at(roaming, message.number)
         local = Followed(client.name, message.number, message.predicate, client.session)
-        local.storage, local.generation = storage, roaming.generation
+        local.generation = roaming.generation
         client.subscriptions[local.number] = local
         self._machine.send(client.name, Subscribed(local.number, "pending"))
-        wish = Wish(_key(local), local.generation, local.predicate, had)
-        self._changes.tell(storage, wish, partial(self._on_begun, client, local))
+        if found is not None:
+            self._begin_at(client, local, *found)
+        else:
+            self._claim_elsewhere(client, local)
 
-    def _stored_at(self, client: RoamingClient, number: int) -> tuple[BrokerNumber, int | None]:
+    def _stored_at(self, client: RoamingClient, number: int) -> tuple[BrokerNumber, int] | None:
         """Which storage stores for a subscription, and how far its client has come there."""
         for stream, had in client.brought.get(number, {}).items():
             if stream.broker in self._storages:
                 return stream.broker, had
-        return self._storages[0], None
+        return None
+
+    def _claim_elsewhere(self, client: OwnClient, local: Followed) -> None:
+        """Ask all other storages whether they know it; else it begins at this unit's.
+
+        Its client may have been elsewhere before and not been told, or have lost its memory. None
+        of the others takes news of an earlier stay afterwards.
+        """
+        others = self._storages[1:]
+        answers: dict[BrokerNumber, int | None] = {}
+
+        def claimed(storage: BrokerNumber, after: int | None) -> None:
+            answers[storage] = after
+            if len(answers) < len(others) or local.is_over:
+                return
+            known = [each for each in others if answers[each] is not None]
+            if known:
+                local.storage = known[0]
+                self._on_begun(client, local, answers[known[0]])
+            else:
+                self._begin_at(client, local, self._storages[0], None)
+
+        if not others:
+            self._begin_at(client, local, self._storages[0], None)
+        for storage in others:
+            wish = Wish(_key(local), local.generation, local.predicate, claims=True)
+            self._changes.tell(storage, wish, partial(claimed, storage))
+
+    def _begin_at(
+        self, client: OwnClient, local: Followed, storage: BrokerNumber, had: int | None
+    ) -> None:
+        local.storage = storage
+        wish = Wish(_key(local), local.generation, local.predicate, had)
+        self._changes.tell(storage, wish, partial(self._on_begun, client, local))
 
     def _on_begun(self, client: OwnClient, local: Followed, after: int | None) -> None:
         """It is stored for."""
@@ -110,6 +145,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             reason = f"{client.name} has gone to another broker since it came here"
             self._machine.send(client.name, Refused("subscribe", local.number, reason, False))
             return
+        assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
         self._begin_one(client, local)
         self._following.begin(local, after)
@@ -185,6 +221,9 @@ class RoamingClients(OwnSubscriptions[Handed]):
             return
         ended = _after_all(len(over), then)
         for local in map(_followed, over):
+            if local.storage is None:
+                self._end_everywhere(_roaming(client), local.number, partial(ended, None))
+                continue
             self._following.stop(local)
             wish = Wish(_key(local), local.generation, None)
             self._changes.tell(local.storage, wish, ended)

@@ -20,12 +20,14 @@ from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients
 from brokerd.protocols.ges_reliable.following import FETCH, RECEIPT, Following
+from brokerd.protocols.ges_reliable.intake import INTAKE
 from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import storages_for
+from brokerd.protocols.ges_reliable.places import place_of, root_of, storages_for
 from brokerd.protocols.ges_reliable.puts import PUT, Puts
-from brokerd.protocols.ges_reliable.storage import WAITING, Storage
+from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
+from brokerd.protocols.ges_reliable.unit_profile import PROFILE
 from brokerd.protocols.interface import CoreStatus, RecordsRead, Started
 from brokerd.protocols.parts.event_machine import MessageHandler
 
@@ -81,7 +83,7 @@ class GesReliable(UnitBroker):
             self._deadlines,
             parameters,
             carriage,
-            storages[0],
+            root_of(hierarchy, broker),
             self._homed.tell_stored,
         )
         self._homed.use(self._following, self._puts)
@@ -92,6 +94,7 @@ class GesReliable(UnitBroker):
             Events: self._following.on_events,
             Fetched: self._following.on_fetched,
         }
+        self._among_storages: dict[type, MessageHandler] = {}
         if broker in storages:
             self.storage = Storage(
                 broker,
@@ -101,8 +104,10 @@ class GesReliable(UnitBroker):
                 decode_attributes,
                 counters,
                 carriage,
+                place_of(hierarchy, broker),
             )
             self._handlers |= self.storage.handlers()
+            self._among_storages |= self.storage.handlers() | self.storage.answer_handlers()
         carried = {kind.type: carriage.on_carried for kind in KINDS}
         self.serve(self._homed, {**self.unit_handlers(), **carried})
         self.dispatch_events({**self._event_handlers, RecordsRead: self._on_records})
@@ -170,7 +175,7 @@ class GesReliable(UnitBroker):
         self._changes.start(event.incarnation)
         self._following.start(event.incarnation)
         if self.storage is not None:
-            self.storage.recover(event.recovered, event.logs[LOG])
+            self.storage.recover(event.recovered, event.logs[LOG], event.incarnation)
         super()._on_started(event)
 
     def _on_records(self, event: RecordsRead) -> None:
@@ -183,7 +188,8 @@ class GesReliable(UnitBroker):
 
     def _take(self, peer: Peer, message: Any) -> None:
         """What is for this broker."""
-        handler = self._handlers.get(type(message))
+        stores = getattr(message, "stores", False)
+        handler = (self._among_storages if stores else self._handlers).get(type(message))
         if handler is not None:
             handler(peer, message)
 
@@ -200,6 +206,9 @@ class GesReliable(UnitBroker):
         elif purpose == WAITING:
             assert self.storage is not None, f"{self._broker} is no storage, fetched from by {peer}"
             self.storage.due(peer)
+        elif purpose in (OTHER_WAITING, INTAKE, PROFILE):
+            assert self.storage is not None, f"{self._broker} is no storage: {purpose}, {peer}"
+            self.storage.other_due(purpose, peer)
         else:
             super().deadline_reached(purpose, peer)
 

@@ -1,7 +1,8 @@
 """What a storage has on disk: publications in one order, each with its epoch, and frontiers.
 
-An epoch is a place in the log. It is told to nobody before what has it is on disk, so that no
-crash gives it to another publication.
+An epoch is a place in a root's log. It is told to nobody before what has it is on disk, so that no
+crash gives it to another publication. Storages that take what they store from others keep the
+epochs that it has there, and have read others' logs further than to the last one of their own.
 
 Paper: [GES] §4 (epochs; stable storage).
 """
@@ -10,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
@@ -26,8 +28,8 @@ RELEASED: Final = "released"
 FRONTIERS: Final = "frontiers"
 """Per source, how far it has come among those."""
 
-_HEAD: Final = struct.Struct(">QI")
-# first epoch, the storage that has it from a home
+_HEAD: Final = struct.Struct(">QII")
+# first epoch, the root that has it from a home, how many epochs follow one by one
 
 
 class Event(NamedTuple):
@@ -57,11 +59,12 @@ class EpochLog:
     Args:
         held_limit: publications of one source that are kept while some before them are missing.
         on_durable: there are more that may be told.
+        is_root: it gives epochs.
 
     Attributes:
         is_read: all that an earlier incarnation has left is known.
-        assigned: the last epoch that was given, be it on disk or not.
-        durable: the last one whose publications are on disk.
+        assigned: the last epoch that was given or taken over, be it on disk or not.
+        durable: all up to this one that is to be stored is on disk.
         released: publications up to here are not needed.
         retained_bytes: of the payloads behind that.
     """
@@ -72,7 +75,11 @@ class EpochLog:
         disk: Durability,
         held_limit: int,
         on_durable: Callable[[Event], None],
+        *,
+        is_root: bool = True,
     ) -> None:
+        self._is_root = is_root
+        self._in_flight = 0
         self.is_read = False
         self.assigned = self.durable = self.released = self.retained_bytes = 0
         self.stream = StreamId(broker, 0, 0)
@@ -102,20 +109,23 @@ class EpochLog:
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log, and ask for the next one."""
         for index, record in enumerate(event.records, event.first):
-            first, root = _HEAD.unpack_from(record)
-            run = unpack_run(record, _HEAD.size)
-            last = first + len(run) - 1
+            first, root, count = _HEAD.unpack_from(record)
+            epochs = struct.unpack_from(f">{count}Q", record, _HEAD.size)
+            run = unpack_run(record, _HEAD.size + 8 * count)
+            numbers = epochs or range(first, first + len(run))
+            last = numbers[-1]
             if last > self.released:
-                if first != self.assigned + 1:
+                if first <= self.assigned or (self._is_root and first > self.assigned + 1):
                     raise StorageCorrupt(
                         f"log {LOG}, record {index}: epoch {first}, after {self.assigned}"
                     )
                 self.assigned = last
-                self._retain(Event(self._placed(first, run), root))
+                self._retain(Event(self._placed(numbers, run), root))
             frontier = self._frontiers.setdefault(run.source, Frontier())
             frontier.reached = max(run.last, frontier.reached)
             self._stored[run.source] = frontier.reached
             self._logged.append(_Logged(index, last, run.source, run.last))
+        self.durable = self.assigned
         self._read_on(event.first + len(event.records))
 
     def _read_on(self, first: int) -> None:
@@ -128,23 +138,50 @@ class EpochLog:
     def store(self, run: PublicationRun, root: BrokerNumber) -> None:
         """Give epochs to what is next of its source; the rest is known, or waits for its turn."""
         frontier = self._frontiers.setdefault(run.source, Frontier())
-        for part in frontier.take(run, self._held_limit):
-            self._append(part, root)
+        for part, origin in frontier.take(run, self._held_limit, root):
+            first = self.assigned + 1
+            self._append(range(first, first + len(part)), part, origin)
 
-    def _append(self, run: PublicationRun, root: BrokerNumber) -> None:
-        first = self.assigned + 1
-        self.assigned += len(run)
-        event = Event(self._placed(first, run), root)
+    def keep(self, run: PublicationRun, root: BrokerNumber) -> None:
+        """Store what another storage has, each with the epoch that it has there."""
+        assert run.first > self.assigned, f"{run.sequences}, behind {self.assigned}"
+        for part in run.by_origin():
+            assert part.place is not None, f"{part.source} is of no storage"
+            self._append(part.place.positions, replace(part, place=None), root)
+
+    def reach(self, epoch: int) -> None:
+        """The other storage has nothing more for this one up to an epoch."""
+        self.assigned = max(self.assigned, epoch)
+        if not self._in_flight:
+            self.durable = self.assigned
+
+    def has(self, source: SourceId, number: int) -> bool:
+        """Whether a publication was taken, or waits for its turn."""
+        return self._frontiers.setdefault(source, Frontier()).has(number)
+
+    def _append(
+        self, epochs: range | tuple[int, ...], run: PublicationRun, root: BrokerNumber
+    ) -> None:
+        self.assigned = epochs[-1]
+        self._in_flight += 1
+        event = Event(self._placed(epochs, run), root)
         self._logged.append(_Logged(self._next, event.run.last, run.source, run.last))
         self._next += 1
 
         def stored() -> None:
             self._stored[run.source] = run.last
             self._retain(event)
+            self._in_flight -= 1
+            if not self._in_flight:
+                self.durable = self.assigned
             self._on_durable(event)
 
         head, *payload = pack_run(run)
-        self._disk.append(LOG, (_HEAD.pack(first, root) + bytes(head), *payload), stored)
+        numbers = () if isinstance(epochs, range) else epochs
+        front = _HEAD.pack(epochs[0], root, len(numbers)) + struct.pack(
+            f">{len(numbers)}Q", *numbers
+        )
+        self._disk.append(LOG, (front + bytes(head), *payload), stored)
 
     def stored(self, source: SourceId) -> int:
         """All of a source's publications up to this number are on disk."""
@@ -152,9 +189,7 @@ class EpochLog:
 
     def waiting(self) -> int:
         """Publications that wait for some before them."""
-        return sum(
-            len(run) for frontier in self._frontiers.values() for run in frontier.early.values()
-        )
+        return sum(frontier.waiting() for frontier in self._frontiers.values())
 
     def sync(self, then: Callable[[], None]) -> None:
         """Do `then` once no epoch given so far can be given again."""
@@ -166,11 +201,11 @@ class EpochLog:
             self._events.append(event)
             self.retained_bytes += event.run.payload_bytes()
 
-    def _placed(self, first: int, run: PublicationRun) -> PublicationRun:
-        """A publisher's run as one of this log, with consecutive epochs."""
+    def _placed(self, epochs: range | tuple[int, ...], run: PublicationRun) -> PublicationRun:
+        """A publisher's run as one of this log, with epochs for numbers."""
         return PublicationRun(
             self.stream,
-            range(first, first + len(run)),
+            epochs,
             run.attribute_table,
             run.attribute_index,
             run.payload_lengths,

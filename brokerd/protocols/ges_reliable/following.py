@@ -32,13 +32,13 @@ class Followed(OwnSubscription):
     """A subscription of a client here.
 
     Attributes:
-        storage: which one stores for it.
+        storage: which one stores for it; None while that is not known.
         generation: of its client's stay here.
         handed: what is up to this epoch was given on for it.
         told: the storage knows that its client is done with what is up to this one.
     """
 
-    storage: BrokerNumber = 0
+    storage: BrokerNumber | None = None
     generation: int = 0
     handed: int = 0
     told: int = 0
@@ -120,6 +120,7 @@ class Following:
 
     def begin(self, local: Followed, after: int) -> None:
         """A subscription begins behind an epoch."""
+        assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages.get(local.storage)
         if following is None:
             following = self._storages[local.storage] = FollowedStorage(local.storage)
@@ -133,6 +134,8 @@ class Following:
 
     def stop(self, local: Followed) -> None:
         """A subscription is over here."""
+        if local.storage is None:
+            return
         following = self._storages.get(local.storage)
         if following is None or following.locals.pop((local.client, local.number), None) is None:
             return

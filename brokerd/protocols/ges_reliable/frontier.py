@@ -8,8 +8,17 @@ Paper: [GES] §4. Deviates: it has no such rule, and would lose what is overtake
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from brokerd.model.identity import BrokerNumber
 from brokerd.model.publication import PublicationRun
+
+
+class Part(NamedTuple):
+    """Publications of one source, and the root that was sent them by a home."""
+
+    run: PublicationRun
+    root: BrokerNumber
 
 
 @dataclass(slots=True)
@@ -22,24 +31,34 @@ class Frontier:
     """
 
     reached: int = 0
-    early: dict[int, PublicationRun] = field(default_factory=dict)
+    early: dict[int, Part] = field(default_factory=dict)
 
-    def take(self, run: PublicationRun, limit: int) -> list[PublicationRun]:
+    def has(self, number: int) -> bool:
+        """Whether a number was taken, or waits for its turn."""
+        return number <= self.reached or any(
+            part.run.first <= number <= part.run.last for part in self.early.values()
+        )
+
+    def waiting(self) -> int:
+        """How many publications wait for their turn."""
+        return sum(len(part.run) for part in self.early.values())
+
+    def take(self, run: PublicationRun, limit: int, root: BrokerNumber = 0) -> list[Part]:
         """What is next now, in order; what is not is kept, if that is no more than `limit`."""
         if run.first > self.reached + 1:
             longest = self.early.get(run.first)
-            if longest is None or longest.last < run.last:
-                self.early[run.first] = run
-                while sum(map(len, self.early.values())) > limit:
+            if longest is None or longest.run.last < run.last:
+                self.early[run.first] = Part(run, root)
+                while self.waiting() > limit:
                     del self.early[max(self.early)]
             return []
-        found: list[PublicationRun] = []
+        found: list[Part] = []
         while True:
             rest = run.after(self.reached)
             if rest is not None:
-                found.append(rest)
+                found.append(Part(rest, root))
                 self.reached = rest.last
             following = min(self.early, default=None)
             if following is None or following > self.reached + 1:
                 return found
-            run = self.early.pop(following)
+            run, root = self.early.pop(following)

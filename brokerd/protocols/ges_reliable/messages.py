@@ -32,12 +32,14 @@ class Wish:
         generation: of the client's stay; goes up whenever it goes to another broker.
         predicate: None: it is over.
         had: the last epoch that its client has had; None if it does not say.
+        claims: it is begun only if it is known; else it is known that its client is here now.
     """
 
     key: Key
     generation: int
     predicate: Predicate | None
     had: int | None = None
+    claims: bool = False
 
 
 @record
@@ -47,6 +49,7 @@ class Change:
     Attributes:
         incarnation, number: of the home, and of this; the next one follows the answer only.
         wishes: in the order in which they were made.
+        stores: a finer storage says so of its unit, to its parent; keys are of no client.
 
     Paper: [GES] §4 (profile changes).
     """
@@ -57,6 +60,7 @@ class Change:
     incarnation: int
     number: int
     wishes: tuple[Wish, ...]
+    stores: bool = False
 
 
 class Begun(NamedTuple):
@@ -84,6 +88,7 @@ class Changed:
     incarnation: int
     number: int
     begun: tuple[Begun, ...]
+    stores: bool = False
 
 
 @record
@@ -119,6 +124,7 @@ class Fetch:
         incarnation, number: of the follower, and of this.
         most: publications in the answer.
         done: receipts: all of these are done with what is up to `through`.
+        stores: a storage asks, which has what is up to `through` on its own disk.
 
     Paper: [GES] §4 (receipts; negative acknowledgements).
     """
@@ -132,6 +138,7 @@ class Fetch:
     most: int
     through: int
     done: tuple[tuple[Key, int], ...]
+    stores: bool = False
 
 
 @record
@@ -149,6 +156,7 @@ class Events:
     number: int
     after: int
     run: PublicationRun
+    stores: bool = False
 
 
 @record
@@ -167,6 +175,7 @@ class Fetched:
     number: int
     after: int
     through: int
+    stores: bool = False
 
 
 Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched

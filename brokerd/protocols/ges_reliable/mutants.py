@@ -113,5 +113,68 @@ BUGS: Final = (
             "if not following.number:\n            waited_ns",
         ),
     ),
+    _bug(
+        "released-before-other-roots",
+        "A root keeps what another root has not on its disk.",
+        "others.py",
+        ("if storage in waited or storage in self._place.siblings", "if storage in waited"),
+    ),
+    _bug(
+        "released-before-the-finer-one",
+        "A storage keeps what a finer one has not on its disk.",
+        "others.py",
+        (
+            "if storage in waited or storage in self._place.siblings",
+            "if storage in self._place.siblings",
+        ),
+    ),
+    _bug(
+        "begins-before-its-parent-knows",
+        "Nothing begins at a finer storage before its parent gives it.",
+        "storage.py",
+        (
+            "return all(self.profile.begins(predicate) is not None for predicate in wanted)",
+            "return True",
+        ),
+    ),
+    _bug(
+        "profile-ends-with-the-first",
+        "A finer storage asks for what anybody in its unit wants still.",
+        "storage.py",
+        ("wanted = (*known, *self.others", "wanted = (*self.others"),
+    ),
+    _bug(
+        "early-is-of-whoever-fills-the-hole",
+        "What has waited for its turn is given on by the root that a home sent it to.",
+        "frontier.py",
+        ("run, root = self.early.pop(following)", "run, _ = self.early.pop(following)"),
+    ),
+    _bug(
+        "a-run-with-holes-is-whole",
+        "Of a publisher that was elsewhere meanwhile another root has not all.",
+        "intake.py",
+        ("in _without_holes(whole):", "in (whole,):"),
+    ),
+    _bug(
+        "taken-before-disk",
+        "What another root gave may go there when it is on this one's disk.",
+        "intake.py",
+        ("return feed.open[0].first - 1 if feed.open else feed.after", "return feed.after"),
+    ),
+    _bug(
+        "no-room-is-had",
+        "What there was no room for is asked for again.",
+        "intake.py",
+        (
+            "return not feed.open or self._log.has(feed.open[0].source, feed.open[0].last)",
+            "return True",
+        ),
+    ),
+    _bug(
+        "asks-no-other-storage",
+        "Whoever does not say where it is stored for is asked for at all storages.",
+        "clients.py",
+        ("others = self._storages[1:]", "others = self._storages[:0]"),
+    ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

@@ -1,13 +1,34 @@
-"""Which brokers are storages, and which of them stores for whom.
+"""Which brokers are storages, which of them stores for whom, and which take from which.
 
-Paper: [GES] §4 (replication granularity; servicing storages).
+Each unit below the system has a storage, a root. Finer ones store for units inside it: each takes
+what it stores from its parent, the finest coarser one around it, up to the root. Roots take from
+each other what is published in their units.
+
+Paper: [GES] §4 (replication granularity; servicing storages; storage trees).
 """
+
+from dataclasses import dataclass
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.places import hierarchy_of
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePlace:
+    """Where a storage stands among the others.
+
+    Attributes:
+        parent: whom it takes all that it stores from; None for a root.
+        siblings: the other roots, for a root.
+        children: who takes from it so.
+    """
+
+    parent: BrokerNumber | None
+    siblings: tuple[BrokerNumber, ...]
+    children: tuple[BrokerNumber, ...]
 
 
 def roots(hierarchy: Hierarchy) -> tuple[BrokerNumber, ...]:
@@ -15,19 +36,62 @@ def roots(hierarchy: Hierarchy) -> tuple[BrokerNumber, ...]:
     return tuple(broker for broker, level in hierarchy.storages if level == hierarchy.top)
 
 
+def root_of(hierarchy: Hierarchy, broker: BrokerNumber) -> BrokerNumber:
+    """The root that stores what is published at a broker.
+
+    Paper: [GES] §4 (the system storage of the publisher's own unit).
+    """
+    return _around(hierarchy, broker)[-1]
+
+
 def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-    """All that clients may be stored for at, first the one whose unit a broker is in."""
-    unit = hierarchy.addresses[broker][:1]
-    found = roots(hierarchy)
-    own = [each for each in found if hierarchy.addresses[each][:1] == unit]
-    return (*own, *(each for each in found if each not in own))
+    """All storages; first the finest one whose unit a broker is in, which stores for its clients.
+
+    Paper: [GES] §4 (servicing storage).
+    """
+    own = _around(hierarchy, broker)[0]
+    return (own, *(each for each, _ in hierarchy.storages if each != own))
+
+
+def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:
+    """Where a storage stands among the others."""
+    parent = _parent(hierarchy, storage)
+    siblings = () if parent is not None else roots(hierarchy)
+    return StoragePlace(
+        parent,
+        tuple(each for each in siblings if each != storage),
+        tuple(each for each, _ in hierarchy.storages if _parent(hierarchy, each) == storage),
+    )
+
+
+def _parent(hierarchy: Hierarchy, storage: BrokerNumber) -> BrokerNumber | None:
+    level = dict(hierarchy.storages)[storage]
+    levels = dict(hierarchy.storages)
+    coarser = [each for each in _around(hierarchy, storage) if levels[each] > level]
+    return coarser[0] if coarser else None
+
+
+def _around(hierarchy: Hierarchy, broker: BrokerNumber) -> list[BrokerNumber]:
+    """The storages of units that a broker is in, the finest one first."""
+    address = hierarchy.addresses[broker]
+    found = [
+        (level, storage)
+        for storage, level in hierarchy.storages
+        if _unit(hierarchy, storage, level) == address[: len(address) - level]
+    ]
+    return [storage for _, storage in sorted(found)]
+
+
+def _unit(hierarchy: Hierarchy, storage: BrokerNumber, level: int) -> Address:
+    address = hierarchy.addresses[storage]
+    return address[: len(address) - level]
 
 
 def check_storages(topology: Topology, where: str) -> None:
-    """Make sure that there is a storage, and what is not carried out yet is not asked for.
+    """Make sure that there is a storage; that each unit below the system has one is its file's.
 
     Raises:
-        ConfigError: says what there is too much or too little of.
+        ConfigError: there is none.
     """
     hierarchy = hierarchy_of(topology)
     if not hierarchy.storages:
@@ -35,13 +99,3 @@ def check_storages(topology: Topology, where: str) -> None:
             f"{where}: {topology.name} has no storage; give one broker of each unit of level "
             f"{hierarchy.top} that level in [hierarchy.storages]"
         )
-    found = roots(hierarchy)
-    finer = [topology.brokers[each] for each, _ in hierarchy.storages if each not in found]
-    if finer:
-        raise ConfigError(
-            f"{where}: {', '.join(finer)} would store for less than a unit of level "
-            f"{hierarchy.top}, which is not there yet"
-        )
-    if len(found) > 1:
-        names = ", ".join(topology.brokers[each] for each in found)
-        raise ConfigError(f"{where}: {names} are several system storages; one is what there is yet")

@@ -98,6 +98,8 @@ class Registrations:
         if known is not None and known.predicate != wish.predicate:
             rows += self._end(key)
             known = None
+        if known is None and wish.claims:
+            return Begun(key, None), rows
         if known is None:
             known = Registration(key, generation, home, head, wish.predicate, head)
             self._add(known)

@@ -1,9 +1,10 @@
-"""A storage: stores what is published in its unit, and tells whoever follows it what is for them.
+"""A storage: stores what is for its unit, and tells whoever follows it what is for them.
 
-It answers requests and asks nobody: whoever has got no answer asks again. While its log is read
-after a restart it lets all requests go.
+A root is given what is published in its unit; a finer storage takes what is wanted in its unit from
+its parent, and begins nothing new before that knows of it. Whoever has got no answer asks again.
+While its log is read after a restart a storage lets all requests go.
 
-Paper: [GES] §4 (stable storage; epochs; reconnecting clients).
+Paper: [GES] §4 (stable storage; storage trees; epochs; reconnecting clients).
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,9 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.carriage import Carriage
+from brokerd.protocols.ges_reliable.changes import Changes
 from brokerd.protocols.ges_reliable.epoch_log import EpochLog, Event
+from brokerd.protocols.ges_reliable.intake import INTAKE, Intake
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -26,9 +29,13 @@ from brokerd.protocols.ges_reliable.messages import (
     Fetched,
     Store,
     Stored,
+    Wish,
 )
+from brokerd.protocols.ges_reliable.others import Others
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import StoragePlace
 from brokerd.protocols.ges_reliable.registrations import Registrations
+from brokerd.protocols.ges_reliable.unit_profile import PROFILE, UnitProfile
 from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.interface import Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -37,14 +44,19 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.selection import RunSelection
 
 WAITING: Final = "waiting"
-"""Purpose of the deadline at which a fetch is answered although there is nothing."""
+"""Purpose of the deadline at which a home's fetch is answered although there is nothing."""
+OTHER_WAITING: Final = "other storage waiting"
+"""The same of a fetch of another storage."""
 HOMES: Final = "homes"
-"""Per home, its incarnation and the number of its last Change."""
+"""Per home, and per child, its incarnation and the number of its last Change."""
+
+_Asker = tuple[BrokerNumber, bool]
+"""A home, or a storage."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """A broker that follows this storage.
+    """A broker that follows this storage, as a home or as a storage.
 
     Attributes:
         latest: incarnation and number of its last fetch.
@@ -67,9 +79,34 @@ class Storage:
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         carriage: Carriage,
+        place: StoragePlace,
     ) -> None:
-        self.log = EpochLog(broker, disk, parameters.held_limit, self._on_durable)
+        is_root = place.parent is None
+        self.log = EpochLog(broker, disk, parameters.held_limit, self._on_durable, is_root=is_root)
         self.registrations = Registrations(decode_attributes)
+        self.others = Others(broker, place, decode_attributes)
+        self.intake = Intake(
+            broker,
+            place,
+            self.log,
+            disk.machine,
+            deadlines,
+            parameters,
+            carriage,
+            self.registrations.match,
+        )
+        self.profile: UnitProfile | None = None
+        if place.parent is not None:
+            changes = Changes(
+                broker,
+                disk.machine,
+                deadlines,
+                parameters,
+                carriage,
+                purpose=PROFILE,
+                stores=True,
+            )
+            self.profile = UnitProfile(place.parent, disk.machine, changes, self._on_begun)
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
@@ -77,32 +114,65 @@ class Storage:
         self._parameters = parameters
         self._counters = counters
         self._carriage = carriage
-        self._homes: dict[BrokerNumber, tuple[int, int]] = {}
-        self._followers: dict[BrokerNumber, Follower] = {}
+        self._homes: dict[_Asker, tuple[int, int]] = {}
+        self._followers: dict[_Asker, Follower] = {}
+        self._waiting: dict[_Asker, Change] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which request."""
         return {Store: self._on_store, Change: self._on_change, Fetch: self._on_fetch}
 
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
+    def answer_handlers(self) -> dict[type, MessageHandler]:
+        """Who takes what other storages answer."""
+        found: dict[type, MessageHandler] = {
+            Events: self.intake.on_events,
+            Fetched: self.intake.on_fetched,
+        }
+        if self.profile is not None:
+            found[Changed] = self.profile.changes.on_changed
+        return found
+
+    def recover(
+        self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, incarnation: int = 0
+    ) -> None:
         """Take over what an earlier incarnation had on disk."""
+        self.intake.start(incarnation)
         self.log.recover(recovered, ends)
         self.registrations.recover(recovered, self.log.released)
-        for home, (incarnation, number) in recovered.get(HOMES, {}).items():
-            self._homes[int(home)] = incarnation, number
+        self.others.recover(recovered, self.log.released)
+        for text, (last, number) in recovered.get(HOMES, {}).items():
+            broker, _, stores = text.partition(" ")
+            self._homes[int(broker), bool(stores)] = last, number
+        if self.profile is not None:
+            self.profile.changes.start(incarnation)
+            self.profile.recover(recovered)
+        if self.log.is_read:
+            self.intake.begin()
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
         self.log.on_records(event)
+        if self.log.is_read:
+            self.intake.begin()
 
-    def latest(self, home: BrokerNumber) -> tuple[int, int]:
-        """The last change of a home, by its incarnation and number."""
-        return self._homes.get(home, (0, 0))
+    def latest(self, home: BrokerNumber, *, stores: bool = False) -> tuple[int, int]:
+        """The last change of a home, or of a child, by its incarnation and number."""
+        return self._homes.get((home, stores), (0, 0))
 
-    def due(self, follower: BrokerNumber) -> None:
+    def due(self, follower: BrokerNumber, *, stores: bool = False) -> None:
         """A fetch has waited long enough."""
-        if self._followers[follower].waits is not None:
-            self._answer(follower)
+        if self._followers[follower, stores].waits is not None:
+            self._answer((follower, stores))
+
+    def other_due(self, purpose: str, storage: BrokerNumber) -> None:
+        """Another storage has waited for this one, or has not answered, for long enough."""
+        if purpose == OTHER_WAITING:
+            self.due(storage, stores=True)
+        elif purpose == INTAKE:
+            self.intake.due(storage)
+        else:
+            assert self.profile is not None, f"{self._broker} has no parent, and waits for it"
+            self.profile.changes.due(storage)
 
     # ------------------------------------------------------------ publications
 
@@ -112,6 +182,8 @@ class Storage:
             return
         if run.origins:
             raise RemoteProtocolError(peer, f"stores what is in {run.source} already")
+        if self.profile is not None:
+            raise RemoteProtocolError(peer, f"{run.source} is published at no root")
         self.registrations.match(run)  # what nobody can read is not stored
         self._counters["publications_received"] += len(run)
         self.log.store(run, self._broker)
@@ -127,34 +199,45 @@ class Storage:
         self._carriage.send(Stored(target, 0, self._broker, run.source, through))
 
     def _on_durable(self, event: Event) -> None:
-        wanted: dict[BrokerNumber, None] = {}
+        wanted: dict[_Asker, None] = {}
         for homes in self.registrations.match(event.run):
-            wanted |= dict.fromkeys(homes)
-        for home in wanted:
-            follower = self._followers.get(home)
+            wanted |= dict.fromkeys((home, False) for home in homes)
+        for storages in self.others.match(event):
+            wanted |= dict.fromkeys((storage, True) for storage in storages)
+        for asker in wanted:
+            follower = self._followers.get(asker)
             if follower is not None and follower.waits is not None:
-                self._answer(home)
+                self._answer(asker)
         self._release()
 
     # ------------------------------------------------------------ subscriptions
 
     def _on_change(self, peer: Peer, message: Change) -> None:
         home, number = message.home, (message.incarnation, message.number)
-        latest = self.latest(home)
+        asker = home, message.stores
+        if message.stores and not self.others.is_child(home):
+            raise RemoteProtocolError(peer, f"storage {home} takes nothing from {self._broker}")
+        latest = self.latest(home, stores=message.stores)
         if not self.log.is_read or number < latest:
             return
         rows: list[Row] = []
         begun: list[Begun] = []
         if number == latest:
-            begun = [self.registrations.begun(wish, home) for wish in message.wishes]
+            known = self.others.begun if message.stores else self.registrations.begun
+            begun = [known(wish, home) for wish in message.wishes]
+        elif not self._may_begin(message):
+            self._waiting[asker] = message
+            return
         else:
-            self._homes[home] = number
-            rows.append(Row(HOMES, str(home), list(number)))
+            self._homes[asker] = number
+            rows.append(Row(HOMES, f"{home} stores" if message.stores else str(home), [*number]))
+            take = self.others.take if message.stores else self.registrations.take
             for wish in message.wishes:
-                begins, changed = self.registrations.take(wish, home, self.log.assigned)
+                begins, changed = take(wish, home, self._head(wish))
                 begun.append(begins)
                 rows += changed
-        answer = Changed(self._carriage.to(home), 0, self._broker, *number, tuple(begun))
+        target, stores = self._carriage.to(home), message.stores
+        answer = Changed(target, 0, self._broker, *number, tuple(begun), stores)
 
         def written() -> None:
             # An epoch that a crash could give to another publication must not be told.
@@ -165,17 +248,61 @@ class Storage:
         else:
             self._disk.when_written(written)
         self._release()
+        if self.profile is not None:
+            self._keep_profile(self.profile)
+
+    def _may_begin(self, message: Change) -> bool:
+        """Whether the parent gives all that begins here; it is asked for what it does not.
+
+        Paper: [GES] §4 (a profile change is known up to the root before its epoch is told).
+        """
+        if self.profile is None:
+            return True
+        wanted = [
+            wish.predicate
+            for wish in message.wishes
+            if wish.predicate is not None and not wish.claims
+        ]
+        for predicate in wanted:
+            self.profile.ask(predicate)
+        return all(self.profile.begins(predicate) is not None for predicate in wanted)
+
+    def _head(self, wish: Wish) -> int:
+        """The epoch behind which what is new begins."""
+        begins = None
+        if self.profile is not None and wish.predicate is not None:
+            begins = self.profile.begins(wish.predicate)
+        return max(self.log.assigned, begins or 0)
+
+    def _on_begun(self) -> None:
+        """The parent gives more: what has waited for it may begin."""
+        for asker in [*self._waiting]:
+            message = self._waiting.pop(asker)
+            self._on_change(message.home, message)
+
+    def _keep_profile(self, profile: UnitProfile) -> None:
+        """Have the parent give what is wanted, and nothing else."""
+        waiting = (wish.predicate for each in self._waiting.values() for wish in each.wishes)
+        known = (each.predicate for each in self.registrations.known().values())
+        wanted = (*known, *self.others.predicates(), *waiting)
+        profile.keep(each for each in wanted if each is not None)
 
     # ------------------------------------------------------------ following
 
     def _on_fetch(self, peer: Peer, message: Fetch) -> None:
         if not self.log.is_read:
             return
-        if max(message.after, message.through) > self.log.durable:
+        # A finer storage has not written down how far it had read its parent's log.
+        if self.profile is None and max(message.after, message.through) > self.log.durable:
             raise RemoteProtocolError(
                 peer, f"broker {message.follower} has {message.after} of {self.log.durable}"
             )
-        follower = self._followers.setdefault(message.follower, Follower())
+        if message.stores and message.follower not in self.others:
+            raise RemoteProtocolError(
+                peer, f"storage {message.follower} takes nothing from {self._broker}"
+            )
+        asker = message.follower, message.stores
+        follower = self._followers.setdefault(asker, Follower())
         latest = message.incarnation, message.number
         if latest <= follower.latest:
             return
@@ -183,12 +310,16 @@ class Storage:
         self._take_receipts(message)
         follower.waits = message
         if self._find(message)[0]:
-            self._answer(message.follower)
+            self._answer(asker)
         else:
             due_ns = self._machine.now_ns + self._parameters.fetch_wait_ns
-            self._deadlines.set((WAITING, message.follower), due_ns)
+            self._deadlines.set(_waiting(asker), due_ns)
 
     def _take_receipts(self, message: Fetch) -> None:
+        if message.stores:
+            if self.others.reach(message.follower, message.through):
+                self._release()
+            return
         rows = [
             row
             for key, generation in message.done
@@ -201,12 +332,18 @@ class Storage:
             self._release()
 
     def _find(self, fetch: Fetch) -> tuple[list[PublicationRun], int]:
-        """What is for a follower behind an epoch, and how far that is all."""
+        """What is for a follower behind an epoch, and how far that is all.
+
+        What is up to the last durable epoch and not in the log, nobody here has wanted.
+        """
         found: list[PublicationRun] = []
         through, count = fetch.after, 0
         for event in self.log.after(fetch.after):
-            homes = self.registrations.match(event.run)
-            places = [place for place, those in enumerate(homes) if fetch.follower in those]
+            if fetch.stores:
+                found_for = self.others.match(event)
+            else:
+                found_for = self.registrations.match(event.run)
+            places = [place for place, those in enumerate(found_for) if fetch.follower in those]
             if places:
                 run = RunSelection(event.run).having(places)
                 if found and count + len(run) > fetch.most:
@@ -214,26 +351,32 @@ class Storage:
                 found.append(run)
                 count += len(run)
             through = event.run.last
-        return found, through
+        return found, max(through, self.log.durable)
 
-    def _answer(self, follower: BrokerNumber) -> None:
+    def _answer(self, asker: _Asker) -> None:
         """Answer a fetch with what there is."""
-        fetch = self._followers[follower].waits
-        assert fetch is not None, f"broker {follower} has not fetched anything"
-        self._followers[follower].waits = None
-        self._deadlines.cancel((WAITING, follower))
+        fetch = self._followers[asker].waits
+        assert fetch is not None, f"{asker} has not fetched anything"
+        self._followers[asker].waits = None
+        self._deadlines.cancel(_waiting(asker))
         found, through = self._find(fetch)
-        target, after = self._carriage.to(follower), fetch.after
+        target, after = self._carriage.to(fetch.follower), fetch.after
         about = self._broker, fetch.incarnation, fetch.number
         if found:
             run = merge_runs(found)
             self._counters["publications_forwarded"] += len(run)
-            self._carriage.send(Events(target, 0, *about, after, run))
+            self._carriage.send(Events(target, 0, *about, after, run, fetch.stores))
             after = run.last
-        self._carriage.send(Fetched(target, 0, *about, after, through))
+        self._carriage.send(Fetched(target, 0, *about, after, through, fetch.stores))
 
     def _release(self) -> None:
         """Let go of what everybody is done with."""
-        through = min(self.registrations.lowest(self.log.durable), self.log.durable)
+        durable = self.log.durable
+        through = min(self.registrations.lowest(durable), self.others.lowest(durable), durable)
         if through > self.log.released:
             self.log.release(through)
+
+
+def _waiting(asker: _Asker) -> tuple[str, BrokerNumber]:
+    broker, stores = asker
+    return (OTHER_WAITING if stores else WAITING), broker

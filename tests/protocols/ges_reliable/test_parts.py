@@ -16,6 +16,7 @@ from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.following import Followed, Following
 from brokerd.protocols.ges_reliable.frontier import Frontier
 from brokerd.protocols.ges_reliable.messages import (
+    Begun,
     Change,
     Changed,
     Events,
@@ -28,6 +29,7 @@ from brokerd.protocols.ges_reliable.messages import (
 )
 from brokerd.protocols.ges_reliable.mutants import BUGS, MUTANTS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import StoragePlace
 from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.interface import Append, Commit, LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -36,6 +38,7 @@ from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.registry import parameters_on, read_topology, that_run_on
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES, TOPOLOGY
+from tests.protocols.ges_reliable.test_trees import TREE_STORIES
 
 P, S, HOME = SourceId(1, 0, 1), 7, 1
 BLOB = encode_attributes({"kind": "a"})
@@ -75,13 +78,14 @@ class Paper:
 class StorageAlone:
     """A storage whose disk is ready when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int | None = None) -> None:
         self.paper, self.machine = Paper(), EventMachine()
         self.disk = Durability(self.machine)
+        place = StoragePlace(parent, (), ())
         counters = dict.fromkeys(("publications_received", "publications_forwarded"), 0)
         parameters, timers = GesReliableParameters(), DeadlineQueue()
         self.storage = Storage(
-            S, self.disk, timers, parameters, decode_attribute_table, counters, self.paper
+            S, self.disk, timers, parameters, decode_attribute_table, counters, self.paper, place
         )
         self.storage.recover({}, LogEnds())
         self.handlers = self.storage.handlers()
@@ -158,6 +162,22 @@ def a_subscription_is_on_disk_before_it_is_told() -> None:
     assert not alone.paper.take(Changed)
     alone.written(Commit, Append)
     assert [each.begun for each in alone.paper.take(Changed)] == [((KEY, 0),)]
+
+
+def a_finer_storage_begins_when_its_parent_gives() -> None:
+    """The parent has it registered up to the root, and says behind which epoch."""
+    finer = StorageAlone(parent=5)
+    finer.wishes(1, Wish(KEY, 1, EVERYTHING))
+    finer.written(Commit, Append)
+    ((parent, asked),) = [(each.target, each) for each in finer.paper.take(Change)]
+    assert (parent, asked.stores) == (5, True)
+    assert not finer.paper.take(Changed)
+    begun = tuple(Begun(wish.key, 9) for wish in asked.wishes)
+    finer.storage.answer_handlers()[Changed](
+        5, Changed(S, 0, 5, asked.incarnation, asked.number, begun, True)
+    )
+    finer.written(Commit, Append)
+    assert [each.begun for each in finer.paper.take(Changed)] == [((KEY, 9),)]
 
 
 def an_older_change_does_not_bring_back_what_is_over() -> None:
@@ -252,15 +272,16 @@ def roam(random: Random) -> bool:
                 is_missing = True
                 continue
             lost = lost or is_missing
-            taken += [n for part in frontier.take(each, 100) for n in part.sequences]
+            taken += [n for part in frontier.take(each, 100) for n in part.run.sequences]
     for number in range(1, published + 1):
-        taken += [n for part in frontier.take(run(number, number), 100) for n in part.sequences]
+        taken += [n for part in frontier.take(run(number, number), 100) for n in part.run.sequences]
     return taken == [*range(1, published + 1)]
 
 
 PARTS = (
     what_waits_for_others_is_not_stored,
     a_subscription_is_on_disk_before_it_is_told,
+    a_finer_storage_begins_when_its_parent_gives,
     an_older_change_does_not_bring_back_what_is_over,
     an_earlier_stay_takes_nothing_from_a_later_one,
     what_lies_behind_a_hole_is_let_go,
@@ -286,6 +307,15 @@ RULES = {
     "leaves-what-is-not-known-here": "whoever_leaves_from_elsewhere_leaves_nothing",
     "answers-itself-in-the-middle": "what_a_broker_tells_itself_waits",
     "asks-once": "a_storage_stalls_and_then_dies_and_comes_back",
+    "released-before-other-roots": "a_root_dies_and_comes_back",
+    "released-before-the-finer-one": "a_finer_storage_dies_and_comes_back",
+    "begins-before-its-parent-knows": "a_finer_storage_begins_when_its_parent_gives",
+    "profile-ends-with-the-first": "one_of_two_that_want_the_same_ends",
+    "early-is-of-whoever-fills-the-hole": "what_has_waited_is_given_on_by_whoever_was_sent_it",
+    "a-run-with-holes-is-whole": "what_a_publisher_stored_elsewhere_is_not_skipped",
+    "taken-before-disk": "what_is_not_on_disk_is_not_said_to_be",
+    "no-room-is-had": "what_there_is_no_room_for_is_asked_for_again",
+    "asks-no-other-storage": "whoever_goes_before_it_is_told_is_stored_for_once",
 }
 """Named bug → what must see it."""
 
@@ -297,7 +327,7 @@ def test_part(part: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("bug", RULES)
 def test_a_named_bug_breaks_what_is_told_of_its_rule(bug: str) -> None:
-    told = {each.__name__: each for each in (*PARTS, *STORIES)}[RULES[bug]]
+    told = {each.__name__: each for each in (*PARTS, *STORIES, *TREE_STORIES)}[RULES[bug]]
     with planted((MUTANTS[bug],)), pytest.raises(BROKEN):
         told()
 
@@ -322,13 +352,13 @@ def test_a_frontier_takes_what_its_naive_twin_takes(seed: int) -> None:
         first = random.randrange(1, 40)
         last = first + random.randrange(0, 6)
         came |= dict.fromkeys(range(first, last + 1))
-        taken += [n for part in frontier.take(run(first, last), 1_000) for n in part.sequences]
+        taken += [n for part in frontier.take(run(first, last), 1_000) for n in part.run.sequences]
         reached = 0
         while reached + 1 in came:
             reached += 1
         assert taken == [*range(1, reached + 1)]
         assert frontier.reached == reached
-    assert all(each.last > frontier.reached for each in frontier.early.values())
+    assert all(each.run.last > frontier.reached for each in frontier.early.values())
 
 
 def test_what_there_is_no_room_for_comes_again() -> None:
@@ -336,7 +366,7 @@ def test_what_there_is_no_room_for_comes_again() -> None:
     for first in (9, 5, 7):
         assert frontier.take(run(first, first + 1), 4) == []
     assert sorted(frontier.early) == [5, 7]
-    assert [part.last for part in frontier.take(run(1, 4), 4)] == [4, 6, 8]
+    assert [part.run.last for part in frontier.take(run(1, 4), 4)] == [4, 6, 8]
 
 
 @pytest.mark.parametrize("section", ["all", "ges_reliable"])

@@ -34,8 +34,10 @@ _A = encode_attributes({"kind": "a"})
 class Story:
     """A publisher at z, a subscriber at x; what the oracle asks for in the end is what is owed."""
 
+    topology = TOPOLOGY
+
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster(TOPOLOGY, "ges_reliable").start()
+        self.cluster = SimulatedCluster(self.topology, "ges_reliable").start()
         self.cluster.run_until_quiet()
         self.subscription = self.subscribe("x", "kind = 'a'")
         self.publish("z", "a")

@@ -10,6 +10,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.ges_reliable.messages import (
     Change,
+    Events,
     Fetch,
     Fetched,
     Key,
@@ -42,6 +43,11 @@ MARKS = (
     Mark("goes-on-elsewhere", "one did so at another broker", seeds=4),
     Mark("without-memory", "a subscription went on at its receipt", seeds=8),
     Mark("earlier-stay", "a client was not listened to, since it had gone elsewhere", seeds=40),
+    Mark("stored-elsewhere", "a root took what another one stores", seeds=4),
+    Mark("waits-for-a-root", "what a root took of another one waited for its turn", seeds=40),
+    Mark("stored-finer", "a finer storage took what its parent stores", seeds=4),
+    Mark("wanted-in-a-unit", "a finer storage asked its parent for more", seeds=4),
+    Mark("claimed", "a subscription went on where its client had not said", seeds=40),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )
@@ -100,6 +106,9 @@ class GesReliableMarks:
             return
         if message.target.unit != core.place.address:
             return
+        if getattr(message, "stores", False):
+            yield from self._among_storages(core, message)
+            return
         if type(message) is Store and core.storage.log.is_read:
             log, run = core.storage.log, message.run
             if log.stored(run.source) >= run.last:
@@ -111,6 +120,16 @@ class GesReliableMarks:
         elif type(message) is Fetched and not core.has_come(message.storage, message.after):
             yield "over-a-hole"
 
+    @staticmethod
+    def _among_storages(core: Any, message: Any) -> Iterator[str]:
+        if type(message) is Events:
+            is_root = core.storage.profile is None
+            yield "stored-elsewhere" if is_root else "stored-finer"
+            if is_root and core.storage.log.waiting():
+                yield "waits-for-a-root"
+        elif type(message) is Change:
+            yield "wanted-in-a-unit"
+
     def _changed(self, core: Any, message: Change) -> Iterator[str]:
         latest = core.storage.latest(message.home)
         if (message.incarnation, message.number) < latest:
@@ -121,6 +140,8 @@ class GesReliableMarks:
             if wish.predicate is None or wish.key not in known:
                 continue
             found = known[wish.key]
+            if wish.claims:
+                yield "claimed"
             before = self._homes.get(wish.key)
             if found.generation != wish.generation:
                 yield "earlier-stay"

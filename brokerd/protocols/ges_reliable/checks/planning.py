@@ -14,6 +14,10 @@ from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
+_ONE_UNIT = 0.4
+"""Share of seeds with one root."""
+_FINER = 0.3
+"""Share of smaller units that have a storage of their own."""
 _ROUNDS = 6
 """A unit is missed after one and a half times `purge_ns`; what only shows then, as late again."""
 
@@ -22,7 +26,7 @@ class GesReliablePlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
     def topology(self, random: Random) -> Topology:
-        """See ProtocolPlanning: up to three levels of small units, any broker of them stores."""
+        """See ProtocolPlanning: up to three levels of small units, with storages of any levels."""
         brokers, levels = random.randrange(2, 9), random.randrange(1, 3)
         return with_storages(random_hierarchy(brokers, levels, random.randrange), random)
 
@@ -75,10 +79,26 @@ class GesReliablePlanning(ProtocolPlanning):
 
 
 def with_storages(topology: Topology, random: Random) -> Topology:
-    """The same hierarchy as one unit of a system, and a storage in it."""
+    """The same hierarchy, as it is or as one unit of a system, and storages in it.
+
+    Each unit below the system has one, and any other unit may.
+    """
     values = topology.to_mapping()
     section = values["hierarchy"]
-    section["addresses"] = {name: f"0.{text}" for name, text in section["addresses"].items()}
-    top = section["addresses"][topology.brokers[0]].count(".")
-    section["storages"] = {random.choice(topology.brokers): top}
+    first = random.choice(topology.brokers)
+    more = Random(str(section))  # what follows does not depend on how many storages there are
+    if more.random() < _ONE_UNIT:
+        section["addresses"] = {name: f"0.{text}" for name, text in section["addresses"].items()}
+    addresses: dict[str, str] = section["addresses"]
+    top = addresses[first].count(".")
+    section["storages"] = storages = {first: top}
+    for level in range(top, -1, -1):
+        units: dict[str, list[str]] = {}
+        for name, address in addresses.items():
+            units.setdefault(address.rsplit(".", level)[0], []).append(name)
+        for unit, members in units.items():
+            has_one = level == top and unit == addresses[first].rsplit(".", level)[0]
+            free = [name for name in members if name not in storages]
+            if not has_one and free and (level == top or more.random() < _FINER):
+                storages[more.choice(free)] = level
     return Topology.from_mapping(values, topology.name)

@@ -5,15 +5,16 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     2, 3, 4, 7, 9  graphs and ways          ges: its own checks; here they are its parts
     10   acks only after durable            here: epoch reused; oracle: `judge_end` over crashes
     11   contiguous, once                   here: stored twice, storage order
-    12   epochs only grow                   here: epoch reused
-    13   counts, collected only at 0        here: released early
+    12   epochs only grow, and stay         here: epoch reused, in all logs below one root
+    13   counts, collected only at 0        here: released early; `test_trees.py`: who takes
     14   exactly once over all roams        oracle: `delivered`, `judge_end`
     15   nothing before or after            oracle: `delivered` (ended)
     19   all comes, all is let go           swarm: liveness, queued publications
+    18   one storage, one parent            `test_trees.py`: of every broker
     20   brokers keep nothing               here: stateless
 
-1, 6, 8, 16 to 18 have no subject: addresses are given, profiles do not spread, and there is one
-storage.
+1, 6, 8, 16 and 17 have no subject: addresses are given, profiles do not spread, and a subscription
+stays with its storage.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from typing import Any
 
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.protocols.ges_reliable.messages import Events
+from brokerd.protocols.ges_reliable.places import root_of
 from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
@@ -34,6 +36,7 @@ class GesReliableChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
+        self._hierarchy = hierarchy_from(world.graph.overlay)
         self._told: dict[tuple[int, int], _Origin] = {}
         self._epochs: dict[tuple[int, _Origin], int] = {}
 
@@ -64,10 +67,11 @@ class GesReliableChecks(ProtocolChecks):
         origins = [(each.source, n) for each in run.origins for n in each.sequences]
         for epoch, origin in zip(run.sequences, origins, strict=True):
             what = f"{broker.name}: {origin} at {epoch}"
-            told = self._told.setdefault((message.storage, epoch), origin)
+            root = root_of(self._hierarchy, message.storage)
+            told = self._told.setdefault((root, epoch), origin)
             if told != origin:
                 raise InvariantViolated("epoch reused", f"{what}, where {told} was")
-            if self._epochs.setdefault((message.storage, origin), epoch) != epoch:
+            if self._epochs.setdefault((root, origin), epoch) != epoch:
                 raise InvariantViolated("stored twice", what)
             source, number = origin
             if number <= last.get(source, 0):

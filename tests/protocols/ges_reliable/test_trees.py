@@ -1,0 +1,324 @@
+"""Several storages: roots that tell each other, finer ones below them; one story each."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.overlay.generate import random_hierarchy
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.ges_reliable.checks.planning import with_storages
+from brokerd.protocols.ges_reliable.epoch_log import EpochLog
+from brokerd.protocols.ges_reliable.intake import Intake
+from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import (
+    StoragePlace,
+    hierarchy_of,
+    place_of,
+    root_of,
+    storages_for,
+)
+from brokerd.protocols.interface import Append, LogEnds
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.wire.attributes import encode_attributes
+from tests.protocols.ges_reliable.test_stories import Story
+
+TREES = Topology.from_mapping(
+    {
+        "schema": SCHEMA,
+        "name": "trees",
+        "kind": "hierarchy",
+        "brokers": ["r", "g", "f", "x", "q", "y", "z"],
+        "hierarchy": {
+            "addresses": {
+                "r": "0.0.0", "g": "0.0.1", "f": "0.1.0", "x": "0.1.1",
+                "q": "1.0.0", "y": "1.0.1", "z": "1.1.0",
+            },
+            "links": [
+                ["r", "g"], ["f", "x"], ["r", "f"], ["g", "x"],
+                ["q", "y"], ["y", "z"], ["q", "z"], ["g", "y"], ["x", "q"],
+            ],
+            "storages": {"r": 2, "f": 1, "q": 2},
+        },
+    },
+    "trees",
+)  # fmt: skip
+"""Roots r and q; f stores for the cluster of f and x, below r."""
+
+BLOB = encode_attributes({"kind": "a"})
+P = SourceId(9, 0, 1)
+
+
+class Trees(Story):
+    """A publisher at z, stored at q; a subscriber at x, stored for at f."""
+
+    topology = TREES
+
+    def log_of(self, name: str) -> EpochLog:
+        return self.cluster.broker(name).broker.core.storage.log
+
+    def stored_for(self, name: str) -> int:
+        return len(self.cluster.broker(name).broker.core.storage.registrations)
+
+
+def what_is_published_in_any_unit_comes_to_all() -> None:
+    trees = Trees()
+    other = trees.subscribe("y")
+    trees.publish("z", "a", "b")
+    trees.publish("g", "a", "b")
+    trees.publish("x", "a")
+    trees.settle()
+    assert trees.got() == 4
+    assert len(other.received) == 5
+    assert [trees.stored_for(name) for name in "rfq"] == [0, 1, 1]
+
+
+def a_coarser_storage_is_done_when_the_finer_one_has_it() -> None:
+    """Though nobody in that unit has had it yet (the paper's example of nodes 1 and 19)."""
+    trees = Trees()
+    trees.cluster.link(trees.subscription.client.name, "x").cut()
+    trees.publish("z", *"ab" * 10, seconds=4)
+    assert [trees.log_of(name).retained() for name in "rfq"] == [0, 10, 0]
+    trees.cluster.link(trees.subscription.client.name, "x").heal()
+    trees.settle()
+    assert trees.got() == 11
+
+
+def a_finer_storage_dies_and_comes_back() -> None:
+    """Its parent keeps what it has not, and nobody else has to wait (a19, its second half)."""
+    trees = Trees()
+    trees.subscribe("g")
+    trees.cluster.broker("f").kill()
+    trees.publish("z", "a", "a", "b", seconds=4)
+    assert trees.log_of("r").retained() == 3
+    assert not list(trees.cluster.oracle.unacknowledged())
+    trees.cluster.broker("f").start()
+    trees.publish("z", "a")
+    trees.settle()
+    assert trees.got() == 4
+
+
+def a_root_dies_and_comes_back() -> None:
+    """What another root stored meanwhile is kept for it (a20_storage_bounce)."""
+    trees = Trees()
+    trees.cluster.broker("r").kill()
+    trees.publish("z", "a", "a", seconds=4)
+    assert trees.log_of("q").retained() == 2
+    trees.cluster.broker("r").start()
+    trees.settle(20)
+    assert trees.got() == 3
+
+
+def nothing_begins_before_the_root_knows() -> None:
+    """The finer storage alone would be given nothing of what is asked for first here."""
+    trees = Trees()
+    trees.cluster.broker("r").kill()
+    late = trees.cluster.subscribe("x", "kind = 'b'")
+    trees.cluster.run_for(3)
+    assert late.number not in late.client.started_numbers
+    trees.cluster.broker("r").start()
+    trees.cluster.run_for(5)
+    assert late.number in late.client.started_numbers
+    trees.publish("z", "b")
+    trees.settle()
+    assert len(late.received) == 1
+
+
+def one_of_two_that_want_the_same_ends() -> None:
+    """The other one gets what it wants still."""
+    trees = Trees()
+    twin = trees.subscribe("f", "kind = 'a'")
+    trees.cluster.unsubscribe(twin.client.name)
+    trees.cluster.run_for(2)
+    trees.publish("z", "a")
+    trees.settle()
+    assert trees.got() == 2
+
+
+def whoever_goes_before_it_is_told_is_stored_for_once() -> None:
+    """f knows of it, its client does not, and asks in the other unit (a18_early_leave)."""
+    trees = Trees()
+    early = trees.cluster.subscribe("x", "true")
+    while trees.stored_for("f") < 2:
+        trees.cluster.run_for(0.001)
+    trees.lose("x")
+    trees.cluster.reattach(early.client.name, "z")
+    trees.cluster.reattach(trees.subscription.client.name, "y")
+    trees.publish("z", "a")
+    trees.settle()
+    assert [trees.stored_for(name) for name in "rfq"] == [0, 2, 0]
+    assert trees.got() == 2
+
+
+def a_publisher_goes_to_another_root_before_it_is_told() -> None:
+    """What the first has stored is not on its way when it dies (a13_gap_across_roots)."""
+    trees = Trees()
+    client = "p-z"
+    trees.cluster.broker("r").kill()
+    trees.publish("z", "a", seconds=0.3)  # at q, and nowhere else
+    trees.cluster.broker("q").kill()
+    trees.cluster.broker("r").start()
+    trees.cluster.reattach(client, "g")
+    for _ in range(3):
+        trees.cluster.publish_run("z", [(BLOB, b"")], client)
+    trees.cluster.run_for(3)
+    assert trees.got() == 1
+    trees.cluster.broker("q").start()
+    trees.settle(20)
+    assert trees.got() == 5
+
+
+def a_subscriber_roams_from_unit_to_unit() -> None:
+    """Its storage stays the one where it began, and is fetched from wherever it is."""
+    trees = Trees()
+    client = trees.subscription.client
+    for broker in ("y", "g", "z", "f"):
+        trees.cluster.reattach(client.name, broker)
+        trees.publish("z", "a", "b", seconds=0.2)
+        trees.publish("g", "a", seconds=0.2)
+    trees.settle()
+    assert trees.got() == 9
+    assert [trees.stored_for(name) for name in "rfq"] == [0, 1, 0]
+
+
+class IntakeAlone:
+    """A root that takes from another one, 5, whose answers the test makes up."""
+
+    def __init__(self, held_limit: int = 100) -> None:
+        self.machine, self.sent = EventMachine(), list[Any]()
+        disk, parameters = Durability(self.machine), GesReliableParameters()
+        self.disk, self.kept = disk, list[Any]()
+        self.log = EpochLog(7, disk, held_limit, self.kept.append)
+        place, timers = StoragePlace(None, (5,), ()), DeadlineQueue[Any]()
+        self.intake = Intake(7, place, self.log, self.machine, timers, parameters, self, len)
+        self.intake.start(1)
+        self.log.recover({}, LogEnds())
+        self.intake.begin()
+
+    def to(self, broker: int) -> int:
+        return broker
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def asked(self) -> Fetch:
+        return self.sent[-1]
+
+    def answer(self, *runs: tuple[int, int]) -> None:
+        """The other root has these (publisher's number, epoch) neighbours of P, in this order."""
+        asked = self.asked()
+        log = EpochLog(5, Durability(EventMachine()), 0, self.kept.append)
+        placed = [
+            log._placed(range(epoch, epoch + 1), numbered(number, number)) for number, epoch in runs
+        ]
+        run = merge_runs(placed)
+        about = 5, asked.incarnation, asked.number
+        self.intake.on_events(5, Events(7, 0, *about, asked.after, run, True))
+        self.intake.on_fetched(5, Fetched(7, 0, *about, run.last, run.last, True))
+
+    def written(self) -> None:
+        for effect in [each for each in self.machine.effects if type(each) is Append]:
+            self.machine.effects.remove(effect)
+            self.disk.on_persisted(effect.token)
+
+    def numbers(self) -> list[int]:
+        return [n for event in self.kept for each in event.run.origins for n in each.sequences]
+
+
+def numbered(first: int, last: int) -> PublicationRun:
+    count = last - first + 1
+    return PublicationRun(P, range(first, last + 1), (BLOB,), bytes(count), 0, ())
+
+
+def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
+    """One root has its 1 and 3; 2 was stored at this one, which has not heard of 1 yet."""
+    alone = IntakeAlone()
+    alone.answer((1, 4), (3, 6))
+    alone.written()
+    assert alone.numbers() == [1]
+    alone.log.store(numbered(2, 2), 7)
+    alone.written()
+    assert alone.numbers() == [1, 2, 3]
+
+
+def what_has_waited_is_given_on_by_whoever_was_sent_it() -> None:
+    """A home sends 2 here, which waits for 1; no other root would ever have it."""
+    alone = IntakeAlone()
+    alone.log.store(numbered(2, 2), 7)
+    alone.answer((1, 4))
+    alone.written()
+    assert [event.root for event in alone.kept] == [5, 7]
+
+
+def what_is_not_on_disk_is_not_said_to_be() -> None:
+    alone = IntakeAlone()
+    alone.answer((1, 4))
+    assert alone.asked().through == 3
+    alone.written()
+    alone.intake.due(5)
+    assert alone.asked().through == 4
+
+
+def what_there_is_no_room_for_is_asked_for_again() -> None:
+    alone = IntakeAlone(held_limit=0)
+    alone.answer((2, 4))
+    alone.intake.due(5)
+    assert (alone.asked().after, alone.asked().through) == (3, 3)
+
+
+TREE_STORIES = (
+    what_is_published_in_any_unit_comes_to_all,
+    a_coarser_storage_is_done_when_the_finer_one_has_it,
+    a_finer_storage_dies_and_comes_back,
+    a_root_dies_and_comes_back,
+    nothing_begins_before_the_root_knows,
+    one_of_two_that_want_the_same_ends,
+    whoever_goes_before_it_is_told_is_stored_for_once,
+    a_publisher_goes_to_another_root_before_it_is_told,
+    a_subscriber_roams_from_unit_to_unit,
+    what_a_publisher_stored_elsewhere_is_not_skipped,
+    what_has_waited_is_given_on_by_whoever_was_sent_it,
+    what_is_not_on_disk_is_not_said_to_be,
+    what_there_is_no_room_for_is_asked_for_again,
+)
+
+
+@pytest.mark.parametrize("story", TREE_STORIES, ids=lambda story: story.__name__)
+def test_story(story: Callable[[], None]) -> None:
+    story()
+
+
+def test_each_broker_has_one_storage_and_each_finer_storage_one_parent() -> None:
+    """On 300 hierarchies, against what a search of all units says (invariant 18)."""
+    finer = 0
+    for seed in range(300):
+        random = Random(seed)
+        drawn = random_hierarchy(random.randrange(2, 20), random.randrange(1, 4), random.randrange)
+        hierarchy = hierarchy_of(with_storages(drawn, random))
+        addresses, levels = hierarchy.addresses, dict(hierarchy.storages)
+        for broker, address in enumerate(addresses):
+            around = [
+                (level, storage)
+                for storage, level in levels.items()
+                if address[: len(address) - level] == addresses[storage][: len(address) - level]
+            ]
+            assert storages_for(hierarchy, broker)[0] == min(around)[1]
+            assert sorted(storages_for(hierarchy, broker)) == sorted(levels)
+            assert root_of(hierarchy, broker) == max(around)[1]
+            if broker not in levels:
+                continue
+            place = place_of(hierarchy, broker)
+            coarser = [each for each in around if each[0] > levels[broker]]
+            assert place.parent == (min(coarser)[1] if coarser else None)
+            assert (place.parent is None) == (levels[broker] == hierarchy.top)
+            if place.parent is not None:
+                assert broker in place_of(hierarchy, place.parent).children
+                assert not place.siblings
+                finer += 1
+    assert finer > 300
