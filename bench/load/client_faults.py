@@ -178,6 +178,8 @@ class ClientFaults:
         if (verb == CRASH) != isinstance(client, ProcessSubscriber):
             text = f"{CRASH}, and nothing else, is for subscribers that are processes"
             raise ControlError("user", f"{text}: {name}")
+        if verb == ROAM and isinstance(client, LoadClient) and client.leaves_freely:
+            return client
         if verb not in (DISCONNECT, CRASH) and not isinstance(client, SubscriberClient):
             raise ControlError("user", f"{verb} is for subscribers; {name} is a publisher")
         return client
@@ -219,7 +221,7 @@ class ClientFaults:
             fault.client.take_on()
 
     async def _roam(self, fault: ClientFault, broker: str, address: str) -> None:
-        assert isinstance(fault.client, SubscriberClient), fault.client
+        assert isinstance(fault.client, LoadClient), fault.client
         try:
             await fault.client.move(broker, address)
         except ClientError as error:

@@ -66,6 +66,11 @@ class LoadClient:
         """How much has come to it that its application has not taken in."""
         return self._client.waiting_bytes if self._client is not None else 0
 
+    @property
+    def leaves_freely(self) -> bool:
+        """Whether it goes on at another broker as who it is, as a publisher too."""
+        return self._client is not None and self._client.leaves_freely
+
     async def move(self, broker: str, address: str) -> None:
         """Go on at another broker; ClientError when that one will not have it."""
         assert self._client is not None, f"{self.name} is nowhere"

@@ -612,6 +612,11 @@ class Client:
         self._line.scope.cancel()
         self._arrived.set()
 
+    @property
+    def leaves_freely(self) -> bool:
+        """Whether it goes on at another broker as who it is, as a publisher too."""
+        return self._core.leaves_freely
+
     async def move(self, address: str) -> None:
         """Go on at another broker of the same deployment; returns when that is done.
 

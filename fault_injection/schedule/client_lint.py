@@ -26,11 +26,13 @@ def check_clients(
     topology: Topology,
     clients: Clients | None,
     client_linger_ns: int | None,
+    *,
+    publishers_roam: bool = False,
 ) -> Iterator[Problem]:
     """Steps whose client, or broker to move to, is not there, or that last too long.
 
     Without `clients` everybody is believed to be there; without `client_linger_ns`, that brokers
-    wait for them.
+    wait for them. With `publishers_roam` a publisher stays who it is at another broker.
     """
     for step in _steps(schedule):
         if clients is None:
@@ -39,6 +41,8 @@ def check_clients(
         elif step.on not in clients:
             text = f"the load has no client called {step.on!r}{nearest(step.on, list(clients))}"
             yield schedule.problem(step, "on", step.on, text)
+        elif publishers_roam and step.do == ROAM and clients[step.on] == "publisher":
+            pass
         elif not _kinds(clients[step.on]).intersection(VERB_TABLE[step.do].on):
             role = clients[step.on]
             article = "an" if role[0] in "aeiou" else "a"

@@ -58,7 +58,10 @@ def lint(
     known = protocol_on(topology, protocol)
     topology = known.topology
     problems = list(_check_names(schedule, known, machines))
-    problems += check_clients(schedule, topology, clients, client_linger_ns)
+    publishers_roam = known.protocol is not None and known.protocol.promises.leaves_freely
+    problems += check_clients(
+        schedule, topology, clients, client_linger_ns, publishers_roam=publishers_roam
+    )
     if addresses is not None:
         problems += check_backends(schedule, known, addresses)
     if any(problem.severity == "error" for problem in problems):

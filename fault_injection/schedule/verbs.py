@@ -218,7 +218,8 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             "client-roam",
             ("subscriber",),
             False,
-            "a subscriber moves to another broker, with its subscription",
+            "a subscriber moves to another broker, with its subscription; a publisher too, where "
+            "it is the same source there",
             "its session log: a session with the other broker",
             "",
             ("to!",),

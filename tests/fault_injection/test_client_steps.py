@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from brokerd.config import SECOND_NS
+from fault_injection.schedule.client_lint import check_clients
 from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.plan import expand
@@ -41,6 +42,14 @@ def roam(**keys: str) -> str:
 
 def crash(**keys: str) -> str:
     return away(**{"id": '"c"', "do": '"client-crash"', "on": '"s3-sub-7"', **keys})
+
+
+def test_a_publisher_roams_where_it_stays_who_it_is() -> None:
+    """Where it would be another source, what it publishes could not be told apart."""
+    text = roam(on='"p1-pub-1"')
+    (problem,) = check_clients(read(text), TOPOLOGY, CLIENTS, None)
+    assert "is a publisher; client-roam is for subscribers" in str(problem)
+    assert not [*check_clients(read(text), TOPOLOGY, CLIENTS, None, publishers_roam=True)]
 
 
 def test_what_can_be_done_to_clients_passes() -> None:

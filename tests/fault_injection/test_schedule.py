@@ -64,8 +64,11 @@ RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on=
 FOR_TOPOLOGY = {
     "clients-crash": "durable",
     "clients-crash-long": "durable",
+    "t22-finer": "t22-storages",
     "t22-gatekeepers": "t22-hi",
+    "t22-publishers": "t22-storages",
     "t22-roams": "t22-stored",
+    "t22-root": "t22-storages",
     "t22-silent": "t22-stored",
     "t22-storage": "t22-stored",
 }

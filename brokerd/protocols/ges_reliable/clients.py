@@ -85,7 +85,13 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
         roaming = _roaming(client)
-        found = self._stored_at(roaming, message.number)
+        brought = roaming.brought.get(message.number, {})
+        found = self._stored_at(brought)
+        if found is None and brought:
+            names = ", ".join(str(stream.broker) for stream in brought)
+            reason = f"{client.name} was stored for at broker {names}, which is no storage any more"
+            self._machine.send(client.name, Refused("subscribe", message.number, reason, False))
+            return
         local = Followed(client.name, message.number, message.predicate, client.session)
         local.generation = roaming.generation
         client.subscriptions[local.number] = local
@@ -95,9 +101,9 @@ class RoamingClients(OwnSubscriptions[Handed]):
         else:
             self._claim_elsewhere(client, local)
 
-    def _stored_at(self, client: RoamingClient, number: int) -> tuple[BrokerNumber, int] | None:
+    def _stored_at(self, brought: Mapping[StreamId, int]) -> tuple[BrokerNumber, int] | None:
         """Which storage stores for a subscription, and how far its client has come there."""
-        for stream, had in client.brought.get(number, {}).items():
+        for stream, had in brought.items():
             if stream.broker in self._storages:
                 return stream.broker, had
         return None

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
-from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.frontier import Frontier
 from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
@@ -28,8 +28,10 @@ RELEASED: Final = "released"
 FRONTIERS: Final = "frontiers"
 """Per source, how far it has come among those."""
 
-_HEAD: Final = struct.Struct(">QII")
-# first epoch, the root that has it from a home, how many epochs follow one by one
+_HEAD: Final = struct.Struct(">QI")
+# first epoch, the root that has it from a home
+_ONE_BY_ONE: Final = 1 << 31
+"""Beside that root's number: all epochs follow, since they leave out some."""
 
 
 class Event(NamedTuple):
@@ -109,11 +111,8 @@ class EpochLog:
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log, and ask for the next one."""
         for index, record in enumerate(event.records, event.first):
-            first, root, count = _HEAD.unpack_from(record)
-            epochs = struct.unpack_from(f">{count}Q", record, _HEAD.size)
-            run = unpack_run(record, _HEAD.size + 8 * count)
-            numbers = epochs or range(first, first + len(run))
-            last = numbers[-1]
+            root, numbers, run = _unpack(record)
+            first, last = numbers[0], numbers[-1]
             if last > self.released:
                 if first <= self.assigned or (self._is_root and first > self.assigned + 1):
                     raise StorageCorrupt(
@@ -177,11 +176,7 @@ class EpochLog:
             self._on_durable(event)
 
         head, *payload = pack_run(run)
-        numbers = () if isinstance(epochs, range) else epochs
-        front = _HEAD.pack(epochs[0], root, len(numbers)) + struct.pack(
-            f">{len(numbers)}Q", *numbers
-        )
-        self._disk.append(LOG, (front + bytes(head), *payload), stored)
+        self._disk.append(LOG, (_front(epochs, root) + bytes(head), *payload), stored)
 
     def stored(self, source: SourceId) -> int:
         """All of a source's publications up to this number are on disk."""
@@ -260,3 +255,22 @@ class EpochLog:
 
         changes = [Change(table, key, value) for (table, key), value in rows.items()]
         self._disk.commit(changes, chop)
+
+
+def _front(epochs: range | tuple[int, ...], root: BrokerNumber) -> bytes:
+    """What a record begins with."""
+    if isinstance(epochs, range):
+        return _HEAD.pack(epochs[0], root)
+    count = len(epochs)
+    return _HEAD.pack(epochs[0], root | _ONE_BY_ONE) + struct.pack(f">I{count}Q", count, *epochs)
+
+
+def _unpack(record: Buffer) -> tuple[BrokerNumber, range | tuple[int, ...], PublicationRun]:
+    """The root, the epochs and the publications of a record."""
+    first, root = _HEAD.unpack_from(record)
+    if not root & _ONE_BY_ONE:
+        run = unpack_run(record, _HEAD.size)
+        return root, range(first, first + len(run)), run
+    (count,) = struct.unpack_from(">I", record, _HEAD.size)
+    epochs = struct.unpack_from(f">{count}Q", record, _HEAD.size + 4)
+    return root ^ _ONE_BY_ONE, epochs, unpack_run(record, _HEAD.size + 4 + 8 * count)

@@ -26,6 +26,7 @@ from brokerd.protocols.interface import Append, LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.ges_reliable.test_stories import Story
 
@@ -187,6 +188,18 @@ def a_subscriber_roams_from_unit_to_unit() -> None:
     assert [trees.stored_for(name) for name in "rfq"] == [0, 1, 0]
 
 
+def whoever_was_stored_for_where_no_storage_is_is_refused() -> None:
+    """As if f had been taken out of the topology file that y runs on."""
+    trees = Trees()
+    y = trees.cluster.broker("y").broker.core
+    y._homed._storages = tuple(each for each in y._homed._storages if TREES.brokers[each] != "f")
+    client = trees.subscription.client
+    trees.cluster.reattach(client.name, "y")
+    said = "was stored for at broker 2, which is no storage any more', retry=False"
+    with pytest.raises(InvariantViolated, match=said):
+        trees.cluster.run_for(3)
+
+
 class IntakeAlone:
     """A root that takes from another one, 5, whose answers the test makes up."""
 
@@ -282,6 +295,7 @@ TREE_STORIES = (
     whoever_goes_before_it_is_told_is_stored_for_once,
     a_publisher_goes_to_another_root_before_it_is_told,
     a_subscriber_roams_from_unit_to_unit,
+    whoever_was_stored_for_where_no_storage_is_is_refused,
     what_a_publisher_stored_elsewhere_is_not_skipped,
     what_has_waited_is_given_on_by_whoever_was_sent_it,
     what_is_not_on_disk_is_not_said_to_be,
