@@ -10,6 +10,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.planning import with_storages
 from brokerd.protocols.ges_reliable.epoch_log import EpochLog
 from brokerd.protocols.ges_reliable.intake import Intake
@@ -17,7 +18,6 @@ from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import (
     StoragePlace,
-    hierarchy_of,
     place_of,
     root_of,
     storages_for,

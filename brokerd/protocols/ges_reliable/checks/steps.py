@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from brokerd.model.identity import ClientId, SourceId
+from brokerd.protocols.ges.places import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.places import root_of
 from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
