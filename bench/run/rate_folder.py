@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from bench.run.outcome import RunOutcome
 from bench.run.rate_search import Bounds, Probe, RateSearch
-from bench.run.resumable import append_durably, begun_before, digest_of, whole_lines
+from bench.run.resumable import (
+    HOSTS,
+    Hosts,
+    append_durably,
+    begun_before,
+    digest_of,
+    whole_lines,
+)
 from bench.run.run_directory import RunDirectory, json_text, new_run_directory, point_latest
 
 KIND: Final = "search"
@@ -101,22 +108,29 @@ class RateFolder:
         self.tried.append(tried)
 
 
-def open_search(runs: Path, name: str, plan: Mapping[str, Any], bounds: Bounds) -> RateFolder:
+def open_search(
+    runs: Path, name: str, plan: Mapping[str, Any], bounds: Bounds, *, hosts: Hosts
+) -> RateFolder:
     """The search of this plan that was begun and not finished, or a new one.
 
     Args:
         runs: where run folders lie.
         name: of the experiment.
         plan: all that decides what is run, JSON-ready; with it the commit must be the same.
+        hosts: it is run on.
+
+    Raises:
+        ConfigError: the search that was begun was on other hosts.
     """
     whole = {**plan, "bounds": asdict(bounds)}
     digest = digest_of(whole)
-    directory = begun_before(runs, name, KIND, digest)
+    directory = begun_before(runs, name, KIND, digest, hosts)
     if directory is None:
         directory = RunDirectory(new_run_directory(runs, name))
         about = {"kind": KIND, "plan_digest": digest, "protocol": plan.get("protocol")}
         directory.begin(name, about)
         directory.write_spec("plan.json", whole)
+        directory.write_spec(HOSTS, hosts)
     return RateFolder(directory, bounds)
 
 

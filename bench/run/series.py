@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.load.splitmix import splitmix64
-from bench.run.resumable import append_durably, begun_before, digest_of, manifest_in, whole_lines
+from bench.run.resumable import (
+    HOSTS,
+    Hosts,
+    append_durably,
+    begun_before,
+    digest_of,
+    manifest_in,
+    whole_lines,
+)
 from bench.run.run_directory import RunDirectory, json_text, new_run_directory, point_latest
 from brokerd.errors import ConfigError
 
@@ -166,6 +174,8 @@ def open_series(
     points: Sequence[str],
     instances: int,
     order: Order = as_given,
+    *,
+    hosts: Hosts,
 ) -> Series:
     """The series of this plan that was begun and not finished, or a new one.
 
@@ -174,12 +184,13 @@ def open_series(
         name: of the experiment.
         plan: all that decides what is run, JSON-ready; with it the commit must be the same.
         order: in which repetitions take the points.
+        hosts: it is run on.
 
     Raises:
-        ConfigError: the series that was begun was for fewer or more instances.
+        ConfigError: the series that was begun was for fewer or more instances, or on other hosts.
     """
     digest = digest_of(plan)
-    if (directory := begun_before(runs, name, KIND, digest)) is not None:
+    if (directory := begun_before(runs, name, KIND, digest, hosts)) is not None:
         if directory.manifest["instances"] != instances:
             directory.leave()
             raise ConfigError(
@@ -193,4 +204,5 @@ def open_series(
         name, {**about, **{key: plan.get(key) for key in ("figure", "figures", "protocol", "seed")}}
     )
     directory.write_spec("plan.json", plan)
+    directory.write_spec(HOSTS, hosts)
     return Series(directory, points, instances, order)

@@ -60,6 +60,10 @@ class Lab:
         ]
         return cls(inventory, tuple(rows), forks, connections)
 
+    def deciding(self) -> dict[str, dict[str, Any]]:
+        """What of its hosts decides the numbers of a run on them, JSON-ready."""
+        return self.inventory.deciding([row.host for row in self.connectors])
+
     def connector(self, host: str) -> Connector:
         """The one of that host."""
         return next(row for row in self.connectors if row.host.name == host)

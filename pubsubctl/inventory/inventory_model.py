@@ -183,6 +183,12 @@ def machine_of(connector: str, address: str, jump: Sequence[str]) -> str:
     return "/".join((*jump, address))
 
 
+_DECIDES_NOTHING = (
+    *("port", "user", "identity", "jump"),  # how it is reached
+    *("ports", "metrics"),
+)
+
+
 @dataclass(frozen=True)
 class Inventory:
     """The hosts of a file, in file order, and the groups they are in.
@@ -259,6 +265,18 @@ class Inventory:
         if not chosen:
             raise UserError(f"{self.path}: no host is left by --limit {' '.join(selectors)}")
         return tuple(host for host in self.hosts if host.name in chosen)
+
+    def deciding(self, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
+        """What of some of its hosts decides the numbers of a run on them, JSON-ready."""
+        found: dict[str, dict[str, Any]] = {
+            host.name: {
+                key: value
+                for key, value in host.variables().items()
+                if value is not None and key not in _DECIDES_NOTHING
+            }
+            for host in hosts
+        }
+        return {"the inventory": {"transport": "tls" if self.uses_tls else "tcp"}, **found}
 
     def _matching(self, selector: str) -> list[str]:
         names = [host.name for host in self.hosts]

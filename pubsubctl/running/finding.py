@@ -9,6 +9,7 @@ from bench.run.rate_search import Bounds, Probe
 from bench.spec.overrides import Overrides
 from bench.spec.spec import ExperimentSpec, load_experiment
 from bench.spec.units import Rate, format_duration, parse_duration_ns, parse_rate
+from brokerd.errors import ConfigError
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -66,7 +67,10 @@ def find_max(call: Invocation, asked: Asked, overrides: Overrides, results: Path
         "p99_ns": p99_ns,
     }
     lab, results_folder = lab_for(call), call.project.results_folder(results)
-    folder = open_search(results_folder, spec.name, plan, bounds)
+    try:
+        folder = open_search(results_folder, spec.name, plan, bounds, hosts=lab.deciding())
+    except ConfigError as error:
+        raise UserError(str(error)) from None
     try:
         with call.console.progress() as progress:
             progress.say(f"search {folder.path}")

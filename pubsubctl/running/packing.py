@@ -22,8 +22,9 @@ from pubsubctl.running.runs import MANIFEST, read_json
 
 TEXTS = (".json", ".jsonl", ".toml", ".log", ".txt", ".csv", ".md")
 RECORDS = ".rec"
-LEFT_OUT = ("spec/inventory.toml",)
-"""It has comments, and says nothing about what happened that placement.json does not."""
+LEFT_OUT = ("spec/inventory.toml", "spec/hosts.json")
+"""The first has comments, and says nothing about what happened that placement.json does not; the
+second is for whoever goes on with a series that has not ended."""
 
 _HOMES = re.compile(r"(/home|/Users)/[^/\s\"'\\:,]+|/root(?=/)")
 _ANYBODY = ("root", "user", "localhost", "127.0.0.1", "::1", "local", "")
@@ -114,7 +115,7 @@ def copy_without_place(run: Path, folder: Path) -> None:
     verify_seal(run)
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run)
-        if path.is_dir() or name.parts[0] in (*DERIVED, CHECKSUMS):
+        if path.is_dir() or name.parts[0] in (*DERIVED, CHECKSUMS) or name.as_posix() in LEFT_OUT:
             continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -68,13 +68,16 @@ def run_series(
     failed or time was over, nothing is judged; the same command goes on with those alone.
 
     Raises:
-        UserError: a series of this plan was begun with another number of instances.
+        UserError: a series of this plan was begun with another number of instances, or on other
+            hosts.
     """
     lab, folder = lab_for(call), call.project.results_folder(results)
     names = [point.name for point, _ in points]
     try:
         plan = _plan(points, design)
-        series = open_series(folder, name, plan, names, design.instances, design.order)
+        series = open_series(
+            folder, name, plan, names, design.instances, design.order, hosts=lab.deciding()
+        )
     except ConfigError as error:
         raise UserError(str(error)) from None
     runner = _Runner(series, points, folder, lab, design)

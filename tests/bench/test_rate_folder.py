@@ -19,11 +19,12 @@ PASSES = RunOutcome(
     response_us={"p50": 900.0, "p99": 4_000.0},
     online={"owed": 10, "delivered": 10, "missing": 0, "duplicate": 0},
 )
+HOSTS = {"n1": {"cores": "share"}}
 FAILS = replace(PASSES, limited_by="broker b1: 97% of a core")
 
 
 def opened(runs: Path, **plan: int) -> RateFolder:
-    folder = open_search(runs, "story-max", {"seed": 1, **plan}, BOUNDS)
+    folder = open_search(runs, "story-max", {"seed": 1, **plan}, BOUNDS, hosts=HOSTS)
     folder.directory.leave()  # as a process that is killed does
     return folder
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.run.resumable import Hosts, manifest_in
 from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.run.series import (
     LEDGER,
@@ -20,8 +21,11 @@ PLAN = {"seed": 1, "protocol": "best_effort"}
 POINTS = ("few", "many")
 
 
-def opened(runs: Path, instances: int = 2, **plan: int) -> Series:
-    series = open_series(runs, "story", {**PLAN, **plan}, POINTS, instances)
+HOSTS = {"the inventory": {"transport": "tcp"}, "n1": {"cores": "share"}}
+
+
+def opened(runs: Path, instances: int = 2, *, hosts: Hosts = HOSTS, **plan: int) -> Series:
+    series = open_series(runs, "story", {**PLAN, **plan}, POINTS, instances, hosts=hosts)
     series.directory.leave()  # as a process that is killed does
     return series
 
@@ -62,7 +66,7 @@ def test_whoever_goes_on_after_a_kill_runs_nothing_twice(tmp_path: Path) -> None
     with (second.path / LEDGER).open("a") as ledger:
         ledger.write('{"point": "few", "num')  # the moment of the kill
 
-    third = open_series(tmp_path, "story", PLAN, POINTS, 2)
+    third = open_series(tmp_path, "story", PLAN, POINTS, 2, hosts=HOSTS)
     assert third.remaining() == [few_2, many_2]
     assert third.runs() == {"few": [done], "many": [behind_it]}
     for instance in third.remaining():
@@ -83,6 +87,37 @@ def test_a_series_that_was_begun_is_not_gone_on_with_as_another_one(tmp_path: Pa
     assert other.path != first.path
     with pytest.raises(ConfigError, match="begun with --instances 2; go on with that"):
         opened(tmp_path, instances=5)
+
+
+@pytest.mark.parametrize(
+    "hosts, difference",
+    [
+        ({**HOSTS, "n1": {"cores": "own"}}, 'cores of n1 was "share", and is "own"'),
+        ({**HOSTS, "n1": {}}, 'cores of n1 was "share", and is unset'),
+        ({**HOSTS, "n2": {"cores": "share"}}, "n2 was none of them"),
+        ({"the inventory": {"transport": "tcp"}}, "n1 was one of them"),
+        (
+            {**HOSTS, "the inventory": {"transport": "tls"}},
+            'transport of the inventory was "tcp", and is "tls"',
+        ),
+    ],
+)
+def test_a_series_that_was_begun_is_not_gone_on_with_on_other_hosts(
+    tmp_path: Path, hosts: Hosts, difference: str
+) -> None:
+    """Its runs could not be compared, which would be found out when all had been run."""
+    first = opened(tmp_path)
+    with pytest.raises(ConfigError, match=f"{first.path}: begun on other hosts: {difference}; go"):
+        opened(tmp_path, hosts=hosts)
+    assert opened(tmp_path).path == first.path, "nothing is lost"
+
+
+def test_a_series_that_was_begun_is_not_gone_on_with_on_another_machine(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    manifest = {**manifest_in(first.path), "cores": 4096}
+    (first.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="cores of this machine was 4096, and is "):
+        opened(tmp_path)
 
 
 def test_an_instance_that_was_run_cannot_be_run_again(tmp_path: Path) -> None:
@@ -112,7 +147,7 @@ def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path)
 
     def order(seed: int) -> list[Instance]:
         runs = tmp_path / str(seed)
-        series = open_series(runs, "story", PLAN, points, 3, DrawnOrder(seed))
+        series = open_series(runs, "story", PLAN, points, 3, DrawnOrder(seed), hosts=HOSTS)
         series.directory.leave()
         return series.remaining()
 
@@ -126,7 +161,7 @@ def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path)
 
 
 def test_two_that_are_compared_take_turns_at_being_first(tmp_path: Path) -> None:
-    series = open_series(tmp_path, "story", PLAN, POINTS, 4, alternating)
+    series = open_series(tmp_path, "story", PLAN, POINTS, 4, alternating, hosts=HOSTS)
     series.directory.leave()
     assert [each.point for each in series.remaining()] == [
         *("few", "many"), *("many", "few"), *("few", "many"), *("many", "few"),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.run.series import open_series
 from pubsubctl.errors import UserError
-from pubsubctl.running.packing import pack_run
+from pubsubctl.running.packing import copy_without_place, pack_run
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal, verify_seal
@@ -97,3 +98,16 @@ def test_the_command_packs_once(call: Call, written: Path, tmp_path: Path) -> No
     again = call("results", "pack", str(written), "-o", str(tmp_path / "packed"))
     assert again.status == 2
     assert "is there already" in again.err
+
+
+def test_what_a_series_was_run_on_is_not_in_its_copy(tmp_path: Path) -> None:
+    series = open_series(
+        tmp_path, "story", {"seed": 1}, ["calm"], 1, hosts={"n1.lab.example": {"cores": "own"}}
+    )
+    for instance in series.remaining():
+        series.end(instance, tmp_path / "20261124T000000Z-abcdef", "complete")
+    series.close({})
+    copy_without_place(series.path, tmp_path / "copy")
+    assert (tmp_path / "copy" / "spec" / "plan.json").is_file()
+    texts = [path.read_text() for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert not any("lab.example" in text for text in texts)
