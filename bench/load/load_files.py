@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import SubscriberSetting
+from bench.load.stretches import Level
 from bench.run.run_directory import json_text, write_whole
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
@@ -28,6 +29,7 @@ class LoadSetting:
         session: what brokers and clients agree on about sessions.
         lateness_limit_ns: later than this, a second counts as saturated.
         order: "total" where all subscribers are to get what two of them get in the same order.
+        records: how much is written down of deliveries; see `bench.load.stretches`.
         tls: the certificate of all its clients; None for plaintext on loopback.
         publishers, subscribers: who there is.
     """
@@ -47,6 +49,7 @@ class LoadSetting:
     publishers: tuple[PublisherSetting, ...]
     subscribers: tuple[SubscriberSetting, ...]
     order: str = "publisher"
+    records: Level = "full"
     tls: TlsFiles | None = None
     session: SessionParameters = field(default_factory=SessionParameters)
 

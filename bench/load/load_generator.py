@@ -101,6 +101,7 @@ class LoadGenerator:
             self.files.write_line, partial(self.files.append, "positions"),
             in_total_order=setting.order == "total",
             may_overtake=setting.order == "none",
+            level=setting.records,
         )  # fmt: skip
         self._publishers = [
             self._publisher(publisher, number)
@@ -441,6 +442,7 @@ class LoadGenerator:
                 "rss_bytes": resident_bytes(),
             },
         )
+        self.receiver.settle(now_ns)
         self.files.flush()
 
     def _publishing_totals(self) -> dict[str, Any]:
@@ -472,6 +474,7 @@ class LoadGenerator:
             "subscriptions": self.receiver.subscriptions,
             "partitions": [asdict(partition) for partition in self.receiver.partitions],
             "streams": self.receiver.streams,
+            **self.receiver.sample,
         }
 
 

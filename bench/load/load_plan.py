@@ -126,6 +126,7 @@ def _config(
         "deployment_id": testbed.deployment_id,
         "topology_digest": testbed.topology_digest,
         "session": dict(spec.topology.session),
+        "records": spec.workload.load.records,
         "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
         "publishers": [
             {

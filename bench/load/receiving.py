@@ -20,6 +20,7 @@ from bench.load.matching_sequences import MatchTables
 from bench.load.online_checker import OnlineChecker
 from bench.load.recording import delivery_rows, notice_rows, position_rows
 from bench.load.stream_progress import StreamProgress
+from bench.load.stretches import Level, Stretches
 from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice
@@ -154,6 +155,7 @@ class Receiver:
         *,
         in_total_order: bool = False,
         may_overtake: bool = False,
+        level: Level = "full",
     ) -> None:
         self.delivered = 0
         self.withheld = 0
@@ -162,6 +164,8 @@ class Receiver:
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
+        self._stretches = None if level == "full" else Stretches(level, record)
+        self._rows = 0
         self._write_line = write_line
         self._samples = samples
         self._record_positions = record_positions
@@ -182,25 +186,55 @@ class Receiver:
 
     @property
     def rows(self) -> int:
-        return self.delivered + self.withheld + self.notices
+        """Places taken in deliveries.rec; a row that stands for a stretch takes one for each."""
+        return self._rows + (self._stretches.written if self._stretches is not None else 0)
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        """Which publications keep the time at which they came, where not all do."""
+        return {} if self._stretches is None else {"sample": self._stretches.sample}
+
+    def settle(self, now_ns: int) -> None:
+        """Write what has been received and is not written yet."""
+        if self._stretches is not None:
+            self._stretches.settle(now_ns, now_ns)
 
     def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The application of subscription number `subscription` was given this run."""
         stream = self._stream(subscription, run.source)
-        examined = self._write_run(stream, run, received_ns, APPLICATION)
+        examined = self._content_check.examine(run, stream.content)
+        is_next = stream.lane is not None and stream.lane.take(run.sequences, examined)
+        if is_next and self._stretches is not None and run.place is None:
+            self._write_next(self._stretches, stream, run.sequences, received_ns, examined)
+        else:
+            self._write_run(stream, run, received_ns, APPLICATION, examined)
         self.delivered += len(run)
         if self._samples is not None:
             self._samples.note(stream.source, run.sequences, received_ns, received_ns)
         if stream.lane is None:
             self.checker.foreign += len(run)
-        else:
-            stream.lane.take(run.sequences, examined)
-            if self.checker.order is not None:
-                name, publisher = self.subscriptions[subscription], stream.publisher
-                publishers = self._directory.names
-                self.checker.order.got(
-                    name, publishers[publisher], stream.incarnation, run.sequences
-                )
+        elif self.checker.order is not None:
+            name, publisher = self.subscriptions[subscription], stream.publisher
+            publishers = self._directory.names
+            self.checker.order.got(name, publishers[publisher], stream.incarnation, run.sequences)
+
+    def _write_next(
+        self,
+        stretches: Stretches,
+        stream: "_Stream",
+        sequences: Sequence[int],
+        received_ns: int,
+        examined: RunContent,
+    ) -> None:
+        """Write down a run that is exactly what comes next: as stretches, and what is sampled."""
+        numbers = stream.subscription, stream.publisher, stream.incarnation
+        for part, is_sampled in stretches.parts(sequences):
+            if not is_sampled and stretches.take(*numbers, sequences[part], received_ns):
+                continue
+            stretches.end(*numbers, received_ns)
+            digests = examined.digests[part]
+            self._record(delivery_rows(sequences[part], received_ns, digests, *numbers))
+            self._rows += len(digests)
 
     def note_notice(self, subscription: int, notice: Notice, received_ns: int) -> None:
         """A partition keeps these publications from the subscription."""
@@ -208,12 +242,14 @@ class Receiver:
         partition = self._directory.partition(notice.partition)
         if partition not in self.partitions:
             self.partitions.append(partition)
+        self._end_stretch(stream, received_ns)
         rows = notice_rows(
             notice.ranges, received_ns, subscription, stream.publisher, stream.incarnation,
             self.partitions.index(partition),
         )  # fmt: skip
         self._record(rows)
         self.notices += len(rows) // ROW_BYTES
+        self._rows += len(rows) // ROW_BYTES
         if stream.lane is not None:
             for first, last in notice.ranges:
                 stream.lane.withhold(first, last, str(partition), received_ns)
@@ -221,6 +257,7 @@ class Receiver:
     def note_gap(self, subscription: int, gap: GapAnnounced, received_ns: int) -> None:
         """The subscription does not get these publications, now or ever."""
         stream = self._stream(subscription, gap.source)
+        self._end_stretch(stream, received_ns)
         line = self._line(stream, gap.first, gap.last, received_ns)
         self._write("gaps", {**line, "reason": gap.reason})
         if stream.lane is not None:
@@ -231,6 +268,7 @@ class Receiver:
     ) -> None:
         """The application is done with these, and need not get them when it starts again."""
         stream = self._stream(subscription, source)
+        self._end_stretch(stream, committed_ns)
         self._write("commits", self._line(stream, first, last, committed_ns))
 
     def note_redelivered(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
@@ -239,13 +277,21 @@ class Receiver:
         Whether it may have been is for those to say who know what the protocol promises.
         """
         stream = self._stream(subscription, run.source)
-        self._write_run(stream, run, received_ns, APPLICATION, again=True)
+        examined = self._content_check.examine(run, stream.content)
+        self._write_run(stream, run, received_ns, APPLICATION, examined, again=True)
         self.delivered += len(run)
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The client library kept this run to itself, because the application has had it."""
-        self._write_run(self._stream(subscription, run.source), run, received_ns, WIRE)
+        stream = self._stream(subscription, run.source)
+        examined = self._content_check.examine(run, stream.content)
+        self._write_run(stream, run, received_ns, WIRE, examined)
         self.withheld += len(run)
+
+    def _end_stretch(self, stream: "_Stream", now_ns: int) -> None:
+        """What comes now has its place behind all that came before."""
+        if self._stretches is not None:
+            self._stretches.end(stream.subscription, stream.publisher, stream.incarnation, now_ns)
 
     def _stream(self, subscription: int, source: SourceId) -> "_Stream":
         stream = self._streams.get((subscription, source))
@@ -283,10 +329,11 @@ class Receiver:
         run: PublicationRun,
         received_ns: int,
         layer: int,
+        examined: RunContent,
         *,
         again: bool = False,
-    ) -> RunContent:
-        examined = self._content_check.examine(run, stream.content)
+    ) -> None:
+        self._end_stretch(stream, received_ns)
         if run.place is not None:
             self._write_place(run.place, received_ns)
         self._record(
@@ -295,7 +342,7 @@ class Receiver:
                 stream.publisher, stream.incarnation, examined.fences, layer, again=again,
             )
         )  # fmt: skip
-        return examined
+        self._rows += len(run)
 
     def _write_place(self, place: Place, received_ns: int) -> None:
         """Where the next rows stand in a stream that is not their source's."""

@@ -177,8 +177,8 @@ class StreamProgress:
         )
         return sum(map(self._data_in, holes)) > told
 
-    def take(self, sequences: Sequence[int], content: RunContent) -> None:
-        """Judge a delivered run."""
+    def take(self, sequences: Sequence[int], content: RunContent) -> bool:
+        """Judge a delivered run; whether it is exactly the data that was to come next."""
         counts = self.counts
         high = counts.high
         if (
@@ -192,11 +192,12 @@ class StreamProgress:
             counts.deliveries += len(sequences)
             self._arrived += len(sequences)
             counts.high = self._previous = sequences[-1]
-            return
+            return True
         for position in content.fences:
             self.know_fence(sequences[position])
         for position, sequence in enumerate(sequences):
             self._step(sequence, position in content.fences, position in content.corrupted)
+        return False
 
     def _step(self, sequence: int, is_fence: bool, is_corrupted: bool) -> None:
         counts = self.counts

@@ -2,7 +2,8 @@
 
 These are the numbers the command line shows at once; verdicts and figures are made by
 `results` from the same files. Counts are exact. Latencies are exact too up to 200,000
-deliveries, and beyond that those of every k-th delivery.
+deliveries, and beyond that those of every k-th delivery; where deliveries are written down as
+stretches, they are those of the sample that keeps its times.
 """
 
 import math
@@ -19,7 +20,7 @@ from bench.run.limits import Limit, UseProbe, limit_of
 from bench.run.memory import Memory, memory_of
 from bench.run.record_rows import rows_of, transposed
 from bench.run.run_directory import RunState
-from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
+from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
 from fault_injection.apply.injector import Injection
 
 LARGEST_SAMPLE = 200_000
@@ -213,11 +214,14 @@ def measure(
         rows, tables = rows_of(path)
         if not tables.get("publishers"):
             continue  # never closed: it is not known whose deliveries they are
+        sample = tables.get("sample")
         received = rows.cast("q")[1::4]
         start, end = bisect_left(received, from_ns), len(received)
         delivered += _count_data(rows, start, bisect_left(received, to_ns))
         # What was meant for the phase may arrive after its end.
         for sequence, at, source in _sampled(rows, start, end, tables["publishers"]):
+            if sample and sequence // sample["block"] % sample["one_in"]:
+                continue
             intended, sent = times.get(source, _NOTHING)
             if 0 < sequence < len(intended) and from_ns <= intended[sequence] < to_ns:
                 response.append(at - intended[sequence])
@@ -276,12 +280,18 @@ def _publication_times(
 
 
 def _count_data(rows: memoryview, start: int, end: int) -> int:
-    """How many of these rows are data that the application was given."""
+    """How many data publications the application was given by what these rows say."""
     kinds = rows[28::ROW_BYTES][start:end].tobytes()
     layers = rows[29::ROW_BYTES][start:end].tobytes()
+    in_stretches = 0
+    if STRETCH in kinds:
+        counts = rows.cast("I")[4::8][start:end]
+        in_stretches = sum(
+            count for kind, count in zip(kinds, counts, strict=True) if kind == STRETCH
+        )
     if layers.count(APPLICATION) == len(layers):
-        return kinds.count(DATA)
-    return sum(
+        return in_stretches + kinds.count(DATA)
+    return in_stretches + sum(
         kind == DATA and layer == APPLICATION for kind, layer in zip(kinds, layers, strict=True)
     )
 

@@ -10,7 +10,7 @@ _KEYS: Final = {
     "protocol": "protocol", "topology": "topology", "seed": "seed",
     "rate": "publishers.rate", "size": "publishers.size", "publishers": "publishers.count",
     "subscribers": "subscribers.count", "warmup": "phases.warmup", "measure": "phases.measure",
-    "drain": "phases.drain", "churn": "churn",
+    "drain": "phases.drain", "churn": "churn", "records": "load.records",
 }  # fmt: skip
 
 
@@ -35,6 +35,7 @@ class Overrides:
     measure: str | None = None
     drain: str | None = None
     churn: bool | None = None
+    records: str | None = None
     keys: Mapping[str, Any] | None = None
 
     def dotted(self) -> list[str]:
@@ -68,6 +69,8 @@ def with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
         changed["phases"] = {**_table(changed.get("phases")), **phases}
     if typed.get("churn") is False and changed.pop("churn", None) is not None:
         changed["calm"] = True
+    if "records" in typed:
+        changed["load"] = {**_table(changed.get("load")), "records": typed["records"]}
     _override_entries(
         changed, "publishers", typed, {"rate": "rate", "size": "size", "publishers": "count"}
     )

@@ -38,6 +38,7 @@ from brokerd.protocols.registry import (
     check_runs_on,
     definition_of,
     parameters_on,
+    protocol_on,
     read_topology,
 )
 from brokerd.text import shown
@@ -366,6 +367,7 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
     _check_places(workload, topology, where)
     _check_filters(workload, where)
     _check_topic(workload, topology, where)
+    _check_records(workload, topology, where)
     publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
     subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
     for what, number in (("publishers", publishers), ("subscribers", subscribers)):
@@ -377,6 +379,22 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
             raise SpecError(
                 f"{where}: load.{key} = {processes}: at most {number}, one for each of the {what}"
             )
+
+
+def _check_records(workload: Workload, topology: Topology, where: str) -> None:
+    """Stretches tell what one subscriber got of one source in its order, and nothing beyond."""
+    if (records := workload.load.records) == "full":
+        return
+    order = str(protocol_on(topology, workload.protocol).promises().order)
+    if (asked := workload.guarantee.order) != "publisher":
+        order = asked
+    why = ""
+    if order != "publisher":
+        why = f"subscribers are held to an order other than each publisher's ({order})"
+    elif any(entry.own_process for entry in workload.subscribers):
+        why = "subscribers are processes of their own, which note each transaction"
+    if why:
+        raise SpecError(f'{where}: load.records = {records!r}: only "full" here, for {why}')
 
 
 def _check_places(workload: Workload, topology: Topology, where: str) -> None:

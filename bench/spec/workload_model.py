@@ -21,6 +21,7 @@ from pydantic import (
 
 from bench.load.content import FENCE
 from bench.load.numbered import NUMBERED
+from bench.load.stretches import Level
 from bench.run.expectations import Expectation
 from bench.spec.topics import topic_names
 from bench.spec.units import (
@@ -163,10 +164,15 @@ class LoadGenerators(_Closed):
     """How many processes share the publishers, and how many the subscribers.
 
     One each, unless a workload is made to show what brokers do beyond what one process can.
+
+    Attributes:
+        records: how much they write down of deliveries: a row of each, or stretches and a sample
+            (`bench.load.stretches`).
     """
 
     publisher_processes: Processes = 1
     subscriber_processes: Processes = 1
+    records: Level = "full"
 
 
 class Churn(_Closed):

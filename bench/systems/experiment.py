@@ -47,6 +47,11 @@ def experiment_on(
     read = load_experiment(workload, overrides, labels)
     _check_filters(read, configuration)
     _check_window(read.workload, configuration)
+    if (records := read.workload.load.records) != "full":
+        raise SpecError(
+            f'{configuration.source}: load.records = {records!r}: only "full" here: a delivery '
+            "is written down before it is acknowledged"
+        )
     places = _places(read.workload, configuration.servers)
     changes: dict[str, Any] = {
         "name": configuration.name,

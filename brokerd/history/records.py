@@ -17,6 +17,8 @@ ACKNOWLEDGED, REJECTED = 1, 2
 DATA, FENCE, GAP, NOTICE = 0, 1, 2, 3
 REDELIVERED = 4
 """Data or a fence, marked as given again to a subscriber that has started again."""
+STRETCH = 5
+"""So many data publications as `digest` says: the last ones up to `sequence` that match."""
 WIRE, APPLICATION = 0, 1
 
 
@@ -62,7 +64,8 @@ INTENTS: Final = Layout(
 )
 DELIVERIES: Final = Layout(
     "deliveries",
-    # A notice stands for `digest` publications from `sequence` on, withheld by `partition`.
+    # A notice stands for `digest` publications from `sequence` on, withheld by `partition`. A
+    # stretch stands for `digest` deliveries, none more than `partition` ms before `received_ns`.
     struct.Struct("<qqIIHHBBH"),
     (
         "sequence", "received_ns", "digest", "subscription", "publisher", "incarnation",

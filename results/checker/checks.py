@@ -202,7 +202,10 @@ def _document(
         "guarantee": str(facts.guarantee),
         "because": because,
         "doubts": doubts,
-        "lines": [*_lines(verdict, because, facts, findings)],
+        "lines": [
+            *_lines(verdict, because, facts, findings),
+            *_stretches_in_words(_told_by_stretches(loaded)),
+        ],
         "counts": {
             "published_in_measure": findings.measured,
             "pairs": counts.pairs,
@@ -216,6 +219,7 @@ def _document(
             "violations": dict(sorted(counts.violations.items())),
             **_beyond_publisher_order(facts, counts),
         },
+        **({"stretches": told} if (told := _told_by_stretches(loaded)) else {}),
         "exercised": _exercised(loaded, findings),
         "recoveries": [
             _recovery_mapping(recovery, loaded)
@@ -227,6 +231,28 @@ def _document(
         "second_opinion": second,
         "not_checked": [] if facts.order == "total" else ["order across sources"],
     }
+
+
+def _told_by_stretches(loaded: LoadedRun) -> dict[str, int]:
+    """How many deliveries have no row of their own; nothing where all have."""
+    scans = [file.scan for file in loaded.logs.files("deliveries")]
+    folded = sum(scan.in_stretches for scan in scans)
+    if not folded:
+        return {}
+    return {
+        "deliveries": sum(file.places for file in loaded.logs.files("deliveries")),
+        "in_stretches": folded,
+        "longest_ms": max(scan.longest_ms for scan in scans),
+    }
+
+
+def _stretches_in_words(told: Mapping[str, int]) -> Iterable[str]:
+    if told:
+        yield (
+            f"  {told['in_stretches']:,} of {told['deliveries']:,} logged deliveries are told by "
+            f"stretches: who got what is exact, when to {told['longest_ms'] / 1000:g} s; latencies "
+            "are those of the others"
+        )
 
 
 def _beyond_publisher_order(facts: RunFacts, counts: Counts) -> dict[str, Any]:

@@ -26,9 +26,10 @@ LAYOUTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 NOTICE = 3
+STRETCH = 5
 JITTER_NS = 1_000_000
 _MADE_FROM_THE_REST = ("verdict.json", "report.html", "evidence", "figures", "tables")
-_LARGEST = {"kind": 4, "layer": 1, "outcome": 2}
+_LARGEST = {"kind": 5, "layer": 1, "outcome": 2}
 
 
 class Refused(Exception):
@@ -181,5 +182,8 @@ def _refuse_nonsense(
             known = row["partition"] < len(tables.get("partitions", ()))
             if not known or row["digest"] < 1 or row["sequence"] < 1:
                 wrong.append("partition")
+        if layout == "deliveries" and row["kind"] == STRETCH:
+            is_long = not 1 <= row["digest"] <= row["sequence"] < 2**47
+            wrong += ["digest"] if is_long or row["layer"] != 1 else []
         if wrong:
             raise Refused(f"{name}, record {place}: {wrong[0]} makes no sense")

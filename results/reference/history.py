@@ -69,6 +69,7 @@ class Delivered:
     Attributes:
         kind: DATA; FENCE; GAP: declared lost; or REDELIVERED: one of the first two, marked as
             given again to a subscriber that has started again.
+        late_ns: by how much later than `received_ns` it may have come.
     """
 
     source: str
@@ -77,6 +78,7 @@ class Delivered:
     received_ns: int
     digest: int
     kind: int = DATA
+    late_ns: int = 0
 
     @property
     def key(self) -> Key:

@@ -10,6 +10,7 @@ from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
 from results.reference.files import (
     NOTICE,
+    STRETCH,
     Records,
     Refused,
     is_sealed,
@@ -19,6 +20,7 @@ from results.reference.files import (
     read_toml,
 )
 from results.reference.history import (
+    DATA,
     Delivered,
     History,
     Judgement,
@@ -26,6 +28,7 @@ from results.reference.history import (
     PublisherLog,
     SubscriptionLog,
 )
+from results.reference.predicates import wants
 from results.reference.rule import check
 from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, Promises, doubt
 
@@ -81,6 +84,10 @@ class _Folder:
             tuple(read_lines(folder / "clock.jsonl")),
         )
         self.host_of: dict[str, str] = {}
+        self._publisher_of: dict[str, str] = {}
+        for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
+            tables = read_json(sidecar).get("tables") or {}
+            self._publisher_of |= tables.get("publisher_names") or {}
         try:
             self.promises = Promises.of_mapping(self.manifest.get("promises") or {})
         except (AttributeError, TypeError, ValueError) as error:
@@ -293,8 +300,12 @@ class _Folder:
         delivered: list[Delivered] = []
         notices: list[Notice] = []
         places: list[int] = []  # in the file, of what was delivered
-        for place, row in enumerate(records.rows if records is not None else ()):
+        predicate = line.get("predicate", "true")
+        next_place = 0
+        for row in records.rows if records is not None else ():
             assert records is not None
+            place = next_place
+            next_place += row["digest"] if row["kind"] == STRETCH else 1
             named = records.tables["subscriptions"][row["subscription"]] == name
             if not named or row["layer"] != _APPLICATION:
                 continue
@@ -309,6 +320,9 @@ class _Folder:
                         len(delivered), at_ns,
                     )
                 )  # fmt: skip
+            elif row["kind"] == STRETCH:
+                places += range(place, next_place)
+                delivered += self._unfolded(source, predicate, row, at_ns)
             else:
                 places.append(place)
                 delivered.append(
@@ -321,7 +335,7 @@ class _Folder:
         return SubscriptionLog(
             subscription=name,
             broker=line.get("broker", self._home_of(name)),
-            predicate=line.get("predicate", "true"),
+            predicate=predicate,
             delivered=delivered,
             closed=records is not None and records.whole,
             notices=notices,
@@ -331,6 +345,31 @@ class _Folder:
             gaps=self._gaps(process / "gaps.jsonl", name, places, host),
             commits=_commits(process / "commits.jsonl", name, places),
         )
+
+    def _unfolded(
+        self, source: str, predicate: str, row: Mapping[str, int], at_ns: int
+    ) -> list[Delivered]:
+        """The deliveries of a stretch: the last so many up to its number that match."""
+        publisher = self.content.publishers.get(self._publisher_of.get(source, ""))
+        if publisher is None:
+            raise Refused(f"a stretch of {source}, which is no publisher's")
+        incarnation, number, numbers = row["incarnation"], row["sequence"], list[int]()
+        is_wanted = wants(predicate)
+        while len(numbers) < row["digest"]:
+            if number < 1:
+                raise Refused(f"a stretch of {source} up to {row['sequence']} is too long")
+            chosen, _ = self.content.choice(publisher.index, incarnation, number)
+            if is_wanted(self.content.attributes(chosen)):
+                numbers.append(number)
+            number -= 1
+        late_ns = 1_000_000 * row["partition"]
+        return [
+            Delivered(
+                source, incarnation, number, at_ns - late_ns,
+                self.content.digest(publisher, incarnation, number, fence=False), DATA, late_ns,
+            )
+            for number in reversed(numbers)
+        ]  # fmt: skip
 
     def _gaps(self, path: Path, subscription: str, places: Sequence[int], host: str) -> list[Gap]:
         return [

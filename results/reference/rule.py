@@ -455,7 +455,7 @@ class _Pair:
         if error_ns is None:
             return 0
         return sum(
-            row.received_ns < self.source.by_key[row.key].sent_ns - error_ns
+            row.received_ns + row.late_ns < self.source.by_key[row.key].sent_ns - error_ns
             for _, row in self.rows
             if row.kind != GAP and row.key in self.source.by_key
         )
@@ -542,7 +542,8 @@ def _doubts(
         who = f"subscription {subscription.subscription}"
         if not subscription.closed:
             yield doubt("open_log", who=who)
-        yield from _steps_back(who, [row.received_ns for row in subscription.delivered])
+        stamps = [row.received_ns + row.late_ns for row in subscription.delivered]
+        yield from _steps_back(who, stamps)
     for pair in pairs:
         who, source_name = pair.names
         if pair.has_untimed_notice():

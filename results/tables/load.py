@@ -16,21 +16,22 @@ import pyarrow.parquet
 
 from results.checker.clocks import Clocks
 from results.checker.spark import planned_for
-from results.rules.expectation import (
-    GOLDEN,
-    MIX_A,
-    MIX_B,
-    PAYLOADS_PER_TABLE,
-    ExpectedContent,
-    seed_of_source,
-)
+from results.rules.expectation import PAYLOADS_PER_TABLE, ExpectedContent, seed_of_source
 from results.tables.derived import Tables
 from results.tables.json_files import IntegrityError
 from results.tables.logs import Logs, read_logs
 from results.tables.manifest import Run, read_run
-from results.tables.record_files import NOTICE, RECORD_BYTES, RECORDS, RecordFile
+from results.tables.record_files import (
+    NOTICE,
+    RECORD_BYTES,
+    RECORDS,
+    STRETCH,
+    RecordFile,
+    folded_in,
+)
 from results.tables.schema import SCHEMA_VERSION, TABLES, arrow_type
 from results.tables.small_tables import small_tables
+from results.tables.stretches import StretchReader, splitmix64
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -120,7 +121,12 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     publications = names.put_in(with_acks(sent, acks))
     publications.select(*TABLES["publications"].names).write.parquet(folder)
 
-    received = read_pieces(spark, logs.files("deliveries"), DeliveryReader(names, clock))
+    predicates = {
+        subscription.sub_id: subscription.predicate for subscription in logs.subscriptions
+    }
+    stretches = StretchReader(run.content, names.publishers, predicates)
+    reader = DeliveryReader(names, clock, stretches)
+    received = read_pieces(spark, logs.files("deliveries"), reader)
     published = spark.read.schema(TABLES["publications"].ddl).parquet(folder)
     files = [*logs.files("publications")]
     deliveries = names.put_in(
@@ -280,6 +286,10 @@ class RecordReader:
         """The rows for some records of a file, `first_row` being the place of the first."""
         raise NotImplementedError
 
+    def batches(self, file: RecordFile, rows: Any, first_row: int) -> Iterator[pa.RecordBatch]:
+        """The same in as many batches as they want."""
+        yield self.batch(file, rows, first_row)
+
 
 def read_pieces(
     spark: "SparkSession", files: Iterable[RecordFile], reader: RecordReader
@@ -302,7 +312,7 @@ def read_pieces(
                 for first in range(piece["first"], piece["first"] + piece["rows"], BATCH_ROWS):
                     count = min(BATCH_ROWS, piece["first"] + piece["rows"] - first)
                     records = np.fromfile(file.path, dtype, count, offset=first * RECORD_BYTES)
-                    yield reader.batch(file, records, first)
+                    yield from reader.batches(file, records, first)
 
     frame = spark.createDataFrame(pieces, "file INT, first BIGINT, rows BIGINT")
     return frame.repartition(min(len(pieces), 4096)).mapInArrow(read, reader.ddl)
@@ -382,14 +392,6 @@ def expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[An
     return sets, digests[sets, payloads.astype("i8")]
 
 
-def splitmix64(numbers: Any) -> Any:
-    """One step of splitmix64 on a column of unsigned 64-bit numbers."""
-    mixed = numbers + np.uint64(GOLDEN)
-    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(MIX_A)
-    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(MIX_B)
-    return mixed ^ mixed >> np.uint64(31)
-
-
 class AckReader(RecordReader):
     """One row per answered publication, from rows that answer ranges of them."""
 
@@ -417,39 +419,80 @@ class AckReader(RecordReader):
 
 
 class DeliveryReader(RecordReader):
-    """Rows of what subscribers received."""
+    """Rows of what subscribers received; a stretch becomes the deliveries that it stands for.
+
+    Of these nobody knows more than between which two instants they came. They have the earlier
+    one, with what that may be wrong by as part of their error, and no digest of their own.
+    """
 
     layout = "deliveries"
     ddl = (
         "subscription INT, source INT, incarnation INT, seq BIGINT, kind_number INT, "
         "layer_number INT, order_idx BIGINT, t_recv_ns BIGINT, received_digest BIGINT, "
-        "err_us BIGINT"
+        "err_us BIGINT, is_folded BOOLEAN, is_timed BOOLEAN"
     )
 
-    def __init__(self, names: Names, clock: Clock) -> None:
+    def __init__(self, names: Names, clock: Clock, stretches: StretchReader) -> None:
         self._names = names
         self._clock = clock
+        self._stretches = stretches
 
-    def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
-        places = np.arange(first_row, first_row + len(rows))
+    def batches(self, file: RecordFile, rows: Any, first_row: int) -> Iterator[pa.RecordBatch]:
+        places = first_row + np.arange(len(rows))
+        if file.places > file.rows:
+            beyond = folded_in(rows)
+            places += file.place_of(first_row) - first_row + np.cumsum(beyond) - beyond
+            parts = [*self._parts(beyond + 1)]
+        else:
+            parts = [slice(0, len(rows))]
+        for part in parts:
+            yield self._batch(file, rows[part], places[part])
+
+    @staticmethod
+    def _is_sampled(file: RecordFile, sequences: Any) -> Any:
+        """Whether latencies may be told: what keeps its time by chance is not like the rest."""
+        sample: Any = file.tables.get("sample") or {"block": 1, "one_in": 1}
+        return sequences // sample["block"] % sample["one_in"] == 0
+
+    @staticmethod
+    def _parts(lengths: Any) -> Iterator[slice]:
+        """Records that stand for about a batch of messages, and at least for one."""
+        ends = np.cumsum(lengths)
+        first, before = 0, 0
+        while first < len(lengths):
+            last = max(int(np.searchsorted(ends, before + BATCH_ROWS, "right")), first + 1)
+            yield slice(first, last)
+            first, before = last, int(ends[last - 1])
+
+    def _batch(self, file: RecordFile, rows: Any, places: Any) -> pa.RecordBatch:
         delivered = rows["kind"] != NOTICE
         if not delivered.all():
             rows, places = rows[delivered], places[delivered]
+        sequences, spread, within = rows["sequence"], np.arange(len(rows)), 0
+        folded = rows["kind"] == STRETCH
+        if folded.any():
+            sequences, spread, within = self._stretches.unfolded(file, rows)
+        rows, folded = rows[spread], folded[spread]
         sources = self._names.sources_of(file)[rows["publisher"]]
         errors = self._clock.errors_us(file.host, self._names.hosts_of_sources(file.host))
+        lasted_ms = np.where(folded, rows["partition"], 0).astype("i8")
+        moved = self._clock.moved(rows["received_ns"], file.host)
+        errors_us = errors[sources]
         return _batch(
             self.ddl,
             {
                 "subscription": self._names.subscriptions_of(file)[rows["subscription"]],
                 "source": sources,
                 "incarnation": rows["incarnation"],
-                "seq": rows["sequence"],
-                "kind_number": rows["kind"],
+                "seq": sequences,
+                "kind_number": np.where(folded, 0, rows["kind"]),
                 "layer_number": rows["layer"],
-                "order_idx": places,
-                "t_recv_ns": self._clock.moved(rows["received_ns"], file.host),
-                "received_digest": rows["digest"],
-                "err_us": errors[sources],
+                "order_idx": places[spread] + within,
+                "t_recv_ns": moved - 1_000_000 * lasted_ms,
+                "received_digest": np.ma.array(rows["digest"].astype("i8"), mask=folded),
+                "err_us": np.where(errors_us < 0, errors_us, errors_us + 1000 * lasted_ms),
+                "is_folded": folded,
+                "is_timed": ~folded & self._is_sampled(file, sequences),
             },
         )
 
@@ -552,16 +595,18 @@ def with_publications(
         sent = sent.hint("shuffle_hash")
     return received.join(sent, PUBLICATION, "left").withColumns(
         {
-            "lat_response_us": _microseconds(F.col("t_recv_ns") - F.col("t_intended_ns")),
-            "lat_service_us": _microseconds(F.col("t_recv_ns") - F.col("t_sent_ns")),
+            "lat_response_us": _if_timed(F.col("t_recv_ns") - F.col("t_intended_ns")),
+            "lat_service_us": _if_timed(F.col("t_recv_ns") - F.col("t_sent_ns")),
             "same_clock": F.col("err_us") == 0,
             "lat_err_us": F.when(F.col("err_us") >= 0, F.col("err_us")),
-            "digest_ok": F.col("received_digest") == F.col("digest"),
+            # Of a stretch who received it has compared contents; there is none where one was wrong.
+            "digest_ok": F.col("is_folded") | (F.col("received_digest") == F.col("digest")),
         }
     )
 
 
-def _microseconds(nanoseconds: Any) -> Any:
+def _if_timed(nanoseconds: Any) -> Any:
+    """In µs; nothing where it is not known when a delivery came."""
     from pyspark.sql import functions as F
 
-    return F.floor(nanoseconds / 1000).cast("BIGINT")
+    return F.when(F.col("is_timed"), F.floor(nanoseconds / 1000).cast("BIGINT"))

@@ -111,8 +111,8 @@ class Logs:
 
     @property
     def rows(self) -> int:
-        """Records in all files together."""
-        return sum(file.rows for process in self.processes for file in process.records.values())
+        """What the records of all files together stand for."""
+        return sum(file.places for process in self.processes for file in process.records.values())
 
     def hosts_of(self, table: str) -> dict[str, str]:
         """Where the publishers or subscriptions of this run were that left logs."""

@@ -39,7 +39,7 @@ RECORDS: Mapping[str, np.dtype[Any]] = {
 }  # fmt: skip
 # Column → the string table of the sidecar that it points into, or the values it may have.
 POINTERS = {"publisher": "publishers", "subscription": "subscriptions", "stream": "streams"}
-LARGEST_VALUE = {"kind": 4, "layer": 1, "outcome": 2}
+LARGEST_VALUE = {"kind": 5, "layer": 1, "outcome": 2}
 # The stamp of when a row was written, by a clock that only goes forward.
 STAMPS = {
     "publications": "sent_ns",
@@ -51,6 +51,7 @@ STAMPS = {
 # The column with a row's highest sequence number, of those who answer or reserve numbers.
 NUMBERS = {"acks": "last", "intents": "last"}
 NOTICE = 3
+STRETCH = 5
 LONGEST_ACK = 1 << 24
 LARGEST_SEQUENCE = (1 << 47) - 1  # so that incarnation and sequence fit into one 64-bit key
 
@@ -95,6 +96,10 @@ class Scan:
             none was used twice.
         numbers: of publications, acks and intents.
         notices: of deliveries, the records that announce what is withheld, with their places.
+        folded: of deliveries, how many places the records before each chunk take beyond one each,
+            and at last those of the whole file.
+        in_stretches: of deliveries, how many are told by stretches.
+        longest_ms: of these, how long one took at most.
         back_ns: by how much the clock went back at most between two rows.
         untimed: rows without a stamp.
     """
@@ -103,6 +108,9 @@ class Scan:
     rising: bool = True
     numbers: dict[SourceNumber, Numbers] = field(default_factory=dict)
     notices: list[tuple[int, Any]] = field(default_factory=list)
+    folded: list[int] = field(default_factory=lambda: [0])
+    in_stretches: int = 0
+    longest_ms: int = 0
     back_ns: int = 0
     untimed: int = 0
     _rows: int = 0
@@ -118,8 +126,14 @@ class Scan:
                 of = self.numbers.setdefault(source, Numbers())
                 of.highest = max(of.highest, int(values.max()))
         elif self.layout == "deliveries":
+            beyond = np.cumsum(folded_in(records))
             found = np.flatnonzero(records["kind"] == NOTICE)
-            self.notices += [(self._rows + int(n), records[n].copy()) for n in found]
+            before = self._rows + self.folded[-1]
+            self.notices += [(before + int(n + beyond[n]), records[n].copy()) for n in found]
+            self.folded.append(self.folded[-1] + int(beyond[-1]))
+            stretches = records[records["kind"] == STRETCH]
+            self.in_stretches += int(stretches["digest"].sum(dtype="i8"))
+            self.longest_ms = max(self.longest_ms, int(stretches["partition"].max(initial=0)))
         self._rows += len(records)
 
     def count_again(self, records: Any) -> None:
@@ -141,6 +155,11 @@ class Scan:
             goes_on = of is None or values[0] > of.highest
             self.rising = self.rising and bool(goes_on) and not (np.diff(values) <= 0).any()
             self.numbers.setdefault(source, Numbers()).add(values)
+
+
+def folded_in(records: Any) -> Any:
+    """How many places each record of deliveries takes beyond its own: those of a stretch."""
+    return np.where(records["kind"] == STRETCH, records["digest"].astype("i8") - 1, 0)
 
 
 def _by_source(records: Any, column: str) -> Iterator[tuple[SourceNumber, Any]]:
@@ -174,6 +193,16 @@ class RecordFile:
     tables: Mapping[str, Sequence[Any]]
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     scan: Scan = field(default_factory=lambda: Scan(""), repr=False)
+
+    @property
+    def places(self) -> int:
+        """How many messages its records stand for."""
+        return self.rows + self.scan.folded[-1]
+
+    def place_of(self, row: int) -> int:
+        """The place of the first message that a record stands for, the first of a chunk."""
+        assert row % _CHUNK_ROWS == 0, f"record {row} begins no chunk"
+        return row + (self.scan.folded[row // _CHUNK_ROWS] if self.scan.folded[-1] else 0)
 
     @property
     def is_whole(self) -> bool:
@@ -272,6 +301,11 @@ def _verify_columns(file: RecordFile, rows: Any, place: int) -> None:
             (rows["partition"] >= partitions) | (rows["digest"] < 1) | (rows["sequence"] < 1)
         )
         _refuse(file, place, "notice", (rows["kind"] == NOTICE) & senseless)
+        senseless = (
+            (rows["digest"] < 1) | (rows["sequence"] < rows["digest"]) | (rows["layer"] != 1)
+            | (rows["sequence"] > LARGEST_SEQUENCE)
+        )  # fmt: skip
+        _refuse(file, place, "stretch", (rows["kind"] == STRETCH) & senseless)
     if file.layout == "acks":
         lengths = rows["last"] - rows["first"]
         _refuse(file, place, "range", (lengths < 0) | (lengths > LONGEST_ACK))

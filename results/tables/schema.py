@@ -194,10 +194,10 @@ TABLES: Mapping[str, Table] = {
             kind STRING data, fence, gap, or redelivered: one of the first two, given again
             layer STRING application: what the client library handed on; wire: what it was given
             order_idx BIGINT place in the subscriber's log
-            t_recv_ns BIGINT received
+            t_recv_ns BIGINT received; of a stretch, when its first one was
             t_intended_ns BIGINT copied from the publication, null where there is none
             t_sent_ns BIGINT copied from the publication
-            lat_response_us BIGINT received minus intended; may be negative, that is evidence
+            lat_response_us BIGINT received minus intended, or negative; null if not in a sample
             lat_service_us BIGINT received minus sent
             same_clock BOOLEAN whether both stamps are of one clock
             lat_err_us BIGINT by how much latencies may be wrong: 0 of one clock, null if unknown

@@ -8,8 +8,9 @@ from typing import Any
 from bench.load.content import ContentTables, SourceContent
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
 from bench.load.recording import delivery_rows
+from bench.load.stretches import RESOLUTION_NS, Level
 from brokerd.client.events import GapAnnounced
-from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, WIRE
+from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, STRETCH, WIRE
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
 from results.rules.expectation import encode_attributes
@@ -29,6 +30,7 @@ class Load:
         *,
         count: int = 1,
         order: bool = False,
+        level: Level = "full",
     ) -> None:
         tables = ContentTables.build(5, SETS, 8, encode_attributes, ways)
         directory = SourceDirectory(["a"], 5, {8: tables})
@@ -46,6 +48,7 @@ class Load:
             settings, SETS, blobs, FENCE_BLOB, directory, self._record,
             write_line=lambda name, line: self.lines.append((name, line)),
             record_positions=self.positions.append, in_total_order=order,
+            level=level,
         )  # fmt: skip
         self.receiver.checker.know_fence("a/3", 1, 1)
 
@@ -193,3 +196,28 @@ def test_two_subscribers_are_compared_where_all_must_have_one_order() -> None:
         load.receiver.receive(1, load.run(3, 3), 13)
         totals = load.receiver.checker.report()["totals"]
         assert totals.get("order_differs") == (1 if order else None)
+
+
+def test_what_comes_next_is_folded_and_everything_else_has_a_row() -> None:
+    """A hole, a repetition and what is sampled are told one by one; places count deliveries."""
+    load = Load(level="sampled")
+    start_ns = 10 * RESOLUTION_NS
+
+    def receive(at: int, first: int, last: int) -> None:
+        load.receiver.receive(0, load.run(first, last), start_ns + at)
+
+    load.receiver.receive(0, load.run(1, 19), start_ns)
+    receive(1, 20, 99)  # the first that comes next: it keeps its time
+    receive(2, 100, 180)
+    receive(3, 180, 181)  # 180 comes again
+    receive(4, 182, 184)
+    receive(5, 190, 193)  # 185 to 189 do not come
+    receive(6, 194, 300)  # with 256 to 271, which are in the sample
+    load.receiver.note_gap(0, GapAnnounced(1, SOURCE, 301, 310, "released"), start_ns + 7)
+    folded = [row for row in load.kinds if row[1] == STRETCH]
+    assert folded == [(n, STRETCH) for n in (180, 184, 255, 300)]
+    singles = [sequence for sequence, kind in load.kinds if kind == DATA]
+    assert singles == [*range(1, 100), 180, 181, *range(190, 194), *range(256, 272)]
+    assert load.lines[0][1]["place"] == load.receiver.rows == load.receiver.delivered
+    totals = load.receiver.checker.report()["totals"]
+    assert (totals["duplicate"], totals["missing"]) == (1, 5)

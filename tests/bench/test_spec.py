@@ -264,6 +264,11 @@ def test_a_hundred_subscribers_want_a_hundredth_each_no_two_the_same() -> None:
             "[load]\npublisher_processes = 0\n[[publishers]]",
             "greater than or equal",
         ),
+        (
+            "[[publishers]]",
+            '[load]\nrecords = "some"\n[[publishers]]',
+            "load.records = 'some'; did you mean 'sampled'?",
+        ),
         ("[[publishers]]", "[load]\nprocesses = 2\n[[publishers]]", "unknown key 'processes'"),
         ("choose = 4", "cycle = [4]", "cycle = N takes from 1 to 1000000"),
         ("choose = 4", "cylce = 4", "did you mean 'cycle'"),
@@ -275,3 +280,12 @@ def test_slips_about_load_generators_and_numbers_are_named(
     with pytest.raises(SpecError) as caught:
         load_experiment(written(tmp_path, GOOD.replace(old, new)))
     assert said in str(caught.value)
+
+
+def test_stretches_are_refused_where_another_order_than_the_publishers_counts() -> None:
+    """They say what each subscriber got of each source, and nothing of what lies between."""
+    assert load_experiment("demo", Overrides(records="hist")).workload.load.records == "hist"
+    with pytest.raises(SpecError, match=r"proxies.toml: load.records = 'hist': only \"full\" here"):
+        load_experiment("proxies", Overrides(records="hist"))
+    with pytest.raises(SpecError, match="which note each transaction"):
+        load_experiment("durable", Overrides(records="sampled"))

@@ -1,0 +1,119 @@
+"""Deliveries that are told by stretches: the verdict is as exact as with a row of each."""
+
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from bench.load.stretches import RESOLUTION_NS, Stretches
+from brokerd.history.records import STRETCH
+from results.reference.files import Refused
+from results.reference.reading import judge_folder
+from results.tables.json_files import IntegrityError
+from results.tables.record_files import RECORDS, read_record_file
+from results.tables.seals import seal
+from tests.helpers.folded import folded_copy
+from tests.helpers.runs import Scenario, write_demo_run, write_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROW = struct.Struct("<qqIIHHBBH")
+
+
+@pytest.fixture(scope="module", params=["delta_tree", "best_effort"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run as it is, and the same in stretches; one is valid, the other one has lost much."""
+    folder = tmp_path_factory.mktemp("runs")
+    run = write_demo_run(folder / "full", Scenario(protocol=request.param, rate=100))
+    return [run, folded_copy(run, folder / "folded", "sampled")]
+
+
+def test_the_verdict_from_stretches_is_that_from_rows(both: list[Path]) -> None:
+    full, folded = map(judge_folder, both)
+    assert folded.verdict == full.verdict == {True: "VALID", False: "INVALID"}[not full.violations]
+    assert folded.counts == full.counts
+    assert [v.kind for v in folded.violations] == [v.kind for v in full.violations]
+    at_risk = [(one.at_risk, other.at_risk) for one, other in zip(
+        folded.recoveries, full.recoveries, strict=True)]  # fmt: skip
+    assert all(0 < fewer <= exact for fewer, exact in at_risk), at_risk
+    sizes = [sum(p.stat().st_size for p in run.glob("raw/*/*/deliveries.rec")) for run in both]
+    assert sizes[1] < sizes[0] / 3
+
+
+@pytest.mark.spark
+def test_both_judges_read_stretches_alike(spark: "SparkSession", both: list[Path]) -> None:
+    from results.checker.checks import check_runs
+
+    full, folded = (check_runs(spark, [run])[0].document for run in both)
+    assert folded["counts"] == full["counts"]
+    assert folded["verdict"] == full["verdict"]
+    assert folded["second_opinion"] is not None
+    told = folded["stretches"]
+    assert told["in_stretches"] > told["deliveries"] / 2
+    assert told["longest_ms"] < 1_500, "within a second, and a little"
+    assert "are told by stretches: who got what is exact" in folded["lines"][-1]
+    assert "stretches" not in full
+
+
+def spoiled(run: Path, folder: Path, **changes: int) -> Path:
+    """A copy of a run in stretches, in which one stretch says something else."""
+    copy = folded_copy(run, folder, "hist")
+    path = next(iter(sorted(copy.glob("raw/*/*/deliveries.rec"))))
+    rows = np.fromfile(path, RECORDS["deliveries"])
+    at = np.flatnonzero((rows["kind"] == STRETCH) & (rows["digest"] > 3))[0]
+    for column, by in changes.items():
+        rows[column][at] = int(rows[column][at]) + by
+    sidecar = json.loads(path.with_name("deliveries.rec.json").read_text())
+    packed = [row.tobytes() for row in rows]
+    write_records(path.parent, "deliveries", copy.name, packed, sidecar["tables"])
+    seal(copy)
+    return copy
+
+
+def test_a_stretch_that_is_one_short_is_a_publication_that_is_missing(tmp_path: Path) -> None:
+    """So no stretch is taken for more than it says."""
+    run = write_demo_run(tmp_path / "full", Scenario(rate=100, measure_s=6.0))
+    assert judge_folder(folded_copy(run, tmp_path / "as-it-was", "hist")).counts.missing == 0
+    found = judge_folder(spoiled(run, tmp_path / "short", digest=-1))
+    assert (found.verdict, found.counts.missing) == ("INVALID", 1)
+
+
+def test_a_stretch_longer_than_its_source_is_refused(tmp_path: Path) -> None:
+    run = write_demo_run(tmp_path / "full", Scenario(rate=100, measure_s=6.0))
+    copy = spoiled(run, tmp_path / "long", digest=1 << 30)
+    with pytest.raises(Refused, match="digest makes no sense"):
+        judge_folder(copy)
+    path = next(iter(sorted(copy.glob("raw/*/*/deliveries.rec"))))
+    with pytest.raises(IntegrityError, match="a stretch of no sense"):
+        read_record_file(path, copy.name)
+
+
+def test_what_comes_after_a_pause_keeps_its_time() -> None:
+    rows: list[bytes] = []
+    stretches = Stretches("sampled", rows.append)
+    at_ns = 10 * RESOLUTION_NS
+    assert not stretches.take(0, 0, 1, [100], at_ns), "the first one has a row of its own"
+    assert stretches.take(0, 0, 1, [101, 102], at_ns + 1_500_000)
+    stretches.end(0, 0, 1, at_ns + 2_000_000)
+    assert not stretches.take(0, 0, 1, [272], at_ns + 3 * RESOLUTION_NS)
+    assert stretches.take(0, 0, 1, [273], at_ns + 3 * RESOLUTION_NS + 1)
+    assert not stretches.take(1, 0, 1, [1], at_ns + 3 * RESOLUTION_NS + 1)
+    stretches.take(1, 0, 1, [2], at_ns + 4 * RESOLUTION_NS + 1)
+    found = [_ROW.unpack(row) for row in rows]
+    assert [(row[0], row[2], row[8]) for row in found] == [(102, 2, 1), (273, 1, 100)]
+    assert all(row[6] == STRETCH for row in found)
+    assert stretches.written == 3
+
+
+def test_runs_are_cut_where_the_sample_begins_and_ends() -> None:
+    stretches = Stretches("sampled", lambda rows: None)
+    assert [*stretches.parts(range(250, 275))] == [
+        (slice(0, 6), False), (slice(6, 22), True), (slice(22, 25), False),
+    ]  # fmt: skip
+    assert [*stretches.parts((255, 300, 511, 512))] == [
+        (slice(0, 1), False), (slice(1, 3), False), (slice(3, 4), True),
+    ]  # fmt: skip
