@@ -120,6 +120,7 @@ class LoadGenerator:
         self._problems: dict[str, int] = {}
         self._state = "idle"
         self._lateness = Histogram()
+        self._told_lateness = Histogram()
         self._second = _Second(time.monotonic_ns(), time.process_time())
         self._nursery: trio.Nursery
         self._clients_scope = trio.CancelScope()
@@ -191,6 +192,7 @@ class LoadGenerator:
             **self._publishing_totals(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
+            "lateness": self._told_lateness.told(),
             "faults": self._faults.active,
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
         }
@@ -426,6 +428,7 @@ class LoadGenerator:
         lateness = Histogram()
         for client in self._publishers:
             lateness.add_all(client.load.take_lateness())
+        self._told_lateness.add_all(lateness)
         late_ns = lateness.quantile_ns(0.99)
         self.files.write_line(
             "stats",

@@ -8,6 +8,7 @@ import ctypes
 import os
 import time
 from array import array
+from typing import Any, Final
 
 import trio
 
@@ -73,6 +74,13 @@ class Turn:
         self._spent_ns = 0
 
 
+BOUNDS_NS: Final = tuple(
+    step * 10**power
+    for power in range(5, 10)
+    for step in (1, 2, 5)  # 0.1 ms to 5 s
+)
+
+
 class Histogram:
     """Counts of durations by size, to within 6 %, in a fixed number of buckets."""
 
@@ -80,6 +88,7 @@ class Histogram:
         self.counts: dict[int, int] = {}
         self.total = 0
         self.largest_ns = 0
+        self.sum_ns = 0
 
     def add(self, duration_ns: int, times: int = 1) -> None:
         """Count a duration; one below nothing counts as nothing."""
@@ -87,6 +96,7 @@ class Histogram:
         bucket = _bucket(duration_ns)
         self.counts[bucket] = self.counts.get(bucket, 0) + times
         self.total += times
+        self.sum_ns += duration_ns * times
         self.largest_ns = max(self.largest_ns, duration_ns)
 
     def add_all(self, other: "Histogram") -> None:
@@ -94,7 +104,20 @@ class Histogram:
         for bucket, times in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + times
         self.total += other.total
+        self.sum_ns += other.sum_ns
         self.largest_ns = max(self.largest_ns, other.largest_ns)
+
+    def told(self) -> dict[str, Any]:
+        """For a collector: bounds in seconds, and how many are no longer than each, at least."""
+        return {
+            "le_s": [bound / 1e9 for bound in BOUNDS_NS],
+            "counts": [
+                sum(times for bucket, times in self.counts.items() if _upper_bound(bucket) <= bound)
+                for bound in BOUNDS_NS
+            ],
+            "count": self.total,
+            "sum_s": self.sum_ns / 1e9,
+        }
 
     def quantile_ns(self, share: float) -> int:
         """The least upper bound of a bucket below which at least `share` lie; 0 when empty."""

@@ -30,7 +30,10 @@ _NOT_NUMBERS: Final = ("t_ns", "now_ns", "pid")
 _TOLD: Final = "As the process itself counts; see the columns of its statistics."
 
 _Sample = tuple[Mapping[str, str], float]
-_Kind = Literal["counter", "gauge", "untyped"]
+_Kind = Literal["counter", "gauge", "untyped", "histogram"]
+
+_Told = Mapping[str, Any]
+"""A histogram: `le_s`, bounds in seconds; `counts`, how many are within each; `count`; `sum_s`."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,14 @@ class Family:
         name: letters, digits and `_`; of a counter it ends with `_total`.
         kind: `untyped` where only its source knows whether it may go down.
         samples: labels and value.
+        histograms: labels and histogram, of a family of these.
     """
 
     name: str
     kind: _Kind
     meaning: str
-    samples: tuple[_Sample, ...]
+    samples: tuple[_Sample, ...] = ()
+    histograms: tuple[tuple[Mapping[str, str], _Told], ...] = ()
 
 
 def exposition(families: Iterable[Family]) -> str:
@@ -57,7 +62,23 @@ def exposition(families: Iterable[Family]) -> str:
         lines.append(f"# HELP {family.name} {meaning}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         lines += [f"{family.name}{_labels(of)} {_number(value)}" for of, value in family.samples]
+        for of, told in family.histograms:
+            lines += _histogram(family.name, of, told)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _histogram(name: str, labels: Mapping[str, str], told: _Told) -> list[str]:
+    """A line for each bound, each with all that is within it, then their sum and number."""
+    bounds = [*map(_number, told["le_s"]), "+Inf"]
+    counts = [*told["counts"], told["count"]]
+    return [
+        *(
+            f"{name}_bucket{_labels({**labels, 'le': bound})} {_number(count)}"
+            for bound, count in zip(bounds, counts, strict=True)
+        ),
+        f"{name}_sum{_labels(labels)} {_number(told['sum_s'])}",
+        f"{name}_count{_labels(labels)} {_number(told['count'])}",
+    ]
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -106,14 +127,22 @@ def host_families(
         Family("pubsubctl_faults_active", "gauge", "Faults in effect, by verb.", broken),
     ]
     told: dict[str, list[_Sample]] = {}
+    spread: dict[str, list[tuple[Mapping[str, str], _Told]]] = {}
     for process, row in numbers.items():
         role = processes[process]["role"]
         for name, value in row.items():
             if type(value) in (int, float) and name not in _NOT_NUMBERS:
                 metric = _NO_NAME.sub("_", f"pubsubctl_{role}_{name}")
                 told.setdefault(metric, []).append((labels[process], value))
+            elif isinstance(value, Mapping) and "le_s" in value:
+                metric = _NO_NAME.sub("_", f"pubsubctl_{role}_{name}_seconds")
+                spread.setdefault(metric, []).append((labels[process], value))
     families += [Family(name, "untyped", _TOLD, tuple(of)) for name, of in sorted(told.items())]
-    return [each for each in families if each.samples]
+    families += [
+        Family(name, "histogram", _TOLD, histograms=tuple(of))
+        for name, of in sorted(spread.items())
+    ]
+    return [each for each in families if each.samples or each.histograms]
 
 
 Collect = Callable[[], Awaitable[Iterable[Family]]]

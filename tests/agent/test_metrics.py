@@ -1,18 +1,24 @@
 """Numbers for a collector: what the text says, and who gets it."""
 
+import json
+import re
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
 
+from bench.load.pacing import Histogram
 from brokerd.agent.metrics import Family, exposition, host_families
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, make_lab, run
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
+
+DASHBOARD = Path(__file__).parents[2] / "inventories" / "dashboard.json"
 
 
 @pytest.fixture
@@ -61,6 +67,55 @@ def test_what_is_no_number_and_who_did_not_answer_is_left_out() -> None:
         'pubsubctl_faults_active{host="h1",verb="freeze"} 2',
         f"pubsubctl_broker_queue_bytes{c1} 7",
     ]
+
+
+def test_a_histogram_has_all_that_is_within_each_bound() -> None:
+    """As Prometheus wants it: the last bound is everything, and sum and number come behind."""
+    row = {"role": "load", "state": "running", "frozen": False, "processor_s": None}
+    late = Histogram()
+    for duration_ns, times in ((90_000, 3), (1_500_000, 2), (60_000_000_000, 1)):
+        late.add(duration_ns, times)
+    text = exposition(host_families("h1", {"l": row}, [], {"l": {"lateness": late.told()}}))
+    lines = [line for line in text.splitlines() if "lateness" in line]
+    assert lines[1] == "# TYPE pubsubctl_load_lateness_seconds histogram"
+    of = 'host="h1",process="l",role="load"'
+    name = "pubsubctl_load_lateness_seconds"
+    assert lines[2] == f'{name}_bucket{{{of},le="0.0001"}} 3'
+    assert f'{name}_bucket{{{of},le="0.002"}} 5' in lines
+    assert lines[-4:] == [
+        f'{name}_bucket{{{of},le="5.0"}} 5',
+        f'{name}_bucket{{{of},le="+Inf"}} 6',
+        f"{name}_sum{{{of}}} 60.00327",
+        f"{name}_count{{{of}}} 6",
+    ]
+
+
+def test_the_dashboard_asks_for_nothing_that_is_not_told() -> None:
+    """Its file is for Grafana; every metric in it is one of ours, by name."""
+    document = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    asked_for = {
+        name
+        for panel in document["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"pubsubctl_\w+", target["expr"])
+    }
+    numbers = {
+        "broker": [
+            *("publications_received", "publications_forwarded", "resent_publications"),
+            *("queue_publications", "sessions_active"),
+        ],
+        "load": ["sent", "acknowledged", "delivered", "backlog"],
+    }
+    rows = {
+        role: {"role": role, "state": "running", "frozen": False, "processor_s": 1.0}
+        for role in numbers
+    }
+    told = {role: dict.fromkeys(names, 1) for role, names in numbers.items()}
+    told["load"]["lateness"] = Histogram().told()
+    text = exposition(host_families("h1", rows, ["kill"], told))
+    there = set(re.findall(r"^(pubsubctl_\w+)", text, re.MULTILINE))
+    assert asked_for
+    assert asked_for <= there, asked_for - there
 
 
 def test_numbers_are_told_from_when_it_is_asked_for_until_it_is_not(lab: Lab) -> None:
