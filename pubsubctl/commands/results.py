@@ -100,3 +100,50 @@ def capsule(
         document={"schema": "pubsubctl/capsule-made/1", "capsule": str(output), "runs": about},
         text="\n".join([*lines, str(output)]),
     )
+
+
+@app.command("histograms")
+def histograms(
+    context: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Folders, run ids, or `latest`.", autocompletion=names.runs
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-dir", "-o", metavar="DIR", help="Where to, if not to figures of each run."
+        ),
+    ] = None,
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
+) -> Result:
+    """Write the latencies of runs as HdrHistogram logs.
+
+    One for each phase and metric, with an interval for each second, in microseconds.
+    """
+    from pubsubctl.running.runs import find_runs
+    from results.checker.spark import spark_session
+    from results.tables.histogram_logs import write_histogram_logs
+    from results.tables.load import load_run
+    from results.tables.seals import seal_derived
+
+    call = invocation(context)
+    call.refuse_dry_run("results histograms")
+    folders = find_runs(call.project, runs)
+    files: list[str] = []
+    with call.console.progress() as progress:
+        progress.phase("starting Spark")
+        with spark_session("pubsubctl histograms", call.master(master)) as spark:
+            for folder in folders:
+                progress.phase(f"counting {folder.name}")
+                loaded = load_run(spark, folder)
+                own = loaded.run.derived / "figures"
+                target = own if output is None else output / folder.name
+                files += map(str, write_histogram_logs(spark, loaded, target))
+                if output is None and loaded.run.derived == loaded.run.folder:
+                    seal_derived(folder)
+    return Result(
+        document={"schema": "pubsubctl/histograms/1", "files": files}, text="\n".join(files)
+    )

@@ -62,7 +62,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
         (F.col("layer") == "application")
         & (F.col("kind") == "data")
         & F.col("same_clock")
-        & F.col("t_sent_ns").isNotNull()
+        & F.col("lat_response_us").isNotNull()
     )
     first = (
         deliveries.groupBy("sub_id", "pubend", "incarnation", "seq")

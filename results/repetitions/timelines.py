@@ -37,7 +37,7 @@ def first_deliveries(spark: "SparkSession", loaded: LoadedRun) -> "DataFrame":
             (F.col("layer") == "application")
             & (F.col("kind") == "data")
             & F.col("same_clock")
-            & F.col("t_sent_ns").isNotNull()
+            & F.col("lat_response_us").isNotNull()
         )
         .groupBy("sub_id", "pubend", "incarnation", "seq")
         .agg(F.min("t_sent_ns").alias("t_ns"), F.min("lat_response_us").alias("latency_us"))

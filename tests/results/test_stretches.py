@@ -11,7 +11,7 @@ import pytest
 from bench.load.stretches import RESOLUTION_NS, Stretches
 from brokerd.history.records import STRETCH
 from results.reference.files import Refused
-from results.reference.reading import judge_folder
+from results.reference.reading import judge_folder, read_history
 from results.tables.json_files import IntegrityError
 from results.tables.record_files import RECORDS, read_record_file
 from results.tables.seals import seal
@@ -57,6 +57,50 @@ def test_both_judges_read_stretches_alike(spark: "SparkSession", both: list[Path
     assert told["longest_ms"] < 1_500, "within a second, and a little"
     assert "are told by stretches: who got what is exact" in folded["lines"][-1]
     assert "stretches" not in full
+
+
+@pytest.mark.spark
+def test_a_histogram_log_has_every_delivery_whose_time_is_kept(
+    spark: "SparkSession", both: list[Path], tmp_path: Path
+) -> None:
+    """Read back by the library: of all deliveries of the run, and of the sample of the other."""
+    from hdrh.histogram import HdrHistogram
+    from hdrh.log import HistogramLogReader
+
+    from results.tables.histogram_logs import DIGITS, LARGEST_US, write_histogram_logs
+    from results.tables.load import load_run
+
+    totals = []
+    for run in both:
+        loaded = load_run(spark, run)
+        paths = write_histogram_logs(spark, loaded, tmp_path / run.parent.parent.name)
+        assert {path.name for path in paths} >= {"measure-response.hlog", "measure-service.hlog"}
+        (path,) = (path for path in paths if path.name == "measure-response.hlog")
+        whole = HdrHistogram(1, LARGEST_US, DIGITS)
+        reader, added = HistogramLogReader(str(path), whole), 0
+        while (each := reader.get_next_interval_histogram()) is not None:
+            added += each.get_total_count()
+        totals.append(added)
+    full = loaded_counts(both[0])
+    assert totals[0] == full
+    assert 0 < totals[1] < full / 4
+
+
+def loaded_counts(run: Path) -> int:
+    """Deliveries of data that were meant for the measure phase."""
+    history = read_history(run)
+    measured = {
+        (log.source, each.incarnation, each.sequence)
+        for log in history.publishers
+        for each in log.published
+        if each.attribute_set != history.content.fence_set
+        and 0 <= each.sent_ns < (history.measured_until_ns or 0)
+    }
+    return sum(
+        (row.source, row.incarnation, row.sequence) in measured
+        for log in history.subscriptions
+        for row in log.delivered
+    )
 
 
 def spoiled(run: Path, folder: Path, **changes: int) -> Path:
