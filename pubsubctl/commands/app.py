@@ -54,6 +54,7 @@ from pubsubctl.commands import (
     reproduce,
     results,
     simulate,
+    spark,
     status,
     targets,
     topology,
@@ -116,6 +117,7 @@ app.command("plot", epilog=_ANYWHERE)(plot.plot)
 app.command("compare", epilog=_ANYWHERE)(compare.compare)
 app.command("report", epilog=_ANYWHERE)(report.report)
 app.add_typer(results.app, name="results")
+app.add_typer(spark.app, name="spark")
 app.command("reproduce", epilog=_ANYWHERE)(reproduce.reproduce)
 app.add_typer(claims.app, name="claims")
 app.command("demo", epilog=_ANYWHERE)(demo.demo)

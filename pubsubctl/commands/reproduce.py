@@ -21,9 +21,9 @@ def reproduce(
         str,
         typer.Option(
             "--level",
-            metavar="figures|check|local",
-            help="Draw every figure again; also judge every run again from its logs; also run it "
-            "again on brokers of this machine.",
+            metavar="figures|check|sim|local",
+            help="Draw every figure again; also judge every run again from its logs; besides, do "
+            "it again on simulated brokers, or on brokers of this machine.",
         ),
     ] = "figures",
     output: Annotated[
@@ -35,8 +35,9 @@ def reproduce(
     """Look whether a capsule's figures, verdicts and claims come out again.
 
     Nothing is needed but the capsule; --level local needs what `bench` needs. Figures have to be
-    the same to the byte. Status 1 where something came out otherwise, 3 where a new run cannot
-    tell, 8 where a byte of the capsule has changed.
+    the same to the byte, and so what was simulated to begin with; of a run of brokers, its verdict
+    on simulated ones. Status 1 where something came out otherwise, 3 where a new run cannot tell,
+    8 where a byte of the capsule has changed.
     """
     from pubsubctl.running.reproducing import LEVELS
     from pubsubctl.running.reproducing import reproduce as reproduced

@@ -1,10 +1,12 @@
 """`reproduce`: does what a capsule says come out again, and at which level?
 
 `figures` draws every figure again from the tables of the runs, `check` also judges every run again
-from its logs, `local` also runs it again on brokers of this machine. Each level includes the ones
-before it.
+from its logs. `sim` besides does again what needs no hosts: the workload and faults of each run on
+simulated brokers, and experiments that were simulated to begin with. `local` besides runs it again
+on brokers of this machine.
 """
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.spec.overrides import Overrides
-from bench.spec.spec import ExperimentSpec
+from bench.spec.spec import ExperimentSpec, read_toml
+from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import experiment_of
 from pubsubctl.commands.invocation import Invocation
@@ -27,7 +30,7 @@ from pubsubctl.running.judging import Judged, judge_with
 from pubsubctl.running.runs import manifest, read_json
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
-LEVELS: Final = ("figures", "check", "local")
+LEVELS: Final = ("figures", "check", "sim", "local")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,13 @@ def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: s
         progress.phase("unpacking")
         capsule = unpack_capsule(path, folder)
         again = _run_again(call, capsule, progress) if level == "local" else {}
+        simulated = [*simulated_again(call, capsule, progress)] if level == "sim" else []
         progress.phase("starting Spark")
         with spark_session("pubsubctl reproduce", master) as spark:
             rows = [*compared(spark, capsule, progress, judges=level != "figures")]
             for run, local in again.items():
                 rows.append(judged_again(judge_with(spark, local, progress), run, capsule))
+            rows += simulated
         claims = _claims(call, capsule)
     table = [(row.level, row.run, row.what, row.recorded, row.now, row.so) for row in rows]
     header = ("LEVEL", "RUN", "WHAT", "RECORDED", "NOW", "SO")
@@ -136,6 +141,65 @@ def judged_again(judged: Judged, run: Path, capsule: Capsule) -> Row:
     is_same = None if now == "UNKNOWN" and recorded != now else recorded == now
     why = f": {judged.document['because'][0]}" if is_same is None else ""
     return Row("local", _called(run, capsule), "verdict", recorded, now + why, is_same)
+
+
+def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> Iterator[Row]:
+    """Verdicts on simulated brokers, and the rows of experiments that were simulated.
+
+    Raises:
+        UserError: there is nothing in the capsule that can be simulated.
+    """
+    runs = [run for run in capsule.runs if _is_simulated(run)]
+    of_brokers = _to_run(capsule)
+    if not runs and not of_brokers:
+        raise UserError("--level sim: no run in this capsule is one that can be simulated")
+    for run in of_brokers:
+        progress.phase(f"simulating {_called(run, capsule)}")
+        recorded = str(capsule.about(run)["verdict"])
+        now, why = _simulated_verdict(call, run)
+        is_same = None if why else now == recorded
+        yield Row("sim", _called(run, capsule), "verdict", recorded, now + why, is_same)
+    for run in runs:
+        progress.phase(f"simulating {_called(run, capsule)}")
+        before, now_rows = _rows_of(run), _rows_again(run, progress)
+        words = [_count(rows) for rows in (before, now_rows)]
+        yield Row("sim", _called(run, capsule), "rows", *words, before == now_rows)
+
+
+def _is_simulated(run: Path) -> bool:
+    from bench.papers.figure_experiments import SIMULATED_SCHEMAS
+
+    path = run / "spec" / "experiment.toml"
+    return path.is_file() and read_toml(path).get("schema") in SIMULATED_SCHEMAS
+
+
+def _simulated_verdict(call: Invocation, run: Path) -> tuple[str, str]:
+    """A verdict on simulated brokers, or UNKNOWN and why there is none that can be held against."""
+    from bench.run.simulated import simulate_experiment
+
+    try:
+        found = simulate_experiment(*_experiment(call, run, simulated=True))
+    except ConfigError as error:
+        return "UNKNOWN", f": {error}"
+    return found.value, ": nothing was at risk" if found.value == "UNKNOWN" else ""
+
+
+def _rows_again(run: Path, progress: Progress) -> dict[str, bytes]:
+    from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+
+    experiment = load_figure_experiment(run / "spec" / "experiment.toml")
+    with tempfile.TemporaryDirectory(prefix="pubsubctl-again-") as folder:
+        return _rows_of(run_figure_experiment(experiment, Path(folder), progress, 1))
+
+
+def _rows_of(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(run.glob("raw/*/*/*.jsonl"))}
+
+
+def _count(rows: Mapping[str, bytes]) -> str:
+    lines = sum(content.count(b"\n") for content in rows.values())
+    digest = hashlib.sha256(b"".join(rows[name] for name in sorted(rows))).hexdigest()
+    return f"{lines:,} rows {digest[:8]}"
 
 
 def _called(run: Path, capsule: Capsule) -> str:
@@ -208,10 +272,17 @@ def _to_run(capsule: Capsule) -> Sequence[Path]:
     ]
 
 
-def _experiment(call: Invocation, run: Path) -> tuple[ExperimentSpec, FaultSchedule | None]:
+def _experiment(
+    call: Invocation, run: Path, *, simulated: bool = False
+) -> tuple[ExperimentSpec, FaultSchedule | None]:
     spec = run / "spec"
     faults = spec / "faults.toml"
     overrides = Overrides(topology=str(spec / "topology.toml"), seed=manifest(run).get("seed"))
     return experiment_of(
-        call, str(spec / "workload.toml"), overrides, str(faults) if faults.is_file() else None, {}
+        call,
+        str(spec / "workload.toml"),
+        overrides,
+        str(faults) if faults.is_file() else None,
+        {},
+        simulated=simulated,
     )

@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from results.checker.cluster import check_master, check_workers, cluster_settings
 from results.checker.java import find_java, spark_environment
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
         JavaNotFound: there is no Java that could run Spark.
         FolderNotExecutable: the folder for temporary files does not serve; see TMPDIR.
         SparkAlreadyRunning: this process has a session already.
+        NoMaster, MasterRefused: there is no such master, or its workers cannot do our work.
     """
+    check_master(master)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -72,12 +75,18 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
             unheard = logging.NullHandler()
             logging.getLogger().addHandler(unheard)
             try:
-                with _environment(spark_environment(java, scratch)):
+                of_cluster = cluster_settings(master)
+                conf.setAll([*of_cluster.items()])
+                variables = spark_environment(java, scratch)
+                if of_cluster:
+                    variables["SPARK_LOCAL_IP"] = of_cluster["spark.driver.host"]
+                with _environment(variables):
                     # Going through the context keeps settings from a session that ended before
                     # out of this one; the session's builder remembers them.
                     spark = SparkSession(SparkContext(conf=conf))
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
+                check_workers(spark, master)
                 yield spark
                 in_order = True
             except Exception:

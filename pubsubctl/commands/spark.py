@@ -1,0 +1,109 @@
+"""`spark`: a standalone Spark cluster on the hosts of an inventory."""
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.console.console import Progress, Result
+from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.running.spark_cluster import Cluster, SparkCluster
+
+app = typer.Typer(
+    name="spark",
+    help="A standalone Spark cluster on the inventory's hosts, for `--master`.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
+]
+
+
+@app.command("up")
+def up(
+    context: typer.Context,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Of each worker: 2g, 512m.")
+    ] = "1g",
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=1, help="Of each worker, if not all of its host.")
+    ] = None,
+    results: Folder = None,
+) -> Result:
+    """Start a master on the first host and a worker on each; what runs is left alone.
+
+    `check`, `plot`, `report` and the like take what is printed as their --master. All hosts share
+    the folder of results, and have this program and its Python under the same paths.
+    """
+    if not re.fullmatch(r"[1-9]\d*[mg]", memory):
+        raise UserError(f"--memory {memory}: a number with m or g, such as 2g")
+    call = invocation(context)
+    if call.dry_run:
+        inventory = call.inventory()
+        names = [host.name for host in call.hosts(inventory)]
+        text = f"would start a master on {names[0]}, and a worker on {', '.join(names)}"
+        return Result(document={"schema": "pubsubctl/spark/1", "hosts": names}, text=text)
+
+    async def work(cluster: "SparkCluster", progress: Progress) -> "Cluster":
+        return await cluster.up(progress, memory, cores)
+
+    found = _carried_out(call, results, work)
+    return Result(
+        document={"schema": "pubsubctl/spark/1", **found.row()},
+        text=f"workers on {', '.join(found.workers)}\n{found.master}",
+    )
+
+
+@app.command("status")
+def status(context: typer.Context, results: Folder = None) -> Result:
+    """Say what is up of the cluster: its master's URL, and which hosts have a worker."""
+    call = invocation(context)
+    call.refuse_dry_run("spark status")
+
+    async def work(cluster: "SparkCluster", progress: Progress) -> "Cluster":
+        return await cluster.status()
+
+    found = _carried_out(call, results, work)
+    lines = [found.master or "no master is up"]
+    lines += [f"worker on {name}" for name in found.workers]
+    lines += [f"no worker on {name}" for name in found.missing]
+    return Result(document={"schema": "pubsubctl/spark/1", **found.row()}, text="\n".join(lines))
+
+
+@app.command("down")
+def down(context: typer.Context, results: Folder = None) -> Result:
+    """End the cluster, and remove everything that it needed."""
+    call = invocation(context)
+    call.refuse_dry_run("spark down")
+
+    async def work(cluster: "SparkCluster", progress: Progress) -> "Cluster":
+        return await cluster.down()
+
+    found = _carried_out(call, results, work)
+    text = "the cluster is down" if found.changed else "there is no cluster"
+    return Result(document={"schema": "pubsubctl/spark/1", **found.row()}, text=text)
+
+
+def _carried_out(
+    call: Invocation,
+    results: Path | None,
+    work: "Callable[[SparkCluster, Progress], Awaitable[Cluster]]",
+) -> "Cluster":
+    import trio
+
+    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.running.spark_cluster import SparkCluster
+
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    cluster = SparkCluster(lab, call.project.results_folder(results))
+    with call.console.progress() as progress:
+        return trio.run(reached, lab, lambda: work(cluster, progress))

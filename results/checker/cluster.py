@@ -1,0 +1,161 @@
+"""Standalone Spark clusters, as a session needs to know them: where one is, and how it is used."""
+
+import json
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+CONNECT_S: Final = 5.0
+WORK_S: Final = 300.0
+_LOCAL: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?")
+_URL: Final = re.compile(r"spark://(?P<host>[^:/,]+):(?P<port>\d{1,5})")
+_PROJECT: Final = Path(__file__).parents[2]
+
+
+class MasterRefused(Exception):
+    """There is no such master, or its workers cannot do our work."""
+
+    exit_status = 4
+
+
+class NoMaster(Exception):
+    """A text that is no master's."""
+
+    exit_status = 2
+
+
+def check_master(master: str) -> None:
+    """Say at once, before any Java is started, what is wrong with a master.
+
+    Raises:
+        NoMaster: it is neither local nor the URL of a standalone cluster.
+        MasterRefused: nobody listens there.
+    """
+    if _LOCAL.fullmatch(master):
+        return
+    url = _URL.fullmatch(master)
+    if url is None:
+        raise NoMaster(
+            f"--master {master}: local[N], local[*], or the spark://HOST:PORT of a standalone "
+            "cluster, as `pubsubctl spark up` prints it"
+        )
+    try:
+        socket.create_connection((url["host"], int(url["port"])), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise MasterRefused(
+            f"no Spark master at {master}: {getattr(error, 'strerror', None) or error}; "
+            "`pubsubctl spark status` says what runs, --master 'local[*]' needs none"
+        ) from None
+
+
+def cluster_file(master: str) -> Path:
+    """Where this user keeps what a session on that cluster must know."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    name = master.removeprefix("spark://").replace(":", "-")
+    return base / "pubsubctl" / "spark" / f"{name}.json"
+
+
+def cluster_settings(master: str) -> dict[str, str]:
+    """What a session on a cluster needs besides; for local masters nothing.
+
+    Workers run this Python and this program, under the same paths.
+    """
+    url = _URL.fullmatch(master)
+    if url is None:
+        return {}
+    settings = {
+        "spark.driver.host": _own_address(url["host"], int(url["port"])),
+        "spark.driver.bindAddress": _own_address(url["host"], int(url["port"])),
+        "spark.executorEnv.PYTHONPATH": str(_PROJECT),
+        "spark.pyspark.python": sys.executable,
+    }
+    path = cluster_file(master)
+    if path.is_file():
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        settings |= known["settings"]
+        settings["spark.executor.memory"] = known["memory"]
+        settings["spark.sql.shuffle.partitions"] = str(2 * known["cores"])
+    return settings
+
+
+def _own_address(host: str, port: int) -> str:
+    """By which of our addresses a host reaches us; nothing is sent for that."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+def check_workers(spark: "SparkSession", master: str) -> None:
+    """Have a worker do the least that there is.
+
+    Raises:
+        MasterRefused: none takes work in time; or it has another Python, or not this program.
+    """
+    if _URL.fullmatch(master) is None:
+        return
+    import pyarrow as pa
+
+    def look(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import results.checker.cluster as there
+
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([there.__file__] * batch.num_rows)], names=["file"]
+            )
+
+    with _limit(spark, WORK_S) as is_over:
+        try:
+            spark.range(1).mapInArrow(look, "file STRING").collect()
+        except Exception as error:
+            raise MasterRefused(f"{master}: {_why(str(error), over=is_over.is_set())}") from None
+
+
+@contextmanager
+def _limit(spark: "SparkSession", seconds: float) -> Iterator[threading.Event]:
+    """Cancel what runs when the time is over; the event says that it was."""
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        spark.sparkContext.cancelAllJobs()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield over
+    finally:
+        timer.cancel()
+
+
+def _why(said: str, *, over: bool) -> str:
+    """What a failed job says of workers, in a sentence."""
+    if over:
+        return (
+            f"no worker took any work within {WORK_S:g} s; `pubsubctl spark status` says which "
+            "run; they may all be busy for another session"
+        )
+    versions = re.findall(r"\b(\d+\.\d+)\b", said) if "PYTHON_VERSION_MISMATCH" in said else []
+    if versions:
+        return (
+            f"its workers have another Python ({versions[0]}) than this program "
+            f"({sys.version_info[0]}.{sys.version_info[1]}); all need the same"
+        )
+    if "No module named" in said:
+        module = re.search(r"No module named '([^']+)'", said)
+        return (
+            f"its workers have no {module[1] if module else 'package of ours'}; they need this "
+            f"program at {_PROJECT} and its Python at {sys.executable}"
+        )
+    lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
+    return f"its workers cannot do our work: {lines[-1][:300] if lines else 'no reason given'}"

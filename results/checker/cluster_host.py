@@ -1,0 +1,199 @@
+"""One host's part in a standalone Spark cluster: `python -m results.checker.cluster_host VERB …`.
+
+The folder is shared by all hosts and is the user's alone. It has the settings of the cluster with
+its secret, which so is in nobody's list of processes, and for each process a log and a line of who
+it is. What Spark spills stays in a folder of the host's own, which goes with the process.
+
+Each verb prints one JSON object; status 1 and `refused` in it where it could not be done.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+SETTINGS: Final = "spark.conf"
+ROLES: Final = {
+    "master": ("org.apache.spark.deploy.master.Master", r"Starting Spark master at (spark://\S+)"),
+    "worker": (
+        "org.apache.spark.deploy.worker.Worker", r"Successfully registered with master (spark://\S+)"
+    ),
+}  # fmt: skip
+STARTED_WITHIN_S: Final = 160.0
+ENDED_WITHIN_S: Final = 15.0
+_POLL_S: Final = 0.1
+
+
+class NotDone(Exception):
+    """Why a verb could not be carried out."""
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What must be the same on all hosts, and whether this one has the folder, to write in it."""
+    found: dict[str, Any] = {
+        "python": platform.python_version(), "pyspark": "", "java": "",
+        "cores": len(os.sched_getaffinity(0)),
+    }  # fmt: skip
+    try:
+        found["pyspark"] = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        pass
+    from results.checker.java import JavaNotFound, find_java
+
+    try:
+        found["java"] = find_java().version
+    except JavaNotFound as error:
+        found["java_refused"] = str(error)
+    try:
+        found["settings"] = (folder / SETTINGS).is_file()
+        with tempfile.TemporaryFile(dir=folder):
+            found["writable"] = True
+    except OSError as error:
+        found["folder_refused"] = error.strerror or str(error)
+    return found
+
+
+def start(
+    folder: Path, name: str, role: str, address: str, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """Start a master or worker that outlives us, and wait until it says that it is up.
+
+    Raises:
+        NotDone: it ended, or took too long; says what it wrote last.
+    """
+    from results.checker.java import find_java, spark_environment
+
+    row = folder / f"{name}.json"
+    if (running := _running(row)) is not None:
+        return {**running, "changed": False}
+    program, sign = ROLES[role]
+    scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))
+    environment = {
+        **os.environ, **spark_environment(find_java(), scratch), "SPARK_LOCAL_IP": address,
+        "SPARK_LOCAL_DIRS": str(scratch), "SPARK_WORKER_DIR": str(scratch / "work"),
+        "SPARK_CONF_DIR": str(scratch), "SPARK_DAEMON_MEMORY": "512m",
+    }  # fmt: skip
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                str(_spark_home() / "bin" / "spark-class"), program, "--host", address,
+                "--webui-port", "0", "--properties-file", str(folder / SETTINGS), *arguments,
+            ],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+            cwd=scratch, start_new_session=True,
+        )  # fmt: skip
+    about = {"pid": process.pid, "began": _began(process.pid), "scratch": str(scratch)}
+    row.write_text(json.dumps({**about, "role": role, "address": address}), encoding="utf-8")
+    found = _waited(lambda: re.search(sign, log.read_text("utf-8", "replace")), process)
+    if found is None:
+        _stop(row)
+        lines = log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"]
+        said = next((line for line in reversed(lines) if "ERROR" in line), lines[-1])
+        raise NotDone(f"Spark's {role} did not come up; it said: {said.strip()[:300]}")
+    told = {**about, "role": role, "address": address, "url": found[1]}
+    row.write_text(json.dumps(told), encoding="utf-8")
+    return {**told, "changed": True}
+
+
+def status(folder: Path, name: str) -> dict[str, Any]:
+    """What runs here of the cluster: nothing where it does not."""
+    return _running(folder / f"{name}.json") or {}
+
+
+def stop(folder: Path, name: str) -> dict[str, Any]:
+    """End what runs here, and remove what it spilled."""
+    return {"changed": _stop(folder / f"{name}.json")}
+
+
+def _stop(row: Path) -> bool:
+    running = _running(row)
+    if running is not None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            _signal(running, number)
+            end = time.monotonic() + ENDED_WITHIN_S
+            while _running(row) is not None and time.monotonic() < end:
+                time.sleep(_POLL_S)
+    if row.is_file():
+        scratch = Path(json.loads(row.read_text(encoding="utf-8"))["scratch"])
+        if scratch.name.startswith("pubsubctl-spark-"):
+            shutil.rmtree(scratch, ignore_errors=True)
+        row.unlink()
+    return running is not None
+
+
+def _signal(process: Mapping[str, Any], number: int) -> None:
+    """To its whole session: a worker's executors too."""
+    try:
+        os.killpg(int(process["pid"]), number)
+    except (PermissionError, ProcessLookupError):
+        pass
+
+
+def _running(row: Path) -> dict[str, Any] | None:
+    """The process of a line, if that runs, and is the one that was started then."""
+    try:
+        found: dict[str, Any] = json.loads(row.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if _began(int(found["pid"])) == found["began"] else None
+
+
+def _began(pid: int) -> int:
+    """When a process was started, in ticks since the machine was; 0 where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    state, *fields = text.rpartition(")")[2].split()
+    return 0 if state == "Z" else int(fields[18])
+
+
+def _waited(
+    look: Callable[[], re.Match[str] | None], process: "subprocess.Popen[bytes]"
+) -> re.Match[str] | None:
+    end = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < end:
+        if (found := look()) is not None:
+            return found
+        if process.poll() is not None:
+            return look()
+        time.sleep(_POLL_S)
+    return None
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def main(words: Sequence[str]) -> int:
+    """Carry out one verb; its answer is printed."""
+    verb, folder, *rest = words
+    try:
+        if verb == "facts":
+            answer = facts(Path(folder))
+        elif verb == "start":
+            name, role, address, *arguments = rest
+            answer = start(Path(folder), name, role, address, arguments)
+        else:
+            answer = {"status": status, "stop": stop}[verb](Path(folder), rest[0])
+    except (NotDone, OSError) as error:
+        answer = {"refused": str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 1 if "refused" in answer else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""`reproduce --level sim`: what needs no hosts is done again, and held against the capsule."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.spec.toml_text import toml_text
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.errors import UserError
+from pubsubctl.running.capsules import Capsule
+from pubsubctl.running.reproducing import simulated_again
+from results.tables.seals import seal
+from tests.helpers.runs import Scenario, workload_of, write_demo_run
+
+EXPERIMENT = {
+    "schema": "pubsubctl/graph-experiment/1", "name": "few", "figure": "dft11.fig9", "seed": 11,
+    "question": "connectivity", "shape": "balanced-degree", "brokers": 30, "fanouts": [3],
+    "deltas": [0, 1], "failed": [0, 3], "runs": 3, "protocol_runs": 0,
+}  # fmt: skip
+
+
+class Quiet:
+    """Progress that nobody looks at."""
+
+    def phase(self, text: str) -> None:
+        """Nothing is shown."""
+
+    def update(self, numbers: object) -> None:
+        """Nothing is shown."""
+
+
+@pytest.fixture
+def capsule(tmp_path: Path) -> Capsule:
+    """A run of brokers without faults, and a small experiment without brokers."""
+    runs = tmp_path / "runs"
+    run = write_demo_run(runs, Scenario(measure_s=2.0, rate=10))
+    workload = {**workload_of(Scenario(measure_s=2.0, rate=10)), "calm": True}
+    (run / "spec" / "workload.toml").write_text(toml_text(workload))
+    (run / "spec" / "faults.toml").unlink(missing_ok=True)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "seed": 11}))
+    seal(run)
+    path = tmp_path / "few.toml"
+    path.write_text(toml_text(EXPERIMENT))
+    few = run_figure_experiment(load_figure_experiment(path), runs, Quiet(), 1)
+    said = {
+        run.relative_to(tmp_path).as_posix(): {"verdict": "VALID", "figures": {}},
+        few.relative_to(tmp_path).as_posix(): {"figures": {}},
+    }
+    return Capsule(tmp_path, {"runs": said})
+
+
+def test_what_was_simulated_is_the_same_to_the_byte_and_brokers_are_simulated(
+    capsule: Capsule,
+) -> None:
+    rows = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
+    assert {row.level for row in rows.values()} == {"sim"}
+    assert (rows["verdict"].run, rows["verdict"].now) == ("demo/20260102T030405Z-0a1b2c", "VALID")
+    assert rows["verdict"].is_same
+    assert rows["rows"].is_same
+    assert rows["rows"].recorded == rows["rows"].now
+    table = next(capsule.folder.glob("runs/few/*/raw/*/*/*.jsonl"))
+    table.write_bytes(table.read_bytes().replace(b"1", b"2", 1))
+    changed = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
+    assert changed["rows"].is_same is False
+    assert changed["rows"].recorded != changed["rows"].now
+
+
+def test_a_run_that_cannot_be_simulated_says_why_and_nothing_about_the_old_one(
+    capsule: Capsule,
+) -> None:
+    (path,) = capsule.folder.glob("runs/demo/*/spec/workload.toml")
+    churn = '\n[churn]\ndisconnected = "100ms"\nevery = "1s"\n'
+    path.write_text(path.read_text() + churn)
+    rows = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
+    assert rows["verdict"].is_same is None
+    assert "simulated subscribers stay connected" in rows["verdict"].now
+
+
+def test_a_capsule_with_nothing_to_simulate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run in this capsule is one that can be simulated"):
+        [*simulated_again(Invocation(), Capsule(tmp_path, {"runs": {}}), Quiet())]

@@ -1,0 +1,110 @@
+"""Masters that are none, and hosts that cannot take part: said before any Java is started."""
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsubctl.running.spark_cluster import problems_of
+from results.checker import cluster_host
+from results.checker.cluster import (
+    MasterRefused,
+    NoMaster,
+    _why,
+    check_master,
+    cluster_file,
+    cluster_settings,
+)
+from results.checker.spark import spark_session
+
+GOOD = {"python": "3.11.7", "pyspark": "4.3.0", "java": 17, "settings": True, "writable": True}
+
+
+@pytest.mark.parametrize("master", ["yarn", "local[0]", "spark://n01", "spark://a:1,b:2", ""])
+def test_what_is_no_master_is_named_with_what_is(master: str) -> None:
+    with pytest.raises(NoMaster, match=r"local\[N\], local\[\*\], or the spark://HOST:PORT"):
+        check_master(master)
+    for good in ("local", "local[2]", "local[*]"):
+        check_master(good)
+
+
+def test_a_master_that_is_not_there_is_told_before_java_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        check_master(f"spark://127.0.0.1:{port}")
+    with (
+        pytest.raises(
+            MasterRefused, match=r"no Spark master at .*refused; `pubsubctl spark status`"
+        ),
+        spark_session("never", f"spark://127.0.0.1:{port}"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "facts, why",
+    [
+        ({**GOOD, "python": "3.12.1"}, "host n2: Python 3.12.1, here 3.11.7; all of a cluster"),
+        ({**GOOD, "pyspark": ""}, "host n2: PySpark is missing, here 4.3.0"),
+        ({**GOOD, "java_refused": "Spark needs Java"}, "host n2: Spark needs Java"),
+        ({**GOOD, "folder_refused": "No such file or directory"}, "n2: /runs: No such file"),
+        ({**GOOD, "settings": False}, "what is written here is not seen there; workers read runs"),
+        ({"nothing": "env: python: not found"}, "it cannot run this program (env: python: not"),
+    ],
+)
+def test_hosts_that_cannot_take_part_are_named_with_the_reason(
+    facts: dict[str, Any], why: str
+) -> None:
+    assert problems_of({"n1": GOOD}, GOOD, Path("/runs")) == []
+    (problem,) = problems_of({"n1": GOOD, "n2": facts}, GOOD, Path("/runs"))
+    assert why in problem
+
+
+@pytest.mark.parametrize(
+    "said, over, why",
+    [
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in "
+         "driver: 3.11, PySpark cannot run", False, "have another Python (3.12) than this"),
+        ("ModuleNotFoundError: No module named 'results'", False, "its workers have no results;"),
+        ("Job 0 cancelled as part of cancellation of all jobs", True, "no worker took any work"),
+        ("a\nSomething else", False, "its workers cannot do our work: Something else"),
+    ],
+)  # fmt: skip
+def test_what_workers_cannot_do_is_one_sentence(said: str, over: bool, why: str) -> None:
+    assert why in _why(said, over=over)
+
+
+def test_a_session_has_the_secret_of_a_cluster_that_we_started_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    master = "spark://127.0.0.1:7077"
+    assert "spark.authenticate.secret" not in cluster_settings(master)
+    path = cluster_file(master)
+    assert path.is_relative_to(tmp_path)
+    path.parent.mkdir(parents=True)
+    about = {"settings": {"spark.authenticate.secret": "s"}, "memory": "2g", "cores": 6}
+    path.write_text(json.dumps(about))
+    found = cluster_settings(master)
+    assert found["spark.authenticate.secret"] == "s"
+    assert found["spark.executor.memory"] == "2g"
+    assert found["spark.sql.shuffle.partitions"] == "12"
+    assert found["spark.driver.host"] == "127.0.0.1"
+    assert cluster_settings("local[2]") == {}
+
+
+def test_a_host_says_what_it_has_and_does_not_end_what_it_did_not_start(tmp_path: Path) -> None:
+    found = cluster_host.facts(tmp_path)
+    assert (found["settings"], found["writable"]) == (False, True)
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "folder_refused" in cluster_host.facts(tmp_path / "nowhere")
+    row = tmp_path / "worker-n1.json"
+    row.write_text(json.dumps({"pid": os.getpid(), "began": 1, "scratch": str(tmp_path)}))
+    assert cluster_host.status(tmp_path, "worker-n1") == {}, "its number is another process's now"
+    assert cluster_host.stop(tmp_path, "worker-n1") == {"changed": False}
+    assert tmp_path.is_dir()
+    assert not row.exists()
