@@ -162,7 +162,7 @@ def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> I
     for run in runs:
         progress.phase(f"simulating {_called(run, capsule)}")
         before, now_rows = _rows_of(run), _rows_again(run, progress)
-        words = [_count(rows) for rows in (before, now_rows)]
+        words = _count(before), _count(now_rows)
         yield Row("sim", _called(run, capsule), "rows", *words, before == now_rows)
 
 

@@ -76,16 +76,18 @@ class SparkCluster:
         changed = False
         try:
             progress.phase(f"starting the master on {first.host.name}")
-            words = ("master", "master", first.address, "--port", "0")
-            master = await self._ask(first, "start", *words)
+            master = await self._ask(
+                first, "start", "master", "master", first.address, "--port", "0"
+            )
             changed |= bool(master["changed"])
             url = str(master["url"])
             for connector in self._lab.connectors:
                 name = connector.host.name
                 progress.phase(f"starting a worker on {name}")
                 given = ["--memory", memory, *(["--cores", str(cores)] if cores else []), url]
-                words = (f"worker-{name}", "worker", connector.address, *given)
-                worker = await self._ask(connector, "start", *words)
+                worker = await self._ask(
+                    connector, "start", f"worker-{name}", "worker", connector.address, *given
+                )
                 changed |= bool(worker["changed"])
         except PubsubctlError:
             await self.down()
@@ -100,7 +102,8 @@ class SparkCluster:
             return Cluster("", (), tuple(row.host.name for row in self._lab.connectors))
         first, *_ = self._lab.connectors
         master = await self._ask(first, "status", "master")
-        there, missing = [], []
+        there: list[str] = []
+        missing: list[str] = []
         for connector in self._lab.connectors:
             name = connector.host.name
             worker = await self._ask(connector, "status", f"worker-{name}")

@@ -1,0 +1,1 @@
+"""Made histories: runs of any size that nobody ran, right or wrong in known places."""

@@ -1,0 +1,35 @@
+"""Made histories: right ones are found right, and every mistake is found, no more and no fewer."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.histories.history import MUTATIONS, Asked, make_history
+from brokerd.errors import ConfigError
+from results.reference.reading import judge_folder
+
+
+def test_a_history_without_mistakes_is_valid_and_has_about_as_many_deliveries(
+    tmp_path: Path,
+) -> None:
+    made = make_history(Asked(15_000, publishers=1, subscribers=4), tmp_path)
+    found = judge_folder(made.run)
+    assert (found.verdict, found.doubts) == ("VALID", ())
+    assert found.counts.owed == found.counts.delivered == made.delivered
+    assert 7_500 < made.delivered < 30_000
+
+
+@pytest.mark.parametrize("kind", MUTATIONS)
+def test_each_mistake_is_found_and_nothing_else(tmp_path: Path, kind: str) -> None:
+    asked = Asked(10_000, publishers=1, subscribers=3, seed=7, mutations={kind: 3})
+    made = make_history(asked, tmp_path)
+    found = judge_folder(made.run)
+    assert found.verdict == "INVALID"
+    assert dict(found.counts.violations) == {kind: 3} == dict(made.mistakes)
+
+
+def test_what_cannot_be_made_is_named() -> None:
+    with pytest.raises(ConfigError, match="no mutation 'mising'; did you mean 'missing'"):
+        Asked(1_000, mutations={"mising": 1})
+    with pytest.raises(ConfigError, match="missing = 0: at least one"):
+        Asked(1_000, mutations={"missing": 0})
