@@ -24,6 +24,7 @@ from brokerd.errors import ConfigError
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFAULT
 from brokerd.wire.attributes import encode_attributes
 from results.rules.expectation import encode_attributes as expected_blob
 from results.rules.expectation import parse_predicate
@@ -278,7 +279,7 @@ class _Maker:
         }  # fmt: skip
         workload = {
             "schema": "pubsubctl/workload/1", "name": NAME, "topology": "single",
-            "protocol": "delta_tree", "seed": asked.seed, "calm": True,
+            "protocol": DEFAULT, "seed": asked.seed, "calm": True,
             "guarantee": {"delivery": "exactly-once", "order": "publisher", "gapless": True},
             "bars": {"deliveries_per_pair_min": 1},
             "phases": {"warmup": "1s", "measure": "1s", "drain": "30s"},
@@ -293,7 +294,7 @@ class _Maker:
         directory.begin(
             NAME,
             {
-                "protocol": "delta_tree", "seed": asked.seed, "workload": NAME,
+                "protocol": DEFAULT, "seed": asked.seed, "workload": NAME,
                 "topology": "single", "labels": {"brokers": "simulated", "history": NAME},
                 "phases": [], "clock": {"host_id": HOST, "boot_id": directory.run_id},
                 "mistakes": dict(asked.mutations),
