@@ -204,8 +204,7 @@ class MultiProxy(LogFirstMachine):
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol: whatever a failure has left is under way again, but for owners."""
-        sharing = self.server.sharing if self.server is not None else None
-        return sharing.aftermath() if sharing is not None else ()
+        return self.server.aftermath() if self.server is not None else ()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""

@@ -208,8 +208,9 @@ class Moves:
         self._disk.commit((change, *self._followers.leave(number)), over)
 
     def _drop(self, number: int) -> None:
+        """Let go of all of a topic, and of what came of it before it was to go on from here."""
         self._gone(number)
-        for topic in self._log.parts(number):
+        for topic in self._log.everything(number):
             topic.is_frozen = False
             self._log.release(topic, topic.durable)
 

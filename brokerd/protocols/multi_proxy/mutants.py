@@ -73,6 +73,27 @@ BUGS: Final = (
         ("version < follower.version", "version < Version(0, 0)"),
     ),
     _bug(
+        "gets-of-the-dead",
+        "What a home has asked for before it died does not count once it has begun again.",
+        "server.py",
+        ("if message.incarnation < follower.version.incarnation:", "if message.incarnation < 0:"),
+    ),
+    _bug(
+        "restart-forgotten",
+        "That a home has begun again is on disk before it is told where to go on.",
+        "server.py",
+        (
+            "if is_restarted or before.keys() != follower.done.keys():",
+            "if before.keys() != follower.done.keys():",
+        ),
+    ),
+    _bug(
+        "lost-unsaid",
+        "What is lost, and somebody has yet to be told of, is not as if nothing had failed.",
+        "server.py",
+        ("return (*left, words) if lost else left", "return left if words else ()"),
+    ),
+    _bug(
         "followed-before-it-is-written",
         "What a home follows is on disk before it is answered.",
         "server.py",
@@ -469,6 +490,12 @@ BUGS: Final = (
             "                self._log.topic(number).came(source, through)\n",
             "                pass\n",
         ),
+    ),
+    _bug(
+        "half-of-it-left-behind",
+        "What has come of a topic that goes on to another server is not kept.",
+        "moves.py",
+        ("for topic in self._log.everything(number):", "for topic in self._log.parts(number):"),
     ),
     _bug(
         "followers-left-behind",

@@ -126,6 +126,13 @@ class Server:
         """The size of their payloads."""
         return sum(topic.retained_bytes for topic in self.log)
 
+    def aftermath(self) -> Sequence[str]:
+        """What is left of what went wrong, in words."""
+        lost = sum(len(topic.lost) for topic in self.log)
+        left = self.sharing.aftermath() if self.sharing is not None else ()
+        words = f"{lost} records are lost, and not all servers or homes know of them"
+        return (*left, words) if lost else left
+
     def due(self, home: BrokerNumber) -> None:
         """A home's get has waited long enough."""
         follower = self.followers.get(home)
@@ -206,6 +213,7 @@ class Server:
             known = self.sharing.known.of(message.topics)
         if follower is None:
             follower = self.followers.add(home, version)
+        is_restarted = version.incarnation > follower.version.incarnation
         follower.version = version
         before = follower.done
         self._ask([topic for topic in message.topics if self._own(topic) not in before])
@@ -215,7 +223,7 @@ class Server:
         changes: tuple[Change, ...] = ()
         if self.sharing is not None:
             self.sharing.keep(follower, before, message.topics, known)
-        if before.keys() != follower.done.keys():
+        if is_restarted or before.keys() != follower.done.keys():
             changes = (self.followers.row(home, message.topics),)
         followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
         elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
@@ -241,6 +249,9 @@ class Server:
         follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
         if follower is None or version <= follower.got:
+            return
+        if message.incarnation < follower.version.incarnation:
+            # The home that has died since goes on where it was told to, which may be before this.
             return
         waits = {
             part: each

@@ -126,14 +126,12 @@ class Sharing:
 
     def aftermath(self) -> Sequence[str]:
         """What is left of two servers having owned a topic, in words."""
-        lost = sum(len(topic.lost) for topic in self._server.log)
         expected = sum(len(follower.expected) for _, follower in self._server.followers)
         moving = len(self.moves.moving)
         return tuple(
             [f"{moving} topics are being given away"] * bool(moving)
             + [f"{expected} times a home has not said that it follows a topic here"]
             * bool(expected)
-            + [f"{lost} records are lost, and not all servers or homes know of them"] * bool(lost)
         )
 
     # ------------------------------------------------------------ what others are told

@@ -206,6 +206,10 @@ class TopicLog:
         others = [self._topics[part] for part in parts if part.server != self._broker]
         return [self.topic(number), *(each for each in others if each.is_here)]
 
+    def everything(self, number: int) -> list[Topic]:
+        """All that there is of a topic, also what is not here for homes to follow."""
+        return [topic for part, topic in self._topics.items() if part.topic == number]
+
     # ------------------------------------------------------------ start
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:

@@ -226,14 +226,14 @@ def who_subscribes_at_a_server_gets_of_another_what_comes_behind_what_is_known()
 # ------------------------------------------------------------ one server, message by message
 
 
-def carry(first: int, last: int) -> Carry:
-    """Positions of the second server, with what its home has published."""
+def carry(first: int, last: int, giver: int = 2) -> Carry:
+    """Positions of a server, for the one before it, with what its home has published."""
     count, blob = last - first + 1, encode_attributes({"kind": "a"})
     origin = OriginRun(SourceId(HOME, 0, 1), range(first, last + 1))
     run = PublicationRun(
-        StreamId(2, TOPIC, 0), range(first, last + 1), (blob,), bytes(count), 0, (), (origin,)
+        StreamId(giver, TOPIC, 0), range(first, last + 1), (blob,), bytes(count), 0, (), (origin,)
     )
-    return Carry(1, 2, TOPIC, 0, run)
+    return Carry(giver - 1, giver, TOPIC, 0, run)
 
 
 def transfer(last: int) -> Transfer:
@@ -278,6 +278,18 @@ def what_is_carried_first_may_be_lost_on_its_way() -> bool:
     wanted = Wanted(2, TOPIC, 1, 1, 9)
     messages = of_kind(server.tell(Get(1, HOME, 1, 1, (wanted,))), Messages)
     return not hole and [each for run in messages for each in run.run.sequences] == [2, 3, 4]
+
+
+def what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept() -> bool:
+    """A third server gives it to the second one, which has to give it to the first."""
+    server = Disk(CAUSAL, servers=3, number=2)
+    server.tell(carry(1, 2, giver=3))
+    kept = server.core.status().queued
+    server.tell(Merge(2, (Owner(TOPIC, 1),)))
+    server.tell(Transferred(1, 2, TOPIC, 1))
+    gone = server.core.status().queued
+    server.start(2)
+    return (kept, gone, server.core.status().queued) == (2, 0, 0)
 
 
 def what_was_put_elsewhere_is_not_put_again() -> bool:
@@ -388,6 +400,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "taken-with-holes": a_topic_is_taken_when_all_of_it_is_here,
     "begins-at-what-came-first": what_is_carried_first_may_be_lost_on_its_way,
     "taken-before-it-is-written": a_topic_is_taken_when_all_of_it_is_here,
+    "half-of-it-left-behind": what_has_come_of_a_topic_that_goes_on_elsewhere_is_not_kept,
     "sources-left-behind": what_was_put_elsewhere_is_not_put_again,
     "followers-left-behind": who_has_followed_elsewhere_goes_on_behind_what_it_had,
     "expected-and-forgotten": who_was_expected_is_kept_until_it_comes,

@@ -122,6 +122,17 @@ def a_server_that_was_down_still_knows_what_it_has_let_go_of() -> bool:
     return told(subscription) == [(first, last)]
 
 
+def what_somebody_has_yet_to_be_told_of_is_left_over() -> bool:
+    """Until who comes back has been told, and its clients have heard of it."""
+    story = retaining()
+    missed_while_away(story)
+    server = story.cluster.brokers[story.topology.number_of(owner_of(story, "a"))].core
+    left = server.aftermath()
+    story.cluster.broker("e1").start()
+    story.cluster.run_for(3)
+    return len(left) == 1 and "lost" in left[0] and not server.aftermath()
+
+
 def who_has_some_of_it_is_told_of_the_rest() -> bool:
     """Its home was done with less than it has, as it says when it comes back."""
     home = Home()
@@ -136,6 +147,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "lost-before-its-time": who_comes_back_lacks_nothing_that_is_not_old,
     "lost-in-silence": who_comes_back_too_late_is_told_what_it_lacks,
     "lost-for-all": who_has_some_of_it_is_told_of_the_rest,
+    "lost-unsaid": what_somebody_has_yet_to_be_told_of_is_left_over,
     "lost-and-forgotten": a_server_that_was_down_still_knows_what_it_has_let_go_of,
     "lost-counts-as-done": a_server_that_was_down_still_knows_what_it_has_let_go_of,
 }

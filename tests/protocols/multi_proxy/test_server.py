@@ -141,8 +141,8 @@ def put(first: int, last: int, previous: int = 0, home: int = HOME, server: int 
     return Put(server, home, TOPIC, previous, run)
 
 
-def follow(number: int, *topics: int, home: int = HOME) -> Follow:
-    return Follow(SERVER, home, 1, number, topics)
+def follow(number: int, *topics: int, home: int = HOME, incarnation: int = 1) -> Follow:
+    return Follow(SERVER, home, incarnation, number, topics)
 
 
 def get(number: int, done: int, after: int, most: int = 100) -> Get:
@@ -232,6 +232,22 @@ def a_later_follow_wins() -> bool:
     return not stale and disk.core.status().queued == 3
 
 
+def what_a_home_has_asked_before_it_died_comes_too_late() -> bool:
+    """It had more than the server knew, over a proxy that was slow; now it goes on where it is
+    told to. The server may be another one by then that was told so."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 9))
+    (told,) = disk.tell(follow(1, TOPIC, incarnation=2))
+    disk.tell(get(1, 9, 9))
+    kept = disk.core.status().queued
+    disk.start(2)
+    disk.tell(get(2, 9, 9))
+    return told.topics == (Followed(SERVER, TOPIC, 0, 9),) and (
+        (kept, disk.core.status().queued) == (9, 9)
+    )
+
+
 def all_who_follow_must_be_done_before_anything_goes() -> bool:
     disk = Disk()
     disk.tell(follow(1, TOPIC))
@@ -292,6 +308,8 @@ RULES: dict[str, Callable[[], bool]] = {
     "head-before-it-is-written": a_head_is_told_when_it_is_on_disk,
     "follows-one-too-late": a_follower_goes_on_behind_what_was_put_before,
     "older-follow-kept": a_later_follow_wins,
+    "gets-of-the-dead": what_a_home_has_asked_before_it_died_comes_too_late,
+    "restart-forgotten": what_a_home_has_asked_before_it_died_comes_too_late,
     "released-when-anybody-is-done": all_who_follow_must_be_done_before_anything_goes,
     "never-released": all_who_follow_must_be_done_before_anything_goes,
     "answers-what-is-not-new": an_answer_begins_behind_what_the_home_has,
