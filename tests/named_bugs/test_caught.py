@@ -1,4 +1,4 @@
-"""Named bugs of client, wire, sessions, storage, checkers, injector, load generator and agent are seen.
+"""Named bugs of all but the protocols, from the client to checkers and plans, are seen.
 
 The row of each says by which story of the suite; that is run here with the bug and without.
 """
@@ -12,6 +12,7 @@ from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
 from tests.named_bugs.oracle import ROWS as ORACLE
+from tests.named_bugs.plans import ROWS as PLANS
 from tests.named_bugs.reference import ROWS as REFERENCE
 from tests.named_bugs.repetitions import ROWS as REPETITIONS
 from tests.named_bugs.rules import ROWS as RULES
@@ -21,7 +22,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

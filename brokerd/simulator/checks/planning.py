@@ -121,6 +121,13 @@ class ProtocolPlanning:
         """How much a client may have unacknowledged before its deliveries wait; 0 for any."""
         return int(getattr(parameters, "client_window", 0))
 
+    def turns(self, parameters: Any, publications: int) -> int:
+        """How many messages go one after another until all that was published has had its turn.
+
+        More than none only where so little may be under way at a time that it has to wait.
+        """
+        return 0
+
     def counters(self, parameters: Any) -> Mapping[str, int]:
         """What a seed's counters say of its parameters."""
         return {}

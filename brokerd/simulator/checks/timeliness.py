@@ -63,6 +63,7 @@ def bounds_of(plan: Plan) -> Bounds:
     if any(type(move) in (Moving, Reattaching) for move in plan.moves):
         everything_ns += 2 * gates_ns  # it starts anew elsewhere, and then its old broker drains
     everything_ns += planning.discovery_ns(parameters)
+    everything_ns += planning.turns(parameters, plan.publications) * (message_ns + disk_ns)
     if parameters.client_linger_ns < NEVER_NS:  # what a client does not ask for again goes then
         everything_ns += parameters.client_linger_ns
     return Bounds(sessions_ns, gates_ns, everything_ns)

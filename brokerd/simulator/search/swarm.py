@@ -324,7 +324,7 @@ class PlanRun:
         self._healed_ns = schedule.now_ns
         self._drain(self._is_owed_although_broken)
         self._heal_broken()
-        self._drain(lambda: bool(schedule.pending) or not self._has_converged())
+        self._drain(lambda: not self._has_converged(), until_quiet=True)
 
     def _run_steps(
         self, first: int, end: int, due: dict[int, list[tuple[Any, ...]]], drawn: bool = False
@@ -350,11 +350,21 @@ class PlanRun:
                 if happened and self._record:
                     self.taken.append(Taking(step, schedule.taken))
 
-    def _drain(self, is_owed: Callable[[], bool]) -> None:
+    def _drain(self, is_owed: Callable[[], bool], *, until_quiet: bool = False) -> None:
+        """Take what may come next until nothing is owed.
+
+        Args:
+            until_quiet: and nothing is on its way; but that is no reason to give up, for some
+                brokers say something again and again, whoever needs it.
+        """
         schedule, random = self._cluster.schedule, self._random
         assert isinstance(schedule, AdversarialSchedule)
-        taken, idle = 0, False
-        while (taken % 20 and not idle) or is_owed():
+        taken, idle, late = 0, False, False
+        while (
+            (taken % 20 and not idle and not late)
+            or (until_quiet and schedule.pending)
+            or is_owed()
+        ):
             if idle:
                 taken = ENDLESS
             taken += 1
@@ -364,7 +374,8 @@ class PlanRun:
                 self._healed_ns += schedule.now_ns - before_ns  # nothing was waiting for that
             idle = not schedule.step() and not schedule.fire()
             # What is owed is asked now and then; timers may fire between the last of it and that.
-            if self._is_out_of_patience(taken) and is_owed():
+            late = self._is_out_of_patience(taken)
+            if late and ((taken >= ENDLESS and schedule.pending) or is_owed()):
                 self._give_up()
 
     def _heal(self) -> None:

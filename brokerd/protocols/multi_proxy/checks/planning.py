@@ -19,6 +19,13 @@ _SHARED: Final = 0.4
 """Of all seeds, in so many two servers may own a topic until that is found."""
 
 
+_GETS_A_TURN: Final = 2
+"""The first is answered as soon as there is one, the second one has the rest."""
+
+_LINKS_A_GET: Final = 4
+"""Over a proxy to the server and back."""
+
+
 class MultiProxyPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
@@ -78,6 +85,12 @@ class MultiProxyPlanning(ProtocolPlanning):
         """See ProtocolPlanning."""
         chosen = super().trial(random, values, delta)
         return replace(chosen, topic_attribute="kind", topics=3)
+
+    def turns(self, parameters: Any, publications: int) -> int:
+        """See ProtocolPlanning: one topic may have all, and goes on when it was asked for anew."""
+        chosen: MultiProxyParameters = parameters
+        at_once = min(chosen.topic_window + 1, chosen.get_publications, chosen.home_window)
+        return publications // at_once * _GETS_A_TURN * _LINKS_A_GET
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: a server that answers nothing is asked over another proxy."""
