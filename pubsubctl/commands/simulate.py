@@ -207,7 +207,7 @@ def simulate(
     rows = which or [] if what == "campaign" else [campaign] if campaign else []
     swarms.check_rows(rows)
     chosen = tuple(settings or ())
-    swarms.check_settings(chosen)
+    swarms.check_settings(chosen, protocol)
     if profile:
         _check_profile(call, profile, protocol, verify_determinism)
     if what == "campaign":

@@ -236,14 +236,14 @@ def _left_out(ablation: str) -> str:
     return " ".join([*(named_bugs()[name].leaves_out for name in chosen.mutants), *chosen.settings])
 
 
-def check_settings(settings: tuple[str, ...]) -> None:
+def check_settings(settings: tuple[str, ...], protocol: str) -> None:
     """Refuse what is no parameter of the protocol.
 
     Raises:
         UserError: names it and the nearest one.
     """
     try:
-        plan_of(0, DEFAULT, SwarmOptions(settings=settings))
+        plan_of(0, protocol, SwarmOptions(settings=settings))
     except ConfigError as error:
         raise UserError(f"--set: {error}") from None
 

@@ -120,6 +120,10 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
         (["mutants", "NOPE"], " more\n"),
         (["mutants", "M22x"], "did you mean 'M22'?"),
         (["swarm", "--set", "publication_logs=True"], "did you mean 'publication_log'?"),
+        (
+            ["swarm", "--protocol", "multi_proxy", "--set", "owner=causal"],
+            "did you mean 'ownership'?",
+        ),
         (["swarm", "--set", "queue_limit=many"], "queue_limit = 'many' is not of type int"),
         (["shrink"], "takes one seed"),
         (["shrink", "2", "--profile", "papr"], "did you mean 'paper'?"),
