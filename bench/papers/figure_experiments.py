@@ -1,13 +1,14 @@
 """Experiments that a figure is drawn from and that need no testbed, by name.
 
-Seven kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+Eight kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
 brokers, on what the protocol does around a failure, on the links that publications go over, on
-how hierarchies grow, on what a disk bears, and on how much brokers of this machine commit. The
-file's schema says which.
+how hierarchies grow, on topics behind proxies, on what a disk bears, and on how much brokers of
+this machine commit. The file's schema says which.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from bench.papers.dft11.behaviour_experiments import KINDS as BEHAVIOURS
 from bench.papers.dft11.behaviour_experiments import SCHEMA as BEHAVIOUR_SCHEMA
@@ -31,8 +32,13 @@ from bench.papers.ges.transmission_experiments import (
     TransmissionExperiment,
     run_transmission_experiment,
 )
+from bench.papers.mp22.proxy_experiments import KINDS as PROXY_KINDS
+from bench.papers.mp22.proxy_experiments import SCHEMA as PROXY_SCHEMA
+from bench.papers.mp22.proxy_experiments import ProxyExperiment, run_proxy_experiment
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
+
+Question = TypeVar("Question", BehaviourExperiment, ProxyExperiment)
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
 SIMULATED_SCHEMAS = (
@@ -41,6 +47,7 @@ SIMULATED_SCHEMAS = (
     BEHAVIOUR_SCHEMA,
     TRANSMISSION_SCHEMA,
     SCALE_SCHEMA,
+    PROXY_SCHEMA,
 )
 MEASURED_SCHEMAS = (STORAGE_SCHEMA, CONSUMER_SCHEMA)
 SCHEMAS = (*SIMULATED_SCHEMAS, *MEASURED_SCHEMAS)
@@ -51,6 +58,7 @@ FigureExperiment = (
     | BehaviourExperiment
     | TransmissionExperiment
     | ScaleExperiment
+    | ProxyExperiment
     | StorageExperiment
     | ConsumerExperiment
 )
@@ -93,12 +101,9 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
         case str(schema) if schema == SIMULATED_SCHEMA:
             return validated(SimulatedExperiment, values, str(path))
         case str(schema) if schema == BEHAVIOUR_SCHEMA:
-            question = str(values.get("question"))
-            if question not in BEHAVIOURS:
-                raise SpecError(
-                    f"{path}: question = {question!r}{nearest(question, [*BEHAVIOURS])}"
-                )
-            return validated(BEHAVIOURS[question], values, str(path))
+            return validated(_asked(BEHAVIOURS, values, path), values, str(path))
+        case str(schema) if schema == PROXY_SCHEMA:
+            return validated(_asked(PROXY_KINDS, values, path), values, str(path))
         case str(schema) if schema == TRANSMISSION_SCHEMA:
             return validated(TransmissionExperiment, values, str(path))
         case str(schema) if schema == SCALE_SCHEMA:
@@ -109,6 +114,16 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
             return validated(ConsumerExperiment, values, str(path))
         case other:
             raise SpecError(f"{path}: schema = {other!r}{nearest(str(other), SCHEMAS)}")
+
+
+def _asked(
+    kinds: Mapping[str, type[Question]], values: Mapping[str, Any], path: Path
+) -> type[Question]:
+    """The kind of experiment that answers the question of a file."""
+    question = str(values.get("question"))
+    if question not in kinds:
+        raise SpecError(f"{path}: question = {question!r}{nearest(question, [*kinds])}")
+    return kinds[question]
 
 
 def in_full(experiment: FigureExperiment) -> FigureExperiment:
@@ -147,6 +162,8 @@ def run_figure_experiment(
         return run_transmission_experiment(experiment, runs, progress, labels)
     if isinstance(experiment, ScaleExperiment):
         return run_scale_experiment(experiment, runs, progress.phase, labels)
+    if isinstance(experiment, ProxyExperiment):
+        return run_proxy_experiment(experiment, runs, progress, labels)
     if isinstance(experiment, StorageExperiment):
         return run_storage_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, ConsumerExperiment):

@@ -20,6 +20,7 @@ from results.papers.gd02 import fault_figures, overhead_figures
 from results.papers.ges import latency_figures as ges_latency_figures
 from results.papers.ges import scale_figures, transmission_figures
 from results.papers.mp22 import figures as mp22_figures
+from results.papers.mp22 import simulated_figures as mp22_simulated_figures
 from results.tables.derived import derived_of
 from results.tables.json_files import ResultsError
 from results.tables.seals import seal_derived
@@ -47,6 +48,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **peak_figures.FIGURES,
     **latency_figures.FIGURES,
     **mp22_figures.FIGURES,
+    **mp22_simulated_figures.FIGURES,
 }
 
 

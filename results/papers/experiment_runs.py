@@ -35,6 +35,10 @@ RAW_TABLES = (
     "transmissions",
     "shapes",
     "hierarchies",
+    "owned_topics",
+    "stalled_seconds",
+    "crash_points",
+    "asked_again",
     "stored",
     "consumed",
 )

@@ -485,6 +485,46 @@ TABLES: Mapping[str, Table] = {
             answers BIGINT to these
             deciding INT brokers that decide by its profile
         """),
+        _table("owned_topics", "Of mp22.m3: per kind of ownership, draw and server.", """
+            ownership STRING who decides which server owns a topic
+            run INT counted per kind of ownership
+            server STRING whose topics are counted
+            topics INT that homes ask it for, when all proxies have heard of all servers
+        """),
+        _table("stalled_seconds", "Of mp22.m6: per second, and whether the server stalls then.", """
+            ownership STRING who decides which server owns a topic
+            run INT counted per kind of ownership
+            second INT from the first publication on
+            stalled_server BOOLEAN stored at the server that stalls, or at any other
+            published INT in that second
+            delivered INT of these, to all subscribers
+            slowest_ms DOUBLE what the slowest of them took
+            mean_ms DOUBLE what they took, mean
+            violations INT of the whole run: missing, twice, out of order or of something else
+        """),
+        _table("crash_points", "Of mp22.m7: per crash point and draw.", """
+            crash_point STRING of the design
+            ownership STRING who decides which server owns a topic
+            run INT counted per crash point
+            broker STRING that died there; empty: none came to it
+            owed INT deliveries
+            delivered INT deliveries
+            violations INT missing, twice, out of order or of something else
+            rules STRING that were broken
+        """),
+        _table("asked_again", "Of mp22.m8: per timeout and stall.", """
+            timeout_ms INT how long a home waits for an answer at first
+            stall_ms INT how long the only server answers nothing
+            run INT counted per timeout and stall
+            published INT while it did not
+            puts_mean DOUBLE how often each of these was put
+            puts_most INT how often one of them was
+            known_already INT publications that were put and that the server had stored, or held
+            nested_most INT how often one put reaches it with three tries at each of two hops
+            slowest_ms DOUBLE until the last one had come
+            undelivered INT publications
+            violations INT missing, twice, out of order or of something else
+        """),
         _table("stored", "Of ds03.pfs: per way to keep what may be missed, and repetition.", """
             way STRING of what is kept, and where
             run INT counted per way

@@ -1,0 +1,1 @@
+"""Experiments on [MP22]: topics behind proxies."""

@@ -1,0 +1,184 @@
+"""The design's crash points, on simulated brokers: one dies there, and comes back a while later.
+
+Of the design's fifteen those are not here that a simulated broker does not have: a full disk (C8),
+topics that move to any server (C14) and a torn record (C15). Of the report's three files (C7) there
+is one record, of which a crash keeps all or nothing.
+
+Paper: [MP22] §4, §5.1.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from bench.papers.mp22.proxy_experiments import CrashExperiment, Row
+from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
+from brokerd.config import SECOND_NS
+from brokerd.model.client_messages import Publish
+from brokerd.protocols.interface import Append, Commit, Effect, Event, MessageReceived
+from brokerd.protocols.multi_proxy.messages import (
+    Assigned,
+    Claim,
+    Get,
+    Located,
+    Messages,
+    Put,
+    Stored,
+    Transfer,
+    Transferred,
+)
+from brokerd.simulator.world.broker import SimulatedBroker
+
+KINDS: Final = "abcdefgh"
+STEP_S: Final = 0.02
+STEPS: Final = 5
+"""Between two publications."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """A step at which a broker dies.
+
+    Attributes:
+        is_it: whether a step is one.
+        before: it dies before the effects of that step are carried out, else right after.
+    """
+
+    is_it: Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]
+    before: bool
+
+
+def _gets(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
+    """A broker gets a message that is for it, as `field` says."""
+
+    def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
+        if type(event) is not MessageReceived or type(event.message) is not kind:
+            return False
+        whose = getattr(event.message, field) if field else broker.number
+        return bool(whose == broker.number)
+
+    return is_it
+
+
+def _says(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
+    """A broker says something of its own, once that is on its disk."""
+
+    def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
+        return type(event) is not MessageReceived and any(
+            type(message) is kind and getattr(message, field) == broker.number
+            for message in said(effects)
+        )
+
+    return is_it
+
+
+def _forwards(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
+    return _gets(Put, "")(broker, event, effects) and any(
+        type(message) is Put and message.server != broker.number for message in said(effects)
+    )
+
+
+def _writes(
+    kind: type, field: str, effect: type
+) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
+    def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
+        return _gets(kind, field)(broker, event, effects) and any(
+            type(each) is effect for each in effects
+        )
+
+    return is_it
+
+
+CRASHES: Final[Mapping[str, CrashPoint]] = {
+    "C1": CrashPoint(_gets(Publish, ""), before=True),
+    "C2": CrashPoint(_gets(Stored, "home"), before=True),
+    "C3": CrashPoint(_gets(Messages, "home"), before=True),
+    "C4": CrashPoint(_gets(Messages, "home"), before=False),
+    "C5": CrashPoint(_writes(Put, "server", Append), before=True),
+    "C6": CrashPoint(_says(Stored, "server"), before=True),
+    "C7": CrashPoint(_writes(Put, "server", Append), before=False),
+    "C9": CrashPoint(_forwards, before=False),
+    "C10": CrashPoint(_gets(Get, ""), before=True),
+    "C11": CrashPoint(_gets(Transferred, "giver"), before=True),
+    "C12": CrashPoint(_writes(Transfer, "server", Commit), before=False),
+    "C13-pending": CrashPoint(_writes(Claim, "server", Commit), before=False),
+    "C13-assigned": CrashPoint(_gets(Assigned, "arbiter"), before=True),
+    "C13-owned": CrashPoint(_says(Located, "server"), before=True),
+}
+
+_PROXIES_ONLY: Final = frozenset({"C10"})
+
+
+class Killer:
+    """Kills the broker that comes to a crash point for the `nth` time of all, once.
+
+    Args:
+        down_s: for so long.
+    """
+
+    def __init__(self, name: str, nth: int, down_s: float) -> None:
+        self.killed = ""
+        self.world: World | None = None
+        self._name = name
+        self._point = CRASHES[name]
+        self._left = nth
+        self._down_ns = int(down_s * SECOND_NS)
+        self._back_ns: int | None = None
+
+    def watch(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        """See World; nobody dies while that is being made."""
+        if self.world is None or self.killed or not self._point.is_it(broker, event, effects):
+            return
+        if self._name in _PROXIES_ONLY and not broker.name.startswith("x"):
+            return
+        self._left -= 1
+        if self._left > 0:
+            return
+        self.killed = broker.name
+        self._back_ns = self.world.now_ns + self._down_ns
+        if self._point.before:
+            effects.clear()
+            self._kill()
+        else:
+            self.world.cluster.schedule.at(self.world.now_ns, self._kill)
+
+    def _kill(self) -> None:
+        assert self.world is not None, f"{self.killed} dies in no world"
+        self.world.cluster.broker(self.killed).kill()
+
+    def pass_time(self, world: World, seconds: float) -> None:
+        """Let time pass; who was down for long enough comes back."""
+        for _ in range(max(1, round(seconds / STEP_S))):
+            world.cluster.run_for(STEP_S)
+            if self._back_ns is not None and self._back_ns <= world.now_ns:
+                self._back_ns = None
+                world.cluster.broker(self.killed).start()
+
+
+def crash(experiment: CrashExperiment, point: Row, run: int, seed: int) -> Row:
+    """What came of one run in which a broker died at a crash point."""
+    name = point["crash_point"]
+    random = Random(f"crash {name} {seed}")
+    killer = Killer(name, 1 + random.randrange(3), random.choice((0.0, 0.3, 1.5)))
+    world = World(experiment, seed, killer.watch, ownership=point["ownership"], topics=64)
+    killer.world = world
+    for home, kinds in zip(HOMES, (KINDS, KINDS[::-1]), strict=True):
+        for kind in kinds:
+            world.cluster.subscribe(home, f"kind = '{kind}'", client=f"s-{home}")
+            killer.pass_time(world, STEP_S)
+    for _ in range(experiment.publications):
+        for home in HOMES:
+            world.publish(home, random.choice(KINDS))
+        killer.pass_time(world, STEPS * STEP_S)
+    killer.pass_time(world, SETTLING_S)
+    violations = world.violations()
+    return {
+        **point,
+        "run": run,
+        "broker": killer.killed,
+        "owed": world.cluster.oracle.owed,
+        "delivered": sum(map(len, world.came_ns.values())),
+        "violations": sum(violations.values()),
+        "rules": " ".join(sorted(violations)),
+    }

@@ -1,0 +1,217 @@
+"""Experiments on topics behind proxies, on simulated brokers: files, points and rows.
+
+What the report leaves unmeasured and a simulated clock tells better than a busy machine: how
+topics are spread over servers, who waits for a server that stalls, whether what is promised holds
+wherever a broker dies, and how often what a slow server has not answered is asked again.
+
+Paper: [MP22] §3, §4, which measures nothing itself.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Protocol
+
+from pydantic import Field, model_validator
+
+from bench.run.experiment_folder import ExperimentFile, write_experiment
+from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, RENDEZVOUS
+
+SCHEMA: Final = "pubsubctl/proxy-experiment/1"
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+Few = Annotated[int, Field(ge=1, le=16, strict=True)]
+Count = Annotated[int, Field(ge=1, le=100_000, strict=True)]
+Counts = Annotated[list[Count], Field(min_length=1)]
+Percent = Annotated[int, Field(ge=1, le=100, strict=True)]
+Ownership = Literal["arbiter", "rendezvous", "causal", "paper"]
+
+CRASH_POINTS: Final[Mapping[str, str]] = {
+    "C1": ARBITER,
+    "C2": ARBITER,
+    "C3": ARBITER,
+    "C4": ARBITER,
+    "C5": ARBITER,
+    "C6": ARBITER,
+    "C7": ARBITER,
+    "C9": ARBITER,
+    "C10": ARBITER,
+    "C11": CAUSAL,
+    "C12": CAUSAL,
+    "C13-pending": ARBITER,
+    "C13-assigned": ARBITER,
+    "C13-owned": ARBITER,
+}
+"""The design's crash points that a simulated broker has, each with the ownership that has it."""
+
+
+class Progress(Protocol):
+    """Whom to tell how far an experiment has come."""
+
+    def phase(self, name: str, expected_s: float | None = None) -> None:
+        """A new phase begins."""
+
+    def update(self, numbers: Mapping[str, Any]) -> None:
+        """What is known now."""
+
+
+class ProxyExperiment(ExperimentFile):
+    """What all of them say.
+
+    Attributes:
+        runs: draws of each point.
+    """
+
+    schema_: Annotated[Literal["pubsubctl/proxy-experiment/1"], Field(alias="schema")]
+    runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+    proxies: Few = 2
+    servers: Few
+
+    def points(self) -> list[Row]:
+        """The points of the experiment, each as the columns that tell it from the others."""
+        raise NotImplementedError
+
+    def scale(self) -> Row:
+        """How large the experiment is, for claims that ask for a size."""
+        return {"servers": self.servers, "runs": self.runs}
+
+
+class SpreadExperiment(ProxyExperiment):
+    """How many topics each server comes to own.
+
+    Attributes:
+        topics: how many there are.
+        asked_percent: of them, drawn by chance, that each of two homes asks for, over two proxies.
+    """
+
+    question: Literal["spread"]
+    topics: Annotated[int, Field(ge=8, le=4096, strict=True)]
+    asked_percent: Percent
+    ownerships: Annotated[list[Ownership], Field(min_length=1)]
+
+    def points(self) -> list[Row]:
+        return [{"ownership": ownership} for ownership in self.ownerships]
+
+    def scale(self) -> Row:
+        return {**super().scale(), "topics": self.topics}
+
+
+class StallExperiment(ProxyExperiment):
+    """Who waits while a server takes everything in and answers nothing, dies, and comes back.
+
+    Attributes:
+        topics: so many values, each published equally often.
+        before_s, stalled_s, down_s, after_s: how long each part lasts.
+    """
+
+    question: Literal["stall"]
+    topics: Annotated[int, Field(ge=2, le=64, strict=True)]
+    publications_per_s: Count
+    before_s: Few
+    stalled_s: Few
+    down_s: Few
+    after_s: Few
+
+    def points(self) -> list[Row]:
+        return [{"ownership": ARBITER}]
+
+    def scale(self) -> Row:
+        return {**super().scale(), "down_s": self.down_s}
+
+
+class CrashExperiment(ProxyExperiment):
+    """Whether what is promised holds when a broker dies at each of the design's crash points.
+
+    Attributes:
+        crash_points: which.
+        publications: while that happens, of each of two publishers.
+    """
+
+    question: Literal["crashes"]
+    crash_points: Annotated[list[str], Field(min_length=1)]
+    publications: Annotated[int, Field(ge=4, le=1000, strict=True)]
+
+    @model_validator(mode="after")
+    def _known(self) -> "CrashExperiment":
+        for point in self.crash_points:
+            if point not in CRASH_POINTS:
+                raise ValueError(f"crash_points: {point!r} is none of {', '.join(CRASH_POINTS)}")
+        return self
+
+    def points(self) -> list[Row]:
+        return [
+            {"crash_point": point, "ownership": CRASH_POINTS[point]} for point in self.crash_points
+        ]
+
+
+class TimeoutExperiment(ProxyExperiment):
+    """How often what a stalled server has not stored is put again.
+
+    Attributes:
+        timeouts_ms: how long a home waits for an answer at first.
+        stalls_ms: how long the server answers nothing.
+    """
+
+    question: Literal["timeouts"]
+    publications_per_s: Count
+    timeouts_ms: Counts
+    stalls_ms: Counts
+
+    def points(self) -> list[Row]:
+        return [
+            {"timeout_ms": timeout, "stall_ms": stall}
+            for timeout in self.timeouts_ms
+            for stall in self.stalls_ms
+        ]
+
+    def scale(self) -> Row:
+        return {**super().scale(), "stall_ms": max(self.stalls_ms)}
+
+
+KINDS: Final[Mapping[str, type[ProxyExperiment]]] = {
+    "spread": SpreadExperiment,
+    "stall": StallExperiment,
+    "crashes": CrashExperiment,
+    "timeouts": TimeoutExperiment,
+}
+OWNERSHIPS: Final = (ARBITER, RENDEZVOUS, CAUSAL, PAPER)
+
+
+def run_proxy_experiment(
+    experiment: ProxyExperiment,
+    runs: Path,
+    progress: Progress,
+    labels: Mapping[str, str] | None = None,
+) -> Path:
+    """Carry out an experiment; the same experiment gives the same rows.
+
+    Args:
+        runs: where run folders lie.
+
+    Returns:
+        The new run's folder.
+    """
+    return write_experiment(
+        experiment,
+        runs,
+        "simulation",
+        "multi_proxy",
+        experiment.scale(),
+        labels,
+        {},
+        lambda: draw_all(experiment, progress),
+    )
+
+
+def draw_all(experiment: ProxyExperiment, progress: Progress) -> Tables:
+    """The rows of all draws by table, in the order of points and draws."""
+    from bench.papers.mp22.proxy_stories import tell
+
+    draws = [(point, run) for point in experiment.points() for run in range(experiment.runs)]
+    progress.phase(f"simulating {experiment.figure}")
+    tables: Tables = {}
+    for done, (point, run) in enumerate(draws, 1):
+        for name, rows in tell(experiment, point, run).items():
+            tables.setdefault(name, []).extend(rows)
+        progress.update({"draws": f"{done}/{len(draws)}"})
+    return tables

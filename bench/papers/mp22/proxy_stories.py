@@ -1,0 +1,204 @@
+"""The draws of `proxy_experiments`: small stories on simulated brokers, judged by the oracle."""
+
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from typing import Any
+
+from bench.papers.mp22.crash_points import crash
+from bench.papers.mp22.proxy_experiments import (
+    CrashExperiment,
+    ProxyExperiment,
+    Row,
+    SpreadExperiment,
+    StallExperiment,
+    Tables,
+    TimeoutExperiment,
+)
+from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.interface import Append, Effect, Event, MessageReceived
+from brokerd.protocols.multi_proxy.messages import Follow, Put
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.wire.attributes import decode_attribute_table
+
+
+def tell(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
+    """The rows of one draw."""
+    seed = experiment.seed * 1_000 + run
+    match experiment:
+        case SpreadExperiment():
+            return {"owned_topics": [*spread(experiment, point["ownership"], run, seed)]}
+        case StallExperiment():
+            return {"stalled_seconds": [*stall(experiment, point["ownership"], run, seed)]}
+        case CrashExperiment():
+            return {"crash_points": [crash(experiment, point, run, seed)]}
+        case TimeoutExperiment():
+            return {"asked_again": [ask_again(experiment, point, run, seed)]}
+        case other:
+            raise AssertionError(f"no story of {type(other).__name__}")
+
+
+# ------------------------------------------------------------ spread
+
+
+def values_of(parameters: MultiProxyParameters) -> dict[int, str]:
+    """For each topic a value that is in it."""
+    topics, found, number = Topics(parameters, decode_attribute_table), dict[int, str](), 0
+    while len(found) < parameters.topics:
+        found.setdefault(topics.of_value(f"k{number}"), f"k{number}")
+        number += 1
+    return found
+
+
+def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
+    """Per server how many topics it is asked for when all proxies have heard of all servers."""
+    followed: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, ...]] = {}
+
+    def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        for message in said(effects):
+            if type(message) is Follow and message.home == broker.number:
+                followed[message.home, message.server] = message.topics
+
+    world = World(experiment, seed, watch, ownership=ownership, topics=experiment.topics)
+    values = values_of(world.parameters)
+    random = Random(f"spread {seed}")
+    asked = max(1, experiment.topics * experiment.asked_percent // 100)
+    for home in HOMES:
+        chosen = random.sample(sorted(values.values()), asked)
+        world.cluster.subscribe(home, f"kind in ({', '.join(map(repr, chosen))})")
+    world.cluster.run_for(SETTLING_S)
+    owned: dict[BrokerNumber, set[int]] = {}
+    for (_, server), topics in followed.items():
+        owned.setdefault(server, set()).update(topics)
+    for server, name in enumerate(world.topology.brokers):
+        if name.startswith("v"):
+            count = len(owned.get(server, ()))
+            yield {"ownership": ownership, "run": run, "server": name, "topics": count}
+
+
+# ------------------------------------------------------------ a server that stalls
+
+
+def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
+    """Per second and for whose topics: how long what was published then took to come."""
+    stored_at: dict[tuple[BrokerNumber, int], BrokerNumber] = {}
+
+    def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        for message in said(effects):
+            if type(message) is Put and message.home == broker.number:
+                for sequence in message.run.sequences:
+                    stored_at[message.home, sequence] = message.server
+
+    world = World(experiment, seed, watch, ownership=ownership, topics=64)
+    cluster = world.cluster
+    kinds = [f"k{number}" for number in range(experiment.topics)]
+    for home in HOMES:
+        cluster.subscribe(home)
+    cluster.run_for(SETTLING_S)
+    parts_s = (experiment.before_s, experiment.stalled_s, experiment.down_s, experiment.after_s)
+    stalls = experiment.before_s * experiment.publications_per_s
+    dies = stalls + experiment.stalled_s * experiment.publications_per_s
+    back = dies + experiment.down_s * experiment.publications_per_s
+    acts: Mapping[int, Callable[[], Any]] = {
+        stalls: lambda: cluster.broker("v1").absorb(),
+        dies: lambda: cluster.broker("v1").kill(),
+        back: lambda: cluster.broker("v1").start(),
+    }
+    began_ns = world.now_ns
+    for number in range(sum(parts_s) * experiment.publications_per_s):
+        acts.get(number, lambda: None)()
+        world.publish(HOMES[number % 2], kinds[number % len(kinds)])
+        cluster.run_for(1 / experiment.publications_per_s)
+    cluster.run_for(SETTLING_S)
+    violations = world.violations()
+    first = world.topology.number_of("v1")
+    homes = {f"p-{home}": world.topology.number_of(home) for home in HOMES}
+    rows: dict[tuple[int, bool], list[int]] = {}
+    for name, sent_ns in world.sent_ns.items():
+        client, _, sequence = name.partition("/")
+        at_first = stored_at[homes[client], int(sequence)] == first
+        came_ns = world.came_ns.get(name, [])
+        late_ns = max(came_ns) - sent_ns if len(came_ns) == len(HOMES) else -1
+        rows.setdefault(((sent_ns - began_ns) // SECOND_NS, at_first), []).append(late_ns)
+    for (second, at_first), late in sorted(rows.items()):
+        came = [each / MILLISECOND_NS for each in late if each >= 0]
+        yield {
+            "ownership": ownership,
+            "run": run,
+            "second": second,
+            "stalled_server": at_first,
+            "published": len(late),
+            "delivered": len(came),
+            "slowest_ms": max(came, default=0.0),
+            "mean_ms": sum(came) / len(came) if came else 0.0,
+            "violations": sum(violations.values()),
+        }
+
+
+# ------------------------------------------------------------ timeouts
+
+
+def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) -> Row:
+    """How often what was published during a stall was put, and what of it the server knew."""
+    put: dict[int, int] = {}
+    known = 0
+
+    def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        nonlocal known
+        for message in said(effects):
+            if type(message) is Put and message.home == broker.number:
+                for sequence in message.run.sequences:
+                    put[sequence] = put.get(sequence, 0) + 1
+        if type(event) is not MessageReceived or type(event.message) is not Put:
+            return
+        if event.message.server == broker.number and not any(
+            type(effect) is Append for effect in effects
+        ):
+            known += len(event.message.run)
+
+    timeout_ns = point["timeout_ms"] * MILLISECOND_NS
+    world = World(experiment, seed, watch, topics=64, timeout_ns=timeout_ns)
+    cluster, pause_s = world.cluster, 1 / experiment.publications_per_s
+    cluster.subscribe("e2", "kind = 'a'")
+    cluster.run_for(2)
+    for _ in range(experiment.publications_per_s):
+        world.publish("e1", "a")
+        cluster.run_for(pause_s)
+    before, first_ns = len(world.sent_ns), world.now_ns
+    # Frozen, it does not even read; with one server all of them are stalled.
+    cluster.broker("v1").freeze()
+    while world.now_ns < first_ns + point["stall_ms"] * MILLISECOND_NS:
+        world.publish("e1", "a")
+        cluster.run_for(pause_s)
+    stalled = len(world.sent_ns)
+    cluster.broker("v1").thaw()
+    cluster.run_for(SETTLING_S)
+    violations = world.violations()
+    late_ns = [max(world.came_ns[name]) - sent for name, sent in world.sent_ns.items()
+               if name in world.came_ns]  # fmt: skip
+    during = [put[sequence] for sequence in range(before + 1, stalled + 1)]
+    return {
+        **point,
+        "run": run,
+        "published": len(during),
+        "puts_mean": sum(during) / len(during),
+        "puts_most": max(during),
+        "known_already": known,
+        "nested_most": nested(point["timeout_ms"], point["stall_ms"]),
+        "slowest_ms": max(late_ns) / MILLISECOND_NS,
+        "undelivered": len(world.sent_ns) - len(late_ns),
+        "violations": sum(violations.values()),
+    }
+
+
+def nested(timeout_ms: int, stall_ms: int) -> int:
+    """How often one put reaches a server by the report's rules: three tries of the client, and of
+    each three of the proxy, as long as there is no answer. Worked out, not run.
+
+    Paper: [MP22] §3 (100 ms, three times, at each hop).
+    """
+    tries = range(3)
+    return sum((client + proxy) * timeout_ms <= stall_ms for client in tries for proxy in tries)

@@ -1,0 +1,263 @@
+"""mp22.m3, m6, m7 and m8: how topics are spread, who waits for a server, and what crashes cost.
+
+Paper: [MP22], which measures nothing itself; what is to be expected is from its design, §3 and §4.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.papers.experiment_runs import ExperimentRun, load_experiment_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+Row = Any
+SIZE = (6.4, 3.6)
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
+SHADES = (BLUE, "#56b4e9", "#e69f00", ORANGE)
+
+
+def _spread(spark: "SparkSession", run_dir: Path) -> Drawing:
+    run = load_experiment_run(spark, Path(run_dir))
+    return draw_spread(run, _rows(spark, run, "owned_topics", "run", "server"))
+
+
+def _stall(spark: "SparkSession", run_dir: Path) -> Drawing:
+    run = load_experiment_run(spark, Path(run_dir))
+    return draw_stall(run, _rows(spark, run, "stalled_seconds", "stalled_server", "second"))
+
+
+def _crashes(spark: "SparkSession", run_dir: Path) -> Drawing:
+    run = load_experiment_run(spark, Path(run_dir))
+    return draw_crashes(run, _rows(spark, run, "crash_points", "run"))
+
+
+def _timeouts(spark: "SparkSession", run_dir: Path) -> Drawing:
+    run = load_experiment_run(spark, Path(run_dir))
+    return draw_timeouts(run, _rows(spark, run, "asked_again", "timeout_ms", "stall_ms"))
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {
+    "mp22.m3": _spread,
+    "mp22.m6": _stall,
+    "mp22.m7": _crashes,
+    "mp22.m8": _timeouts,
+}
+
+
+def _rows(spark: "SparkSession", run: ExperimentRun, table: str, *order: str) -> Sequence[Row]:
+    return run.table(spark, table).orderBy(*order).collect()
+
+
+def _drawing(
+    run: ExperimentRun,
+    figure: Any,
+    columns: tuple[str, ...],
+    rows: Iterable[Row],
+    metrics: Mapping[str, float],
+    caption: str,
+) -> Drawing:
+    return Drawing(
+        figure=figure,
+        columns=columns,
+        rows=[tuple(_rounded(getattr(row, name)) for name in columns) for row in rows],
+        caption=f"{caption} Brokers are simulated, one millisecond apart.",
+        scale=dict(run.manifest["scale"]),
+        metrics={name: Metric(value) for name, value in metrics.items()},
+        run_ids=(run.run_id,),
+    )
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def _axes() -> tuple[Any, "Axes"]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.subplots()
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _kinds(rows: Sequence[Row], name: str, order: Iterable[Any]) -> list[Any]:
+    """What there is of a column, in the order in which the experiment asked for it."""
+    found = {getattr(row, name) for row in rows}
+    return [each for each in order if each in found]
+
+
+# ------------------------------------------------------------ m3
+
+
+@house_style()
+def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """Topics of each server, beside an equal share, by kind of ownership."""
+    figure, axes = _axes()
+    ownerships = _kinds(rows, "ownership", run.experiment["ownerships"])
+    servers = sorted({row.server for row in rows})
+    metrics: dict[str, float] = {}
+    for place, ownership in enumerate(ownerships):
+        here = [row for row in rows if row.ownership == ownership]
+        runs = sorted({row.run for row in here})
+        mean = sum(row.topics for row in here) / len(runs) / len(servers)
+        for at, server in enumerate(servers):
+            found = [row.topics for row in here if row.server == server]
+            x = place + (at - (len(servers) - 1) / 2) * 0.09
+            axes.plot([x] * len(found), found, "o", color=BLUE, markersize=3, alpha=0.7)
+        axes.plot([place - 0.4, place + 0.4], [mean, mean], color=GREY, linestyle=":")
+        shares = [max(row.topics for row in here if row.run == each) / mean for each in runs]
+        metrics[f"most_over_mean.{ownership}"] = sum(shares) / len(shares)
+        least = [min(row.topics for row in here if row.run == each) / mean for each in runs]
+        metrics[f"least_over_mean.{ownership}"] = sum(least) / len(least)
+    axes.set_xticks(range(len(ownerships)), ownerships)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("topics of a server")
+    asked = run.experiment["asked_percent"]
+    return _drawing(
+        run,
+        figure,
+        ("ownership", "run", "server", "topics"),
+        rows,
+        metrics,
+        f"Topics of each of {len(servers)} servers from left to right by name, a dot per draw; "
+        f"dotted: an equal share. Each of two homes has asked for {asked} % of "
+        f"{run.manifest['scale']['topics']:,} topics, each over a proxy of its own. With arbiter "
+        "there is one owner for ever, chosen for having fewest; with causal and paper two proxies "
+        "may have chosen two, and the one whose name comes first keeps the topic.",
+    )
+
+
+# ------------------------------------------------------------ m6
+
+
+@house_style()
+def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """What the slowest publication of each second took, by whose topic it is in."""
+    figure, axes = _axes()
+    asked = run.experiment
+    stalled = [row for row in rows if row.stalled_server]
+    others = [row for row in rows if not row.stalled_server]
+    for label, colour, group in (
+        ("of the server that stalls", ORANGE, stalled),
+        ("of other servers", BLUE, others),
+    ):
+        axes.plot(
+            [row.second for row in group], [row.slowest_ms / 1e3 for row in group],
+            color=colour, marker="o", markersize=3, label=label,
+        )  # fmt: skip
+    stalls = asked["before_s"]
+    dies, back = stalls + asked["stalled_s"], stalls + asked["stalled_s"] + asked["down_s"]
+    axes.axvspan(stalls, dies, color=GREY, alpha=0.25, linewidth=0, label="it answers nothing")
+    axes.axvspan(dies, back, color=GREY, alpha=0.5, linewidth=0, label="it is down")
+    axes.set_yscale("log")
+    axes.set_xlabel("published at (s)")
+    axes.set_ylabel("until all have it, at most (s)")
+    axes.legend(fontsize="small")
+    late_s = [row.second + 1 + row.slowest_ms / 1e3 for row in stalled if row.second < back]
+    metrics = {
+        "others_slowest_ms": max((row.slowest_ms for row in others), default=0.0),
+        "recovered_ms": 1e3 * (max(late_s, default=back) - back),
+        "violations": float(max(row.violations for row in rows)),
+    }
+    return _drawing(
+        run,
+        figure,
+        ("second", "stalled_server", "published", "delivered", "slowest_ms", "mean_ms"),
+        rows,
+        metrics,
+        f"One of {run.manifest['scale']['servers']} servers takes everything in and answers "
+        f"nothing for {asked['stalled_s']} s, is killed, and is back {asked['down_s']} s later: "
+        "what the slowest publication of each second took until all subscribers had it. Its "
+        "topics wait for it; those of others do not.",
+    )
+
+
+# ------------------------------------------------------------ m7
+
+
+@house_style()
+def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """How many runs went well at each crash point, how many did not, and how many had no crash."""
+    figure, axes = _axes()
+    points = _kinds(rows, "crash_point", run.experiment["crash_points"])
+    crashed, failed = [], []
+    for point in points:
+        here = [row for row in rows if row.crash_point == point and row.broker]
+        crashed.append(len(here))
+        failed.append(sum(bool(row.violations) or row.delivered < row.owed for row in here))
+    well = [each - wrong for each, wrong in zip(crashed, failed, strict=True)]
+    axes.bar(range(len(points)), well, color=GREEN, label="everything came, once")
+    axes.bar(range(len(points)), failed, bottom=well, color=ORANGE, label="not so")
+    axes.set_xticks(range(len(points)), [point.replace("-", "\n") for point in points])
+    axes.tick_params(axis="x", labelsize="x-small")
+    axes.set_ylabel("runs in which a broker died there")
+    axes.set_ylim(top=1.25 * max(1, *crashed))
+    axes.legend(fontsize="small", ncols=2)
+    metrics = {
+        "failed": float(sum(failed) + sum(bool(r.violations) for r in rows if not r.broker)),
+        "fewest_crashes": float(min(crashed)),
+    }
+    return _drawing(
+        run,
+        figure,
+        ("crash_point", "ownership", "run", "broker", "owed", "delivered", "violations", "rules"),
+        rows,
+        metrics,
+        "A broker dies at a crash point of the design, at a moment that the seed decides, and "
+        f"comes back at once, after 0.3 s or 1.5 s, in {run.manifest['scale']['runs']} runs each. "
+        "C1 to C4 are homes: before what was published is put, before it is known to be stored, "
+        "before what has come is handed out, and after. C5 to C7 are servers: before what is put "
+        "is written, when it is, and in between. C9 and C10 are proxies, C11 and C12 two servers "
+        "that merge what both own, C13 an arbiter and who is to own a topic.",
+    )
+
+
+# ------------------------------------------------------------ m8
+
+
+@house_style()
+def draw_timeouts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """How often what was published during a stall was put, by how long answers are waited for."""
+    figure, axes = _axes()
+    for place, timeout in enumerate(sorted({row.timeout_ms for row in rows})):
+        here = [row for row in rows if row.timeout_ms == timeout]
+        stalls = [row.stall_ms / 1e3 for row in here]
+        colour = SHADES[place % len(SHADES)]
+        axes.plot(
+            stalls, [row.puts_most for row in here], color=colour, marker="o", markersize=4,
+            label=f"{timeout} ms",
+        )  # fmt: skip
+        axes.plot(stalls, [row.nested_most for row in here], color=colour, linestyle=":")
+    axes.plot([], [], color=GREY, linestyle=":", label="three tries at two hops each")
+    axes.set_xscale("log")
+    ticks = sorted({row.stall_ms / 1e3 for row in rows})
+    axes.set_xticks(ticks, [f"{each:g}" for each in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("the server answers nothing for (s)")
+    axes.set_ylabel("puts of one publication, at most")
+    axes.legend(title="timeout", fontsize="small")
+    metrics = {
+        "puts_most": float(max(row.puts_most for row in rows)),
+        "puts_mean": max(row.puts_mean for row in rows),
+        "nested_most": float(max(row.nested_most for row in rows)),
+        "violations": float(sum(row.violations + row.undelivered for row in rows)),
+    }
+    return _drawing(
+        run,
+        figure,
+        (
+            "timeout_ms", "stall_ms", "published", "puts_mean", "puts_most", "known_already",
+            "nested_most", "slowest_ms", "undelivered", "violations",
+        ),
+        rows,
+        metrics,
+        "How often a home puts one publication of those that were published while the only server "
+        "answers nothing. Here homes alone try again, wait twice as long each time, and give "
+        "nothing up. Dotted, worked out: the report's rules, by which a client and a proxy each "
+        "try three times and then say that it has failed.",
+    )  # fmt: skip
