@@ -93,6 +93,10 @@ class MultiProxyPlanning(ProtocolPlanning):
         return publications // at_once * _GETS_A_TURN * _LINKS_A_GET
 
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: a server that answers nothing is asked over another proxy."""
+        """See ProtocolPlanning: a server that answers nothing is asked over another proxy.
+
+        What two servers may own is let go of when each has said that it knows what the other says.
+        """
         chosen: MultiProxyParameters = parameters
-        return 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)
+        asked_ns = 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)
+        return asked_ns + 2 * chosen.period_ns * (chosen.ownership == CAUSAL)
