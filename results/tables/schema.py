@@ -499,6 +499,7 @@ TABLES: Mapping[str, Table] = {
             published INT in that second
             delivered INT of these, to all subscribers
             slowest_ms DOUBLE what the slowest of them took
+            last_came_s DOUBLE after the first publication: when all of them had come
             mean_ms DOUBLE what they took, mean
             violations INT of the whole run: missing, twice, out of order or of something else
         """),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from bench.papers.mp22.crash_points import crash
 from bench.papers.mp22.proxy_experiments import (
@@ -23,6 +23,9 @@ from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.wire.attributes import decode_attribute_table
+
+MOST_LISTED: Final = 256
+"""Values in one predicate."""
 
 
 def tell(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
@@ -68,7 +71,9 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
     asked = max(1, experiment.topics * experiment.asked_percent // 100)
     for home in HOMES:
         chosen = random.sample(sorted(values.values()), asked)
-        world.cluster.subscribe(home, f"kind in ({', '.join(map(repr, chosen))})")
+        for first in range(0, asked, MOST_LISTED):
+            listed = ", ".join(map(repr, chosen[first : first + MOST_LISTED]))
+            world.cluster.subscribe(home, f"kind in ({listed})", client=f"s-{home}")
     world.cluster.run_for(SETTLING_S)
     owned: dict[BrokerNumber, set[int]] = {}
     for (_, server), topics in followed.items():
@@ -116,23 +121,26 @@ def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> I
     violations = world.violations()
     first = world.topology.number_of("v1")
     homes = {f"p-{home}": world.topology.number_of(home) for home in HOMES}
-    rows: dict[tuple[int, bool], list[int]] = {}
+    rows: dict[tuple[int, bool], list[tuple[int, int | None]]] = {}
     for name, sent_ns in world.sent_ns.items():
         client, _, sequence = name.partition("/")
         at_first = stored_at[homes[client], int(sequence)] == first
         came_ns = world.came_ns.get(name, [])
-        late_ns = max(came_ns) - sent_ns if len(came_ns) == len(HOMES) else -1
-        rows.setdefault(((sent_ns - began_ns) // SECOND_NS, at_first), []).append(late_ns)
-    for (second, at_first), late in sorted(rows.items()):
-        came = [each / MILLISECOND_NS for each in late if each >= 0]
+        all_ns = max(came_ns) if len(came_ns) == len(HOMES) else None
+        rows.setdefault(((sent_ns - began_ns) // SECOND_NS, at_first), []).append((sent_ns, all_ns))
+    for (second, at_first), sent in sorted(rows.items()):
+        came_at = [(at_ns, all_ns) for at_ns, all_ns in sent if all_ns is not None]
+        came = [(all_ns - at_ns) / MILLISECOND_NS for at_ns, all_ns in came_at]
+        last_ns = max((all_ns for _, all_ns in came_at), default=began_ns)
         yield {
             "ownership": ownership,
             "run": run,
             "second": second,
             "stalled_server": at_first,
-            "published": len(late),
+            "published": len(sent),
             "delivered": len(came),
             "slowest_ms": max(came, default=0.0),
+            "last_came_s": (last_ns - began_ns) / SECOND_NS,
             "mean_ms": sum(came) / len(came) if came else 0.0,
             "violations": sum(violations.values()),
         }

@@ -157,7 +157,7 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     axes.set_xlabel("published at (s)")
     axes.set_ylabel("until all have it, at most (s)")
     axes.legend(fontsize="small")
-    late_s = [row.second + 1 + row.slowest_ms / 1e3 for row in stalled if row.second < back]
+    late_s = [row.last_came_s for row in stalled if row.second < back]
     metrics = {
         "others_slowest_ms": max((row.slowest_ms for row in others), default=0.0),
         "recovered_ms": 1e3 * (max(late_s, default=back) - back),
@@ -166,14 +166,17 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     return _drawing(
         run,
         figure,
-        ("second", "stalled_server", "published", "delivered", "slowest_ms", "mean_ms"),
+        (
+            "second", "stalled_server", "published", "delivered", "slowest_ms", "mean_ms",
+            "last_came_s",
+        ),
         rows,
         metrics,
         f"One of {run.manifest['scale']['servers']} servers takes everything in and answers "
         f"nothing for {asked['stalled_s']} s, is killed, and is back {asked['down_s']} s later: "
         "what the slowest publication of each second took until all subscribers had it. Its "
         "topics wait for it; those of others do not.",
-    )
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------ m7
