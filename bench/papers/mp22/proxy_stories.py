@@ -18,8 +18,8 @@ from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
 from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Append, Effect, Event, MessageReceived
-from brokerd.protocols.multi_proxy.messages import Follow, Put
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.messages import Follow, Owned, Put
+from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.wire.attributes import decode_attribute_table
@@ -59,11 +59,14 @@ def values_of(parameters: MultiProxyParameters) -> dict[int, str]:
 def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
     """Per server how many topics it is asked for when all proxies have heard of all servers."""
     followed: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, ...]] = {}
+    stated: dict[BrokerNumber, tuple[int, ...]] = {}
 
     def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
         for message in said(effects):
             if type(message) is Follow and message.home == broker.number:
                 followed[message.home, message.server] = message.topics
+            elif type(message) is Owned and broker.name.startswith("v"):
+                stated[broker.number] = tuple(owner.topic for owner in message.owners)
 
     world = World(experiment, seed, watch, ownership=ownership, topics=experiment.topics)
     values = values_of(world.parameters)
@@ -78,6 +81,8 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
     owned: dict[BrokerNumber, set[int]] = {}
     for (_, server), topics in followed.items():
         owned.setdefault(server, set()).update(topics)
+    if ownership == PAPER:  # whose homes go on at the server that had a topic, until it is empty
+        owned = {server: set(topics) for server, topics in stated.items()}
     for server, name in enumerate(world.topology.brokers):
         if name.startswith("v"):
             count = len(owned.get(server, ()))
