@@ -192,7 +192,7 @@ def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
     """Walking through a set of strings anywhere would show here."""
     program = (
         "from brokerd.simulator.search.adversary import run_adversary\n"
-        "for seed in range(12): print(run_adversary(seed).digest)"
+        "for seed in range(6): print(run_adversary(seed).digest)"
     )
     printed = [
         subprocess.run(

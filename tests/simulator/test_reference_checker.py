@@ -24,7 +24,7 @@ from tests.helpers.oracle_histories import heard
 from tests.helpers.promised_histories import ALL, CASES, promised_history, with_noise
 from tests.helpers.swarm_histories import Recorder
 
-SOUND = range(20)
+SOUND = range(10)
 PLANS = Path(__file__).parent / "plans"
 
 ALIKE = {
