@@ -31,10 +31,10 @@ Folder = Annotated[
 def up(
     context: typer.Context,
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Of each worker: 2g, 512m.")
+        str, typer.Option("--memory", metavar="SIZE", help="Memory of each worker: 2g, 512m.")
     ] = "1g",
     cores: Annotated[
-        int | None, typer.Option("--cores", min=1, help="Of each worker, if not all of its host.")
+        int | None, typer.Option("--cores", min=1, help="Cores of each worker; else its host's.")
     ] = None,
     results: Folder = None,
 ) -> Result:

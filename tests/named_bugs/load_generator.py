@@ -114,8 +114,8 @@ ROWS: Final = (
     Row(
         "withheld-recorded-as-delivered",
         _RECEIVING,
-        "self._write_run(self._stream(subscription, run.source), run, received_ns, WIRE)",
-        "self._write_run(self._stream(subscription, run.source), run, received_ns, APPLICATION)",
+        "self._write_run(stream, run, received_ns, WIRE, examined)",
+        "self._write_run(stream, run, received_ns, APPLICATION, examined)",
         "tests/bench/test_receiving.py::test_what_the_library_keeps_back_is_a_row_of_another_layer",
     ),
     Row(
@@ -233,8 +233,8 @@ ROWS: Final = (
     Row(
         "order-not-looked-at",
         _RECEIVING,
-        "            if self.checker.order is not None:\n",
-        "            if self.checker.order is not None and not subscription:\n",
+        "        elif self.checker.order is not None:\n",
+        "        elif self.checker.order is not None and not subscription:\n",
         "tests/bench/test_receiving.py::"
         "test_two_subscribers_are_compared_where_all_must_have_one_order",
     ),
