@@ -240,8 +240,8 @@ class Client:
 
     @property
     def attached(self) -> bool:
-        """Whether what is handed over now can be sent at once."""
-        return self._core.attached
+        """Whether what is handed over now can be sent at once; not while it moves."""
+        return self._core.attached and not self._busy
 
     @property
     def source(self) -> SourceId | None:
