@@ -296,7 +296,9 @@ async def test_where_brokers_keep_nothing_who_moves_leaves_first_and_is_who_it_w
             again = [await new.next(), await new.next()]
             assert {type(each) for each in again} == {Subscribe, Publish}
             assert told.moved_to() == ["y"]
+            assert not client.attached, "it publishes when it has come with all it has"
             await new.say(Subscribed(number, "started"))
+        assert client.attached
         assert client.source == SourceId(3, 0, 1)
 
 
