@@ -215,7 +215,7 @@ def test_a_controller_that_dies_leaves_the_freeze_to_its_lease(lab: Lab) -> None
     async def story() -> None:
         async with deployed(lab) as backend:
             identity = await identity_of(backend, "c2")
-            await backend.apply(fault("freeze", "c2"), 300_000_000)
+            await backend.apply(fault("freeze", "c2"), 2_000_000_000)
             assert identity.is_stopped()
         await until(lambda: not identity.is_stopped())  # our connection is closed by now
 
