@@ -52,8 +52,8 @@ def histories(count: int) -> dict[str, History]:
     return found
 
 
-def test_the_plain_checker_and_spark_agree_on_a_thousand_histories(spark: "SparkSession") -> None:
-    of = histories(1000)
+def test_the_plain_checker_and_spark_agree_on_many_histories(spark: "SparkSession") -> None:
+    of = histories(600)
     found = judged_on_spark(spark, of)
     invalid = at_risk = 0
     for name, history in of.items():
@@ -64,8 +64,8 @@ def test_the_plain_checker_and_spark_agree_on_a_thousand_histories(spark: "Spark
         assert (verdict, doubts) == (plain.verdict, {*plain.doubts}), name
         invalid += plain.verdict == "INVALID"
         at_risk += plain.counts.at_risk > 0
-    assert 300 < invalid < 500
-    assert at_risk > 300
+    assert 180 < invalid < 300
+    assert at_risk > 180
 
 
 def test_long_logs_are_walked_in_stretches(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from results.checker.checks import check_run
+from results.checker.checks import check_runs
 from results.reference.files import Refused
 from results.reference.history import History
 from results.reference.reading import read_history
@@ -118,9 +118,9 @@ PROMISED = {"exactly_once": True, "order": "publisher", "gaps": [RELEASED], "red
 SUBSCRIPTION, SOURCE = "s1-sub-1/1", "p1/0"
 
 
-def run_with_gap(folder: Path, promises: Any, **changes: Any) -> Path:
+def run_with_gap(folder: Path, promises: Any, name: str = "gap", **changes: Any) -> Path:
     """A run in which three publications never came to s1, and it was told of a gap."""
-    run = RunFolder(write_honest_run(folder, "gap", gated=False))
+    run = RunFolder(write_honest_run(folder, name, gated=False))
     with run.document("manifest.json") as manifest:
         manifest["promises"] = promises
     with run.records(NEAR, "deliveries") as rows:
@@ -203,24 +203,28 @@ def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("reason, age_s", [(RELEASED, 0), (RELEASED, 3_600), ("tired", 0)])
 def test_a_run_with_a_gap_is_judged_by_its_own_manifest(
-    spark: "SparkSession", tmp_path: Path, reason: str, age_s: int
+    spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Both checkers read the files; `check_run` says so where they disagree."""
-    promised = {**PROMISED, "gap_age_ns": age_s * 10**9}
-    verdict = check_run(spark, run_with_gap(tmp_path, promised, reason=reason))
-    counts = verdict.document["counts"]
-    if age_s:
-        assert verdict.verdict == "INVALID"
-        assert counts["violations"] == {"gap_early": 3}
-        return
-    if reason == RELEASED:
-        assert verdict.verdict == "VALID", verdict.document["because"]
-        assert (counts["announced_by"], counts["missing"]) == ({RELEASED: 3}, 0)
-        assert "3 in announced gaps (3 released)" in verdict.lines()[0]
-        return
-    assert verdict.verdict == "INVALID"
-    assert counts["violations"] == {"gap_unpromised": 1, "missing": 3}
-    evidence = (verdict.derived / "evidence" / "delivery.jsonl").read_text().splitlines()
+    """Both checkers read the files; `check_runs` says so where they disagree."""
+    in_an_hour = {**PROMISED, "gap_age_ns": 3_600 * 10**9}
+    released, early, unpromised = check_runs(
+        spark,
+        [
+            run_with_gap(tmp_path, PROMISED, "gap"),
+            run_with_gap(tmp_path, in_an_hour, "early"),
+            run_with_gap(tmp_path, PROMISED, "tired", reason="tired"),
+        ],
+    )
+    counts = released.document["counts"]
+    assert released.verdict == "VALID", released.document["because"]
+    assert (counts["announced_by"], counts["missing"]) == ({RELEASED: 3}, 0)
+    assert "3 in announced gaps (3 released)" in released.lines()[0]
+
+    assert early.verdict == "INVALID"
+    assert early.document["counts"]["violations"] == {"gap_early": 3}
+
+    assert unpromised.verdict == "INVALID"
+    assert unpromised.document["counts"]["violations"] == {"gap_unpromised": 1, "missing": 3}
+    evidence = (unpromised.derived / "evidence" / "delivery.jsonl").read_text().splitlines()
     assert "gap_unpromised" in {json.loads(line)["kind"] for line in evidence}

@@ -24,12 +24,25 @@ if TYPE_CHECKING:
 _ROW = struct.Struct("<qqIIHHBBH")
 
 
-@pytest.fixture(scope="module", params=["delta_tree", "best_effort"])
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A run as it is, and the same in stretches; one is valid, the other one has lost much."""
+PROTOCOLS = ("delta_tree", "best_effort")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Runs as they are, and the same in stretches; one is valid, the other one has lost much."""
     folder = tmp_path_factory.mktemp("runs")
-    run = write_demo_run(folder / "full", Scenario(protocol=request.param, rate=100))
-    return [run, folded_copy(run, folder / "folded", "sampled")]
+    found = {}
+    for number, protocol in enumerate(PROTOCOLS):
+        scenario = Scenario(run_id=f"run-{number}", protocol=protocol, rate=100)
+        run = write_demo_run(folder / "full", scenario)
+        found[protocol] = [run, folded_copy(run, folder / "folded", "sampled")]
+    return found
+
+
+@pytest.fixture(params=PROTOCOLS)
+def both(request: pytest.FixtureRequest, runs: dict[str, list[Path]]) -> list[Path]:
+    """A run as it is, and the same in stretches."""
+    return runs[request.param]
 
 
 def test_the_verdict_from_stretches_is_that_from_rows(both: list[Path]) -> None:
@@ -45,18 +58,23 @@ def test_the_verdict_from_stretches_is_that_from_rows(both: list[Path]) -> None:
 
 
 @pytest.mark.spark
-def test_both_judges_read_stretches_alike(spark: "SparkSession", both: list[Path]) -> None:
+def test_both_judges_read_stretches_alike(
+    spark: "SparkSession", runs: dict[str, list[Path]]
+) -> None:
     from results.checker.checks import check_runs
 
-    full, folded = (check_runs(spark, [run])[0].document for run in both)
-    assert folded["counts"] == full["counts"]
-    assert folded["verdict"] == full["verdict"]
-    assert folded["second_opinion"] is not None
-    told = folded["stretches"]
-    assert told["in_stretches"] > told["deliveries"] / 2
-    assert told["longest_ms"] < 1_500, "within a second, and a little"
-    assert "are told by stretches: who got what is exact" in folded["lines"][-1]
-    assert "stretches" not in full
+    judged = check_runs(spark, [run for both in runs.values() for run in both])
+    documents = [verdict.document for verdict in judged]
+    for full, folded in zip(documents[::2], documents[1::2], strict=True):
+        assert folded["counts"] == full["counts"]
+        assert folded["verdict"] == full["verdict"]
+        assert folded["second_opinion"] is not None
+        told = folded["stretches"]
+        assert told["in_stretches"] > told["deliveries"] / 2
+        assert told["longest_ms"] < 1_500, "within a second, and a little"
+        assert "are told by stretches: who got what is exact" in folded["lines"][-1]
+        assert "stretches" not in full
+    assert [document["verdict"] for document in documents[::2]] == ["valid", "invalid"]
 
 
 @pytest.mark.spark

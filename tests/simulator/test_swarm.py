@@ -15,8 +15,8 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.seeds import seeds_of_the_mix
 
 CORES = os.cpu_count() or 1
-SEEDS = 250
-LONG = 5
+SEEDS = 180
+LONG = 3
 DETERMINISTIC = 12
 
 # What must have happened somewhere in the seeds for their verdict to mean anything.
