@@ -46,14 +46,14 @@ def test_an_older_program_is_named_and_replaced_broker_by_broker(lab: Lab) -> No
 
 def test_nothing_is_lost_or_twice_while_every_broker_is_replaced_under_load(lab: Lab) -> None:
     steady = lab.folder / "project" / lab.workload("chain3")
-    steady.write_text(steady.read_text().replace('rate = "max"\nwindow = 32768', 'rate = "100/s"'))
+    steady.write_text(steady.read_text().replace('rate = "max"\nwindow = 32768', 'rate = "40/s"'))
     arguments = ("bench", steady.name, "--rolling", "-d", "60s", "--no-check", "-j")
     bench = lab.call(*arguments)
     assert bench.status == 0, bench.err
     for broker in ("c1", "c2", "c3"):
         assert f"replacing {broker}" in bench.err
     online = bench.document["online"]
-    assert online["owed"] == online["deliveries"] > 5000
+    assert online["owed"] == online["deliveries"] > 2000
     assert online["missing"] == online["duplicate"] == online["reordered"] == 0
     run = Path(bench.document["run_directory"])
     judgement = judge_folder(run)
