@@ -140,13 +140,28 @@ class Progress:
             del self._received_origins[received]
 
     def take_over(self, predecessor: "Progress") -> None:
-        """Go on where another one has come to."""
-        self._received = dict(predecessor._received)
-        self._given = dict(predecessor._given)
-        self._given_origins = dict(predecessor._given_origins)
-        self._received_origins = dict(predecessor._received_origins)
-        self._taken = dict(predecessor._taken)
+        """Go on where another one has come to, or behind where subscriptions begin here.
+
+        What lies before that this broker gives to nobody who asks for it again. What the other one
+        alone has asked for, as its marks, is over: here those numbers may be given to others.
+        """
+        self._received = self._furthest(predecessor._received, self._received)
+        self._given = self._furthest(predecessor._given, self._given)
+        self._taken = self._furthest(predecessor._taken, self._taken)
+        self._given_origins = {
+            key: last for key, last in predecessor._given_origins.items() if key[0] in self._wanted
+        }
+        self._received_origins = {
+            key: last
+            for key, last in predecessor._received_origins.items()
+            if key[0] in self._wanted
+        }
         self.duplicates += predecessor.duplicates
+
+    def _furthest(self, there: _Places, here: _Places) -> _Places:
+        """Of each subscription that there is here the later of two positions."""
+        wanted = {key: last for key, last in there.items() if key[0] in self._wanted}
+        return wanted | {key: max(last, wanted.get(key, last)) for key, last in here.items()}
 
     # ------------------------------------------------------------ receiving
 
