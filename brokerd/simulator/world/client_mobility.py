@@ -76,8 +76,10 @@ class ClientMobility:
             return
         client = self._cluster.clients.get(self.now(move.client))
         here = move.to == home_of(self.now(move.client))
-        gone = move.to not in self._cluster.topology.present()
-        if client is None or client.core.is_detaching or here or gone:
+        left = move.to not in self._cluster.topology.present()
+        if client is None or client.core.is_detaching or here or left:
+            return
+        if {client.broker, self._cluster.topology.number_of(move.to)} & {*self._cluster.gone}:
             return
         self._waiting[move.client] = []
         calm, disturbed = self._is_calm(), self._disturbances()
