@@ -234,6 +234,38 @@ def test_a_new_subscription_begins_behind_the_positions_that_it_is_told():
     assert said(core.on_message(Deliveries(ticks(0, 1), (1,)))) == [(ANN, [2])]
 
 
+def successor(core: ClientCore, begins_after: int) -> ClientCore:
+    """The same client at another broker, where its subscription has begun behind this place."""
+    other = core.successor()
+    connect(other)
+    other.on_message(Subscribed(1, "started", ((PUBEND, begins_after),)))
+    return other
+
+
+@pytest.mark.parametrize("begins_after, goes_on_behind", [(12, 20), (34, 34)])
+def test_who_has_moved_goes_on_behind_what_it_had_and_what_its_broker_does_not_give(
+    begins_after: int, goes_on_behind: int
+) -> None:
+    core = client()
+    (received,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
+    core.take(received.serial)
+    other = successor(core, begins_after)
+    other.take_over(core)
+    assert connect(other).resume == ((1, ((PUBEND, goes_on_behind),)),)
+
+
+def test_who_has_moved_begins_its_next_subscription_without_the_places_of_its_mark() -> None:
+    core = client()
+    other = successor(core, 12)
+    mark = core.mark()
+    core.on_message(Subscribed(mark, "started", ((PUBEND, 60),)))
+    other.take_over(core)
+    number = other.subscribe(EVERYTHING)
+    assert number == mark
+    assert connect(other).resume == ((1, ((PUBEND, 12),)),)
+    assert said(other.on_message(Deliveries(ticks(4), (number,)))) == [(BOB, [5])]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_breaks_each_event_is_given_once_and_in_the_order_of_the_stream(seed):
     """A broker that keeps the whole stream, and sends from where the client says it is."""

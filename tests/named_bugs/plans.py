@@ -27,4 +27,12 @@ ROWS: Final = (
         _STORY,
         {"path": _SOUND / "one_at_a_time.plan"},
     ),
+    Row(
+        "moves-to-where-nobody-is",
+        "brokerd/simulator/world/client_mobility.py",
+        "return to != client.broker and to not in gone and client.broker not in gone",
+        "return to != client.broker",
+        _STORY,
+        {"path": _SOUND / "moved_to_where_nobody_is.plan"},
+    ),
 )

@@ -75,11 +75,7 @@ class ClientMobility:
         if move.client in self._waiting:
             return
         client = self._cluster.clients.get(self.now(move.client))
-        here = move.to == home_of(self.now(move.client))
-        left = move.to not in self._cluster.topology.present()
-        if client is None or client.core.is_detaching or here or left:
-            return
-        if {client.broker, self._cluster.topology.number_of(move.to)} & {*self._cluster.gone}:
+        if client is None or client.core.is_detaching or not self._may_go(client, move.to):
             return
         self._waiting[move.client] = []
         calm, disturbed = self._is_calm(), self._disturbances()
@@ -107,12 +103,10 @@ class ClientMobility:
         again = move.client in self._reattaching
         if client is None or client.publishes or (move.client in self._waiting and not again):
             return
-        if {client.broker, self._cluster.topology.number_of(move.to)} & {*self._cluster.gone}:
-            return
-        core, to = client.core, self._cluster.topology.number_of(move.to)
+        core = client.core
         waits = core.is_detaching or core.ending or client.asking_again
         all_started = again or all(each in client.started_numbers for each in core.subscriptions)
-        if waits or not all_started or not core.subscriptions or to == client.broker:
+        if waits or not all_started or not core.subscriptions or not self._may_go(client, move.to):
             return
         self._reattaching[move.client] = None
         self._waiting.setdefault(move.client, [])
@@ -127,6 +121,14 @@ class ClientMobility:
 
         client.on_change = advance
         self._cluster.reattach(name, move.to)
+
+    def _may_go(self, client: SimulatedClient, broker: str) -> bool:
+        """Whether a broker is another one than a client's, and neither of them never comes back."""
+        topology, gone = self._cluster.topology, self._cluster.gone
+        if broker not in topology.present():
+            return False
+        to = topology.number_of(broker)
+        return to != client.broker and to not in gone and client.broker not in gone
 
     def _reattach_freely(self, client: SimulatedClient | None, broker: str) -> None:
         """Whatever it has asked for is asked for again there."""
