@@ -26,7 +26,9 @@ app = typer.Typer(
 )
 
 FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
-RUNS_HELP = "Where the runs lie, in place of results/runs and of those that came with this."
+RUNS_HELP = (
+    "Where the runs lie, or one of them, in place of results/runs and of those that came with this."
+)
 ARCHIVED = Path("results", "samples", "experiments")
 _STYLES: dict[State, Style] = {"holds": "good", "fails": "bad", "not run": "dim"}
 
@@ -62,7 +64,7 @@ def run_claims(
     """Draw what runs there are of the claimed figures and is not drawn yet; then as `list`."""
     call = invocation(context)
     call.refuse_dry_run("claims run")
-    folder = call.project.results_folder(runs)
+    folder = _folder_of(call, runs)
     wanted = undrawn(folder, {claim.figure for claim in _claims(call, files or [])})
     if wanted:
         from results.checker.spark import spark_session
@@ -162,8 +164,16 @@ def _claims(call: Invocation, files: Sequence[str]) -> list[Claim]:
     return claims
 
 
-def _outcomes(call: Invocation, claims: Sequence[Claim], runs: Path | None) -> list[Outcome]:
+def _folder_of(call: Invocation, runs: Path | None) -> Path:
+    """Where runs lie; a folder that somebody names is there."""
     folder = call.project.results_folder(runs)
+    if runs is not None and not folder.is_dir():
+        raise UserError(f"--runs {runs}: there is no such folder")
+    return folder
+
+
+def _outcomes(call: Invocation, claims: Sequence[Claim], runs: Path | None) -> list[Outcome]:
+    folder = _folder_of(call, runs)
     figures = [claim.figure for claim in claims]
     found = measurements(folder, figures)
     if runs is None:

@@ -195,7 +195,7 @@ def measurement(document: Mapping[str, Any], source: str, *, archived: bool = Fa
 def measurements(
     runs: Path, figures: Iterable[str], *, archived: bool = False
 ) -> list[Measurement]:
-    """What the figures of these names say that were drawn of the runs in a folder.
+    """What the figures of these names say that were drawn of the runs in a folder, or of one run.
 
     Args:
         archived: whether the folder came with the repository.
@@ -206,8 +206,15 @@ def measurements(
     return [
         measurement(_sealed_json(path, figure), str(path), archived=archived)
         for figure in dict.fromkeys(figures)
-        for path in sorted(runs.glob(f"*/[0-9]*/figures/{figure}.json"))
+        for run in _runs_of(runs)
+        if (path := run / "figures" / f"{figure}.json").is_file()
     ]
+
+
+def _runs_of(folder: Path) -> list[Path]:
+    """All runs in a folder, or the one that it is."""
+    is_run = (folder / "manifest.json").is_file()
+    return [folder] if is_run else sorted(folder.glob("*/[0-9]*"))
 
 
 def _sealed_json(path: Path, figure: str) -> dict[str, Any]:
@@ -227,11 +234,12 @@ def undrawn(runs: Path, figures: Iterable[str]) -> list[tuple[str, Path]]:
     """Which of these figures could be drawn of which run, and were not."""
     wanted = {*figures}
     return [
-        (figure, path.parent)
-        for path in sorted(runs.glob("*/[0-9]*/manifest.json"))
-        if (manifest := read_json(path)).get("state") == "complete"
+        (figure, run)
+        for run in _runs_of(runs)
+        if (path := run / "manifest.json").is_file()
+        and (manifest := read_json(path)).get("state") == "complete"
         and (figure := str(manifest.get("figure"))) in wanted
-        and not (path.parent / "figures" / f"{figure}.json").is_file()
+        and not (run / "figures" / f"{figure}.json").is_file()
     ]
 
 
