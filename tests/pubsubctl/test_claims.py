@@ -223,6 +223,7 @@ def test_a_number_that_was_changed_by_hand_decides_no_claim(tmp_path, seal):
     run = Path(shutil.copytree(archived.parent, tmp_path / "dft11-fig9" / archived.parent.name))
     numbers = run / "figures" / "dft11.fig9.json"
     assert len(measurements(tmp_path, ["dft11.fig9"])) == 1
+    assert len(measurements(run, ["dft11.fig9"])) == 1, "a run may be named itself"
     digest = hashlib.sha256(numbers.read_bytes()).hexdigest()
     (run / "SHA256SUMS").write_text(seal.format(digest=digest) + "\n")
     document = json.loads(numbers.read_text())

@@ -150,6 +150,9 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
         (figures / "dft11.fig10.json").write_text(json.dumps(document))
 
     draw(claimed / "results" / "samples" / "experiments", 12, 0)
+    absent = call("claims", "list", "dft11", "--runs", "absent")
+    assert absent.status == 2
+    assert absent.err.endswith("--runs absent: there is no such folder\n")
     lines = call("claims", "list", "dft11").out.splitlines()
     archived = "archived run 20261122T000000Z-000000, with brokers = 12, runs = 1"
     assert f"by {archived} (safety, loss)" in lines
