@@ -30,9 +30,10 @@ def churn_warnings(spec: ExperimentSpec) -> Iterator[str]:
             "would get after that does not come"
         )
     if promises.gaps and promises.gap_age_ns < away_ns:
+        age_ns = promises.gap_age_ns
+        age = f"older than {format_duration(age_ns)}" if age_ns else "of any age"
         yield (
-            f"{away}: {spec.protocol} may lose what is older than "
-            f"{format_duration(promises.gap_age_ns)} "
+            f"{away}: {spec.protocol} may lose what is {age} "
             "to whoever is away, and announces a gap in its place"
         )
     if not promises.exactly_once:

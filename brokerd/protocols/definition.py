@@ -190,7 +190,7 @@ class ProtocolDefinition:
         order: in which subscribers get publications with these parameters, where they decide it;
             None: as `promises` says.
         gap_age_ns: how old what lies in a gap is with these parameters, at least, where they decide
-            it; 0: there are no gaps.
+            it; 0: of any age; None: there are no gaps.
         fault_bound: how many brokers and links may fail at once, wherever they are, where
             `excess` is not all that counts.
         reaches: who gets whose publications while something does not work. As `excess`, it is
@@ -216,7 +216,7 @@ class ProtocolDefinition:
     unpack_positions: Callable[[bytes], Positions]
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
     order: Callable[[Any], Order] | None = None
-    gap_age_ns: Callable[[Any], int] | None = None
+    gap_age_ns: Callable[[Any], int | None] | None = None
     hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
@@ -241,8 +241,8 @@ class ProtocolDefinition:
             promises = replace(promises, order=self.order(parameters))
         if self.gap_age_ns is not None:
             age_ns = self.gap_age_ns(parameters)
-            gaps = promises.gaps if age_ns else ()
-            promises = replace(promises, gaps=gaps, gap_age_ns=age_ns)
+            gaps = promises.gaps if age_ns is not None else ()
+            promises = replace(promises, gaps=gaps, gap_age_ns=age_ns or 0)
         return promises
 
     def check_decommissioned(self, topology: Topology, broker: BrokerNumber, where: str) -> None:

@@ -34,6 +34,13 @@ def _excess(topology: Topology, parameters: MultiProxyParameters, lost: Lost) ->
     return excess_of_routes(topology, parameters, lost)
 
 
+def _gap_age_ns(parameters: MultiProxyParameters) -> int | None:
+    """What there is no room for goes at any age."""
+    if parameters.max_retain_bytes:
+        return 0
+    return parameters.max_retain_ns or None
+
+
 def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:
     """Whose publications come to whom in every topic: what needs each of the servers."""
     overlay = topology.overlay(KIND)
@@ -63,7 +70,7 @@ MULTI_PROXY = ProtocolDefinition(
     parameters=MultiProxyParameters,
     messages=KINDS,
     promises=Promises(exactly_once=True, members_may_change=False, order=Order.NONE, gaps=(LOST,)),
-    gap_age_ns=lambda parameters: parameters.max_retain_ns,
+    gap_age_ns=_gap_age_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: False,

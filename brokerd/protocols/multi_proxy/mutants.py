@@ -20,8 +20,8 @@ BUGS: Final = (
         "Stored is what is on disk.",
         "topic_log.py",
         (
-            "self._disk.append(LOG, (_HEAD.pack(number, first) + bytes(head), *payload), store)",
-            "store(); self._disk.append(LOG, (_HEAD.pack(number, first) + head, *payload), int)",
+            "self._disk.append(LOG, record, store)",
+            "store(); self._disk.append(LOG, record, int)",
         ),
     ),
     _bug(
@@ -181,7 +181,31 @@ BUGS: Final = (
         "lost-before-its-time",
         "Nothing is let go of that somebody lacks before it is old.",
         "retention.py",
-        ("self._machine.now_ns - self._max_retain_ns", "self._machine.now_ns"),
+        ("self._machine.now_ns - self.bounds.max_retain_ns", "self._machine.now_ns"),
+    ),
+    _bug(
+        "kept-without-room",
+        "What there is no room for is let go of.",
+        "retention.py",
+        ("if last > topic.released:", "if last > topic.durable:"),
+    ),
+    _bug(
+        "lost-with-room",
+        "Nothing is let go of that somebody lacks while there is room for it.",
+        "topic_log.py",
+        ("left_bytes <= most_bytes or not is_free", "not is_free"),
+    ),
+    _bug(
+        "newest-lost",
+        "The newest record is kept, whatever its size.",
+        "topic_log.py",
+        (" or each.record == self._next - 1", ""),
+    ),
+    _bug(
+        "room-forgotten",
+        "A server that was down knows how much it has in its log.",
+        "topic_log.py",
+        ("            self.logged_bytes += len(record)\n", ""),
     ),
     _bug(
         "lost-in-silence",

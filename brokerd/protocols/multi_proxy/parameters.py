@@ -25,6 +25,8 @@ _AT_LEAST_ONE: Final = (
     "patience_ns",
 )
 
+_AT_LEAST_NOTHING: Final = ("max_retain_ns", "max_retain_bytes")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiProxyParameters:
@@ -55,6 +57,9 @@ class MultiProxyParameters:
         patience_ns: how long a home that is so far behind, and comes no further, is waited for.
         max_retain_ns: what a server has kept for longer it lets go of, although a home was not done
             with it: subscribers there are told of a gap; 0: it keeps all for as long as it takes.
+        max_retain_bytes: what a server has in its log beyond that it lets go of, oldest first, with
+            gaps as well; 0: as much as it takes. The newest record, and a topic while it is given
+            to another server, with all that was logged behind it, are kept all the same.
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
         client_window: publications a client may have unacknowledged before deliveries wait.
@@ -77,6 +82,7 @@ class MultiProxyParameters:
     topic_window: int = 2_048
     patience_ns: int = 2 * SECOND_NS
     max_retain_ns: int = 0
+    max_retain_bytes: int = 0
     retry_first_ns: int = 500 * MILLISECOND_NS
     retry_limit_ns: int = 2 * SECOND_NS
     client_window: int = 16_384
@@ -103,8 +109,9 @@ class MultiProxyParameters:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
-        if self.max_retain_ns < 0:
-            raise ConfigError(f"{where}: max_retain_ns = {self.max_retain_ns}; at least 0")
+        for name in _AT_LEAST_NOTHING:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
@@ -118,5 +125,11 @@ class MultiProxyParameters:
                 f"max_retain_ns = {self.max_retain_ns}: a subscriber whose broker is away for "
                 f"longer than {self.max_retain_ns / SECOND_NS:g} s is told of a gap in place of "
                 "what is older"
+            )
+        if self.max_retain_bytes:
+            warnings.append(
+                f"max_retain_bytes = {self.max_retain_bytes}: a subscriber whose broker is away "
+                "while a server logs more than that, or falls so far behind, is told of a gap in "
+                "place of what there is no room for"
             )
         return tuple(warnings)

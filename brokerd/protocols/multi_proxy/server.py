@@ -50,7 +50,7 @@ class Server:
 
     Attributes:
         log, followers: what it keeps, and for whom.
-        retention: what it lets go of for its age.
+        retention: what it lets go of for its age, or for lack of room.
         tell: tells a home something.
         sharing: what it does beside where two servers may own a topic and nothing is lost.
         asked: topics that homes have asked for, so that they know it to be the owner.
@@ -69,9 +69,7 @@ class Server:
         announce: Callable[[Sequence[int]], None],
     ) -> None:
         self.log = TopicLog(broker, disk, self._on_durable)
-        self.retention = Retention(
-            broker, disk.machine, deadlines, self.log, parameters.max_retain_ns
-        )
+        self.retention = Retention(broker, disk.machine, deadlines, self.log, parameters)
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
@@ -110,12 +108,12 @@ class Server:
         if self.sharing is not None:
             self.sharing.begin(incarnation)
         self.settle_all()
-        self.retention.kept()
 
     def settle_all(self) -> None:
-        """Let go of what nobody needs, of all topics."""
+        """Let go of what nobody needs, or is kept no longer, of all topics."""
         for topic in self.log:
             self._settle(topic)
+        self.retention.kept()
 
     def retained(self) -> int:
         """How many publications somebody is not done with, or wait."""

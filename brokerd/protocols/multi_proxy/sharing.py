@@ -43,7 +43,7 @@ class Hosting(Protocol):
         """Nothing is put to a topic any more."""
 
     def settle_all(self) -> None:
-        """Let go of what nobody needs, of all topics."""
+        """Let go of what nobody needs, or is kept no longer, of all topics."""
 
     def tell(self, home: BrokerNumber, answer: Answer) -> None:
         """Tell a home something."""

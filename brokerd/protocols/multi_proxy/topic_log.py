@@ -9,13 +9,13 @@ that no crash parts them.
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
-from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS, LostRecords
@@ -48,6 +48,7 @@ class _Logged(NamedTuple):
     topic: "Topic"
     last: int
     source: SourceId
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -165,12 +166,14 @@ class TopicLog:
 
     Attributes:
         is_read: all that an earlier incarnation has left is known.
+        logged_bytes: of its records that are not chopped, or about to be.
     """
 
     def __init__(
         self, broker: BrokerNumber, disk: Durability, on_durable: Callable[[Topic], None]
     ) -> None:
         self.is_read = True
+        self.logged_bytes = 0
         self._broker = broker
         self._disk = disk
         self._on_durable = on_durable
@@ -255,7 +258,8 @@ class TopicLog:
                 now_ns = self._disk.machine.now_ns
                 topic.retain(_placed(topic.part, first, run), now_ns)
             own.came(run.source, run.last)
-            self._logged.append(_Logged(index, topic, last, run.source))
+            self._logged.append(_Logged(index, topic, last, run.source, len(record)))
+            self.logged_bytes += len(record)
         after = event.first + len(event.records)
         self.is_read = after == self._next
         if not self.is_read:
@@ -284,7 +288,9 @@ class TopicLog:
         topic.assigned += len(rest)
         topic.put[rest.source] = rest.last
         placed = _placed(topic.part, first, rest)
-        self._log(topic, placed.last, rest.source)
+        head, *payload = pack_run(rest)
+        record = (_HEAD.pack(number, first) + bytes(head), *payload)
+        self._log(topic, placed.last, rest.source, record)
 
         def store() -> None:
             topic.retain(placed, self._disk.machine.now_ns)
@@ -292,8 +298,7 @@ class TopicLog:
             then(rest.last)
             self._on_durable(topic)
 
-        head, *payload = pack_run(rest)
-        self._disk.append(LOG, (_HEAD.pack(number, first) + bytes(head), *payload), store)
+        self._disk.append(LOG, record, store)
 
     def carry(self, part: Part, released: int, run: PublicationRun) -> None:
         """Append what of another server's positions has not come before, and comes next.
@@ -311,14 +316,11 @@ class TopicLog:
     def _carry(self, topic: Topic, first: int, published: PublicationRun) -> None:
         topic.assigned += len(published)
         placed = _placed(topic.part, first, published)
-        self._log(topic, placed.last, published.source)
         head, *payload = pack_run(published)
-        record = _HEAD.pack(topic.number | _CARRIED, first) + _PART.pack(topic.part.server)
-        self._disk.append(
-            LOG,
-            (record + bytes(head), *payload),
-            lambda: topic.retain(placed, self._disk.machine.now_ns),
-        )
+        place = _HEAD.pack(topic.number | _CARRIED, first) + _PART.pack(topic.part.server)
+        record = (place + bytes(head), *payload)
+        self._log(topic, placed.last, published.source, record)
+        self._disk.append(LOG, record, lambda: topic.retain(placed, self._disk.machine.now_ns))
 
     def settle_at(self, part: Part, last: int) -> tuple[Change, ...]:
         """All that was given of another server's positions is here; nothing of that is needed
@@ -338,8 +340,10 @@ class TopicLog:
             rows.append(Change(PUT, f"{number}.{key}", own.put[source]))
         return tuple(rows)
 
-    def _log(self, topic: Topic, last: int, source: SourceId) -> None:
-        self._logged.append(_Logged(self._next, topic, last, source))
+    def _log(self, topic: Topic, last: int, source: SourceId, record: Sequence[Buffer]) -> None:
+        size_bytes = sum(map(len, record))
+        self._logged.append(_Logged(self._next, topic, last, source, size_bytes))
+        self.logged_bytes += size_bytes
         self._next += 1
 
     def sync(self, then: Callable[[], None]) -> None:
@@ -361,6 +365,24 @@ class TopicLog:
         topic.expire(through)
         self._chop()
 
+    def beyond(self, most_bytes: int) -> list[tuple[Topic, int]]:
+        """What has to go so that the log has no more than that: topics, and up to where of each.
+
+        Of the oldest records, as a log is chopped from its beginning; but what is being given to
+        another server, or comes from one, is kept, and so is what is behind it. The newest record
+        stays, whatever its size.
+        """
+        found: list[tuple[Topic, int]] = []
+        left_bytes = self.logged_bytes
+        for each in self._logged:
+            topic = each.topic
+            is_free = topic.is_here and not topic.is_frozen and each.last <= topic.durable
+            if left_bytes <= most_bytes or not is_free or each.record == self._next - 1:
+                break
+            left_bytes -= each.size_bytes
+            found.append((topic, each.last))
+        return found
+
     def _chop(self) -> None:
         """Chop the log, as soon as it is on disk what will not be in it any more."""
         logged = self._logged
@@ -370,6 +392,7 @@ class TopicLog:
         lost: list[Change] = []
         while logged and logged[0].last <= logged[0].topic.released:
             gone = logged.popleft()
+            self.logged_bytes -= gone.size_bytes
             number, source = gone.topic.number, ".".join(map(str, gone.source))
             changes[PUT, f"{number}.{source}"] = self.topic(number).stored.get(gone.source, 0)
             changes[RELEASED, gone.topic.key] = gone.last

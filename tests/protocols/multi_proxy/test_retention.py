@@ -44,11 +44,18 @@ PROXY, SERVER, HOME = 0, 1, 2
 TOPIC = 1
 SOURCE = SourceId(2, 0, 1)
 AWAY_S = 3.0
+RECORD_BYTES = 100
+"""More than a record of one publication has, and less than two have."""
 
 
 def retaining() -> Story:
     """What is older than a second may be lost."""
     return Story(max_retain_ns=SECOND_NS)
+
+
+def short_of_room() -> Story:
+    """A server's log has room for three publications at most, each of which is a record."""
+    return Story(max_retain_bytes=3 * RECORD_BYTES)
 
 
 def told(subscription: Subscription) -> list[tuple[int, int]]:
@@ -62,14 +69,14 @@ def numbers(sent: Sequence[Published]) -> list[int]:
     return [each.sequence for each in sent]
 
 
-def missed_while_away(story: Story) -> tuple[Subscription, list[Published]]:
+def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[Published]]:
     """A subscriber's broker is down when something is published, and for longer than it is kept."""
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
     story.publish("e2", 2)
     story.cluster.run_for(0.5)
     story.cluster.broker("e1").kill()
-    missed = story.publish("e2", 3)
+    missed = story.publish("e2", count)
     story.cluster.run_for(AWAY_S)
     return subscription, missed
 
@@ -142,9 +149,55 @@ def who_has_some_of_it_is_told_of_the_rest() -> bool:
     return (gap.first, gap.last, gap.origins) == (15, 17, ((SOURCE, 105, 105), (SOURCE, 107, 108)))
 
 
+def what_there_is_no_room_for_goes() -> bool:
+    story = short_of_room()
+    missed_while_away(story, count=9)
+    server = story.cluster.brokers[story.topology.number_of(owner_of(story, "a"))].core
+    return 0 < server.server.log.logged_bytes <= 3 * RECORD_BYTES
+
+
+def what_there_is_room_for_is_kept() -> bool:
+    """The oldest go, and no more of them than have to."""
+    story = short_of_room()
+    subscription, missed = missed_while_away(story, count=9)
+    left = queued(story, owner_of(story, "a"))
+    before = list(subscription.received)
+    story.cluster.broker("e1").start()
+    story.cluster.run_for(2)
+    later = story.publish("e2", 2)
+    story.cluster.run_for(1)
+    story.cluster.oracle.judge_end()
+    (gap,) = told(subscription)
+    is_whole = subscription.received == before + missed[-left:] + later
+    return left >= 3 and is_whole and gap == (missed[0].sequence, missed[-left - 1].sequence)
+
+
+def the_newest_record_is_kept_at_any_size() -> bool:
+    story = Story(max_retain_bytes=1)
+    subscription, missed = missed_while_away(story)
+    story.cluster.broker("e1").start()
+    story.cluster.run_for(3)
+    return told(subscription) == [(1 + 2, 2 + 2)] and subscription.received[-1] == missed[-1]
+
+
+def a_server_that_was_down_knows_what_it_has_room_for() -> bool:
+    story = short_of_room()
+    missed_while_away(story)
+    server = owner_of(story, "a")
+    story.cluster.broker(server).kill().start()
+    story.cluster.run_for(1)
+    story.publish("e2", 3)
+    story.cluster.run_for(1)
+    return queued(story, server) <= 4
+
+
 RULES: dict[str, Callable[[], bool]] = {
     "kept-for-ever": what_is_kept_for_long_goes,
     "lost-before-its-time": who_comes_back_lacks_nothing_that_is_not_old,
+    "kept-without-room": what_there_is_no_room_for_goes,
+    "lost-with-room": what_there_is_room_for_is_kept,
+    "newest-lost": the_newest_record_is_kept_at_any_size,
+    "room-forgotten": a_server_that_was_down_knows_what_it_has_room_for,
     "lost-in-silence": who_comes_back_too_late_is_told_what_it_lacks,
     "lost-for-all": who_has_some_of_it_is_told_of_the_rest,
     "lost-unsaid": what_somebody_has_yet_to_be_told_of_is_left_over,
@@ -267,6 +320,10 @@ def test_a_gap_is_promised_where_something_is_let_go_of_and_nowhere_else() -> No
     assert (promised.gaps, promised.gap_age_ns) == ((LOST,), SECOND_NS)
     (warning,) = retaining_for_1_s.warnings()
     assert "1 s is told of a gap" in warning
+    bounded = MultiProxyParameters(max_retain_ns=SECOND_NS, max_retain_bytes=1_000)
+    promised = MULTI_PROXY.promised(bounded)
+    assert (promised.gaps, promised.gap_age_ns) == ((LOST,), 0)
+    assert "no room" in bounded.warnings()[1]
     with pytest.raises(ConfigError, match="max_retain_ns = -1; at least 0"):
         MultiProxyParameters(max_retain_ns=-1).check("here")
 

@@ -67,6 +67,7 @@ MARKS = (
     Mark("log-read", "a restarted server found publications in its log", seeds=12),
     Mark("log-chopped", "a server let go of publications that all were done with", seeds=2),
     Mark("expired", "a server let go of what a home was not done with", seeds=12),
+    Mark("no-room", "a server let go of what its log had no room for", seeds=20),
     Mark("lost-told", "a server told a home what it had let go of", seeds=20),
     Mark("gap-told", "a home told clients what they do not get", seeds=20),
     Mark("lost-read", "a restarted server knew what it had let go of", seeds=60),
@@ -128,11 +129,15 @@ class MultiProxyMarks:
                 yield "follow-shrank"
 
 
-def _lost(event: Event, said: Sequence[Any], effects: Sequence[Effect]) -> Iterator[str]:
-    """What is let go of for its age."""
+def _lost(
+    broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
+) -> Iterator[str]:
+    """What is let go of for its age, or because there is no room."""
     changes = [change for effect in effects if type(effect) is Commit for change in effect.changes]
     if any(change.table == LOST_ROWS and change.value is not None for change in changes):
-        yield "expired"
+        core: Any = broker.core
+        bounds = core.server.retention.bounds
+        yield "expired" if bounds.max_retain_ns else "no-room"
     if type(event) is Started and event.recovered.get(LOST_ROWS):
         yield "lost-read"
     is_asked = type(event) is MessageReceived and type(event.message) is Get
@@ -188,7 +193,7 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
         yield "log-chopped"
     if any(type(effect) is Deliver and type(effect.item) is Gap for effect in effects):
         yield "gap-told"
-    yield from _lost(event, said, effects)
+    yield from _lost(broker, event, said, effects)
     yield from _shared(broker, event, said, effects)
     if type(event) is DeadlineReached:
         if any(kind in kinds for kind in (Put, Get, Follow)):

@@ -18,6 +18,8 @@ from brokerd.simulator.world.clock import MILLISECOND_NS
 _SHARED: Final = 0.4
 """Of all seeds, in so many two servers may own a topic until that is found."""
 
+_SENT_AGAIN_NS: Final = 50 * MILLISECOND_NS
+"""How soon a server gives a topic again that was not said to have come, at the earliest."""
 
 _GETS_A_TURN: Final = 2
 """The first is answered as soon as there is one, the second one has the rest."""
@@ -32,10 +34,13 @@ class MultiProxyPlanning(ProtocolPlanning):
     kept = (*ProtocolPlanning.kept, "ownership", "topic_attribute", "topics")
 
     def topology(self, random: Random) -> Topology:
-        """See ProtocolPlanning: two or three proxies, one to three servers, edges or none."""
+        """See ProtocolPlanning: one to three proxies and servers, edges or none.
+
+        Mostly several servers: only there does a topic's owner have to be found.
+        """
         sides = {
             "proxies": random.choice((1, 2, 2, 3)),
-            "servers": random.randrange(1, 4),
+            "servers": random.choice((1, 2, 2, 3, 3, 3)),
             "edges": random.randrange(0, 4),
         }
         names = [f"b{number}" for number in range(1, sum(sides.values()) + 1)]
@@ -60,16 +65,21 @@ class MultiProxyPlanning(ProtocolPlanning):
         chosen: MultiProxyParameters = replace(
             parameters,
             topic_attribute="kind",
-            topics=random.choice((1, 3, 8)),
-            ownership=random.choice((ARBITER, ARBITER, RENDEZVOUS)),
-            assign_retry_ns=random.choice((50, 400)) * MILLISECOND_NS,
+            topics=random.choice((1, 3, 8, 8)),
+            ownership=random.choice((ARBITER, ARBITER, ARBITER, RENDEZVOUS)),
+            assign_retry_ns=random.choice((5, 50, 400)) * MILLISECOND_NS,
         )
         shared = Random(f"causal {seed}")
         if shared.random() < _SHARED:
             period_ns = shared.choice((100, 400, 1_600)) * MILLISECOND_NS
-            chosen = replace(chosen, ownership=CAUSAL, period_ns=period_ns)
+            # What is sent again there is all of a topic.
+            retry_ns = max(chosen.assign_retry_ns, _SENT_AGAIN_NS)
+            chosen = replace(
+                chosen, ownership=CAUSAL, period_ns=period_ns, assign_retry_ns=retry_ns
+            )
         if long:
             return chosen
+        max_retain_ns = early.choice((0, 0, 200, 600)) * MILLISECOND_NS
         return replace(
             chosen,
             timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
@@ -78,7 +88,8 @@ class MultiProxyPlanning(ProtocolPlanning):
             home_window=random.choice((64, 16_384)),
             topic_window=random.choice((8, 64, 16_384)),
             patience_ns=random.choice((100, 2_000)) * MILLISECOND_NS,
-            max_retain_ns=early.choice((0, 0, 200, 600)) * MILLISECOND_NS,
+            max_retain_ns=max_retain_ns,
+            max_retain_bytes=0 if max_retain_ns else early.choice((0, 0, 1_000, 4_000)),
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
