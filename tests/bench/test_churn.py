@@ -20,13 +20,16 @@ __all__ = ["call", "folder", "project"]
 TOPOLOGY = """
 schema = "pubsubctl/topology/2"
 name = "two"
-kind = ["tree", "cells"]
+kind = ["tree", "cells", "bipartite"]
 brokers = ["p1", "s1"]
 links = [["p1", "s1"]]
 [tree]
 delta = 1
 [cells]
 bundles = [["p1", "s1"]]
+[bipartite]
+proxies = ["p1"]
+servers = ["s1"]
 {parameters}
 """
 WORKLOAD = """
@@ -165,6 +168,12 @@ def sessions(folder: Path) -> list[str]:
         ("delta_tree", "", []),
         ("durable", "[parameters.durable]\nmax_retain_ns = 7_000_000_000", []),
         ("durable", "[parameters.durable]\nmax_retain_ns = 6_000_000_000", ["older than 6s"]),
+        ("multi_proxy", "", []),
+        (
+            "multi_proxy",
+            "[parameters.multi_proxy]\nmax_retain_bytes = 9",
+            ["lose what is of any age"],
+        ),
         ("gryphon", "[parameters.gryphon]\nclient_linger_ns = 3_000_000_000", ["is away for 3s"]),
         ("best_effort", "", ["does not promise what is published meanwhile"]),
     ],

@@ -202,6 +202,12 @@ BUGS: Final = (
         (" or each.record == self._next - 1", ""),
     ),
     _bug(
+        "given-and-lost",
+        "What is being given to another server is kept, whatever there is room for.",
+        "topic_log.py",
+        ("topic.is_here and not topic.is_frozen and each.last", "topic.is_here and each.last"),
+    ),
+    _bug(
         "room-forgotten",
         "A server that was down knows how much it has in its log.",
         "topic_log.py",

@@ -1,4 +1,4 @@
-"""What servers let go of for its age, and what those are told who lack it."""
+"""What servers let go of for its age or for lack of room, and what those are told who lack it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +29,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Following,
     Lost,
     LostRun,
+    Merge,
     Servers,
 )
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
@@ -38,6 +39,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
+from tests.protocols.multi_proxy.test_causal import Twins
 from tests.protocols.multi_proxy.test_stories import owner_of, queued
 
 PROXY, SERVER, HOME = 0, 1, 2
@@ -191,12 +193,30 @@ def a_server_that_was_down_knows_what_it_has_room_for() -> bool:
     return queued(story, server) <= 4
 
 
+def what_is_being_given_away_is_kept_without_room() -> bool:
+    """The one who is given it is down, and more comes meanwhile than there is room for."""
+    story = Twins(max_retain_bytes=4 * RECORD_BYTES)
+    story.put()
+    story.when_told(Merge, story.cluster.broker("v1").kill)
+    story.cluster.run_for(0.1)
+    numbers = map(story.topology.number_of, ("v2", "v3"))
+    servers = [story.cluster.brokers[number].core.server for number in numbers]
+    given = [topic for server in servers for topic in server.log if topic.is_frozen and topic.runs]
+    before = [topic.released for topic in given]
+    for kind in "ghijklmn":
+        story.publish("e1", 1, kind=kind)
+    story.cluster.run_for(1)
+    is_short = any(each.log.logged_bytes > 4 * RECORD_BYTES for each in servers)
+    return is_short and bool(given) and [topic.released for topic in given] == before
+
+
 RULES: dict[str, Callable[[], bool]] = {
     "kept-for-ever": what_is_kept_for_long_goes,
     "lost-before-its-time": who_comes_back_lacks_nothing_that_is_not_old,
     "kept-without-room": what_there_is_no_room_for_goes,
     "lost-with-room": what_there_is_room_for_is_kept,
     "newest-lost": the_newest_record_is_kept_at_any_size,
+    "given-and-lost": what_is_being_given_away_is_kept_without_room,
     "room-forgotten": a_server_that_was_down_knows_what_it_has_room_for,
     "lost-in-silence": who_comes_back_too_late_is_told_what_it_lacks,
     "lost-for-all": who_has_some_of_it_is_told_of_the_rest,
