@@ -91,11 +91,11 @@ class Followers:
             done = follower.done.get(topic.part, 0)
             follower.done[topic.part] = max(done, topic.needed_after)
 
-    def row(self, home: BrokerNumber, topics: Sequence[int] | None = None) -> Change:
+    def row(self, home: BrokerNumber) -> Change:
         """What is to be on disk of a home."""
         follower = self._all[home]
         own = [part.topic for part in follower.done if part.server == self._broker]
-        value: list[Any] = [*follower.version, list(topics if topics is not None else own)]
+        value: list[Any] = [*follower.version, own]
         if self._are_shared:
             others = [part for part in follower.done if part.server != self._broker]
             value.append([[*part, follower.done[part]] for part in others])

@@ -540,6 +540,12 @@ BUGS: Final = (
         ("if part.topic in wanted or part.topic in follower.expected:", "if part.topic in wanted:"),
     ),
     _bug(
+        "expected-and-not-written",
+        "A server that was down knows whom it expects, whatever else these had followed.",
+        "followers.py",
+        ("[*follower.version, own]", "[*follower.version, [*{*own} - {*follower.expected}]]"),
+    ),
+    _bug(
         "older-word-counts",
         "What a server has said later counts.",
         "known.py",

@@ -222,7 +222,7 @@ class Server:
         if self.sharing is not None:
             self.sharing.keep(follower, before, message.topics, known)
         if is_restarted or before.keys() != follower.done.keys():
-            changes = (self.followers.row(home, message.topics),)
+            changes = (self.followers.row(home),)
         followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
         elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
         answer = Following(self._broker, home, *version, followed, elsewhere)

@@ -326,6 +326,20 @@ def who_was_expected_is_kept_until_it_comes() -> bool:
     return Followed(2, TOPIC, 1, 4) in following.topics
 
 
+def who_was_expected_is_kept_also_by_a_server_that_was_down() -> bool:
+    """Between what else it follows, and that its topic is here."""
+    server = a_server()
+    server.tell(carry(1, 4))
+    server.tell(transfer(4))
+    server.tell(Follow(1, HOME, 1, 1, ()))
+    server.start(2)
+    server.tell(Periodic(2, 1, 1, (), (Elsewhere(2, TOPIC, 4),)))
+    server.tell(Follow(1, HOME, 1, 2, (TOPIC,)))
+    wanted = Wanted(2, TOPIC, 1, 1, 9)
+    messages = of_kind(server.tell(Get(1, HOME, 1, 1, (wanted,))), Messages)
+    return [number for each in messages for number in each.run.sequences] == [2, 3, 4]
+
+
 def a_server_keeps_what_others_have_not_heard_of() -> bool:
     """Its own followers are done with all of it, or it has none."""
     server = a_server()
@@ -404,6 +418,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "sources-left-behind": what_was_put_elsewhere_is_not_put_again,
     "followers-left-behind": who_has_followed_elsewhere_goes_on_behind_what_it_had,
     "expected-and-forgotten": who_was_expected_is_kept_until_it_comes,
+    "expected-and-not-written": who_was_expected_is_kept_also_by_a_server_that_was_down,
     "older-word-counts": a_server_keeps_what_others_have_not_heard_of,
     "asked-for-and-released": a_server_keeps_what_others_have_not_heard_of,
     "put-while-it-is-given": what_is_given_away_is_not_put_any_more,
