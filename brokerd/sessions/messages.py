@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 20
+WIRE_VERSION = 21
 
 Role = Literal["broker", "client", "probe"]
 

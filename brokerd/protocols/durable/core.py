@@ -16,7 +16,6 @@ from brokerd.protocols.durable.arrivals import ARRIVALS
 from brokerd.protocols.durable.catchup_watch import CATCHUP_WATCH
 from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.consuming import ConsumingClients
-from brokerd.protocols.durable.decommissioning import Decommissioning
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
 from brokerd.protocols.durable.holds import LEASE, Holds
@@ -24,7 +23,7 @@ from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.logs import key_of
-from brokerd.protocols.durable.messages import Hold, Letter
+from brokerd.protocols.durable.messages import Decommissioned, Hold, Letter
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
@@ -44,6 +43,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
+from brokerd.protocols.parts.decommissioning import Decommissioning
 
 
 class Durable(Gryphon):
@@ -109,7 +109,13 @@ class Durable(Gryphon):
             self._retention.released,
         )
         self._decommissioning = Decommissioning(
-            broker, routes, self._disk, self._sessions.__contains__, self._go_on_without
+            broker,
+            self._disk,
+            Decommissioned,
+            routes.neighbours,
+            has_session=self._sessions.__contains__,
+            may_leave=routes.is_leaf,
+            leave=self._go_on_without,
         )
         for hosted in clients.hosted():
             self._hold_undelivered(hosted.stream)

@@ -11,7 +11,8 @@ _FOLDER: Final = "brokerd/protocols/durable"
 
 
 def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
-    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+    folder = "brokerd/protocols" if file.startswith("parts/") else _FOLDER
+    return NamedBug(name, leaves_out, tuple(Edit(f"{folder}/{file}", *text) for text in texts))
 
 
 BUGS: Final = (
@@ -480,16 +481,16 @@ BUGS: Final = (
     _bug(
         "decommission-forgotten",
         "A broker that is decommissioned is so after a restart.",
-        "decommissioning.py",
+        "parts/decommissioning.py",
         ("            self._take(int(key))\n", "            pass\n"),
     ),
     _bug(
         "decommissioned-is-let-in",
         "A decommissioned broker that comes back is told so.",
-        "decommissioning.py",
+        "parts/decommissioning.py",
         (
-            "Decommissioned((*self._gone,))",
-            "Decommissioned(tuple(each for each in self._gone if each != peer))",
+            "self._kind((*self._gone,))",
+            "self._kind(tuple(each for each in self._gone if each != peer))",
         ),
     ),
     _bug(

@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
+    BrokerDecommissioned,
     CoreStatus,
     DeadlineReached,
+    Farewell,
     Instant,
     MessageReceived,
     OpenFailed,
@@ -31,6 +33,7 @@ from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Claim,
+    Decommissioned,
     Merge,
     Owned,
     Request,
@@ -53,6 +56,7 @@ from brokerd.protocols.multi_proxy.sharing import PERIOD, Sharing
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.decommissioning import Decommissioning
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
@@ -67,7 +71,7 @@ _CLAIMS: Final = {PAPER: PaperClaims, CAUSAL: CausalClaims}
 
 
 class MultiProxy(LogFirstMachine):
-    """See DeliveryProtocol.
+    """See DecommissioningProtocol.
 
     Attributes:
         server: what it does for the topics that it owns; None where it is no server.
@@ -89,6 +93,15 @@ class MultiProxy(LogFirstMachine):
         self._neighbours = Neighbours(self, places.proxies, self._deadlines, parameters)
         self._sessions = self._neighbours.sessions
         self._disk = Durability(self)
+        self._gone = Decommissioning(
+            broker,
+            self._disk,
+            Decommissioned,
+            places.neighbours,
+            has_session=self._sessions.__contains__,
+            may_leave=places.edges.__contains__,
+            leave=self._go_on_without,
+        )
         self.server: Server | None = None
         self._ownership: Ownership | None = None
         self._periods: Periods | None = None
@@ -146,9 +159,10 @@ class MultiProxy(LogFirstMachine):
                 RecordsRead: self._on_records,
                 SessionEstablished: self._on_session_established,
                 SessionLost: self._on_session_lost,
-                OpenFailed: lambda event: self._neighbours.retry_later(event.peer),
+                OpenFailed: lambda event: self._retry_later(event.peer),
                 MessageReceived: self._on_message,
                 Persisted: lambda event: self._disk.on_persisted(event.token),
+                BrokerDecommissioned: self._gone.on_event,
                 DeadlineReached: self._on_deadline,
             }
         )
@@ -157,6 +171,7 @@ class MultiProxy(LogFirstMachine):
         self._from_brokers: dict[type, MessageHandler] = {
             Servers: self._on_servers,
             Owned: self._on_owned,
+            **self._gone.handlers(),
         }
         if self._proxy is not None:
             self._from_brokers |= self._proxy.handlers()
@@ -202,6 +217,25 @@ class MultiProxy(LogFirstMachine):
         """See DeliveryProtocol."""
         return self._clients.windows.clients_behind()
 
+    def farewell(self, broker: BrokerNumber) -> Farewell:
+        """See DecommissioningProtocol."""
+        if broker in self._gone:
+            return Farewell(is_known=True)
+        reasons = (
+            (broker in self._sessions, "it is up, there is a session with it"),
+            (self.is_reading, "this one is starting, and reads its log"),
+            (broker not in self._places.edges, "it is no edge, and others need it"),
+        )
+        kept = self.server.retained() if self.server else 0
+        losses = (f"{kept} publications are kept until all are done with them",) if kept else ()
+        return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
+
+    def _go_on_without(self, broker: BrokerNumber) -> None:
+        """Nothing is kept for a broker any more, or taken from it."""
+        self._deadlines.cancel((RETRY, broker))
+        if self.server is not None:
+            self.server.drop(broker)
+
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol: whatever a failure has left is under way again, but for owners."""
         return self.server.aftermath() if self.server is not None else ()
@@ -221,7 +255,7 @@ class MultiProxy(LogFirstMachine):
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        neighbours = self._places.neighbours
+        neighbours = [peer for peer in self._places.neighbours if peer not in self._gone]
         subscriptions, queued = self._clients.subscriptions(), self._queued()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
@@ -233,7 +267,7 @@ class MultiProxy(LogFirstMachine):
             queued=queued,
             subscriptions=subscriptions,
             own_subscriptions=subscriptions,
-            wanted=neighbours,
+            wanted=tuple(neighbours),
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
             detail={"role": self._places.role, "undone": self._gets.undone()},
@@ -269,8 +303,10 @@ class MultiProxy(LogFirstMachine):
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         self._gets.begin(event.incarnation)
+        self._gone.recover(event.recovered)
         for neighbour in self._places.neighbours:
-            self._neighbours.open(neighbour)
+            if neighbour not in self._gone:
+                self._neighbours.open(neighbour)
 
     # ------------------------------------------------------------ sessions
 
@@ -281,6 +317,9 @@ class MultiProxy(LogFirstMachine):
             return
         assert isinstance(peer, int), f"a session with {peer!r}"
         self._neighbours.met(peer, event)
+        self._gone.met(peer)
+        if peer in self._gone:
+            return
         if self._proxy is not None:
             self._proxy.met(peer)
         if self._ownership is not None and self.server is not None:
@@ -299,14 +338,18 @@ class MultiProxy(LogFirstMachine):
             self._proxy.lost(peer)
         else:
             self._reaches(peer, ())
-        self._neighbours.retry_later(peer)
+        self._retry_later(peer)
+
+    def _retry_later(self, peer: Peer) -> None:
+        if peer not in self._gone:
+            self._neighbours.retry_later(peer)
 
     def _on_message(self, event: MessageReceived) -> None:
         if isinstance(event.peer, int):
             handlers, current = self._from_brokers, self._sessions.get(event.peer)
         else:
             handlers, current = self._from_clients, self._clients.session_of(event.peer)
-        if current != event.session:
+        if current != event.session or event.peer in self._gone:
             self._counters["messages_ignored"] += 1
             return
         message_handler(handlers, event)(event.peer, event.message)
@@ -350,6 +393,9 @@ class MultiProxy(LogFirstMachine):
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """A proxy passes on what a home asks; the answer goes back over the same one."""
         self._places.check_request(peer, message)
+        if message.home in self._gone:
+            self._counters["messages_ignored"] += 1
+            return
         self._neighbours.asked_over(peer, message.home)
         handler(peer, message)
 

@@ -1,5 +1,7 @@
 """multi_proxy, as everybody else sees it."""
 
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.bipartite import Bipartite
 from brokerd.overlay.outage import Outage, Reached
 from brokerd.overlay.routes import Lost, is_open
@@ -39,6 +41,16 @@ def _gap_age_ns(parameters: MultiProxyParameters) -> int | None:
     if parameters.max_retain_bytes:
         return 0
     return parameters.max_retain_ns or None
+
+
+def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) -> None:
+    overlay = topology.overlay(KIND)
+    assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
+    if broker not in overlay.edges:
+        raise ConfigError(
+            f"{where}: {topology.brokers[broker]} is a {overlay.role(broker)}; the others can go "
+            "on for good without an edge only"
+        )
 
 
 def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:
@@ -86,6 +98,7 @@ MULTI_PROXY = ProtocolDefinition(
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
     topic_attribute=lambda parameters: str(parameters.topic_attribute),
+    check_decommission=_check_decommission,
     checks="brokerd.protocols.multi_proxy.checks",
 )
 """Each publisher's order holds within a topic; a subscription to several has none between them."""

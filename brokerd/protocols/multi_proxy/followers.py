@@ -58,6 +58,7 @@ class Followers:
         self._log = log
         self._are_shared = are_shared
         self._all: dict[BrokerNumber, Follower] = {}
+        self._gone: dict[BrokerNumber, None] = {}
 
     def __iter__(self) -> Iterator[tuple[BrokerNumber, Follower]]:
         return iter(self._all.items())
@@ -69,6 +70,11 @@ class Followers:
     def add(self, home: BrokerNumber, version: Version) -> Follower:
         """A home that follows something for the first time."""
         return self._all.setdefault(home, Follower(version))
+
+    def drop(self, home: BrokerNumber) -> list[Change]:
+        """Do without a home that never comes back; returns what that changes on disk."""
+        self._gone[home] = None
+        return [] if self._all.pop(home, None) is None else [Change(FOLLOWERS, str(home), None)]
 
     def follows(self, follower: Follower, number: int) -> bool:
         """Whether a home follows a topic here."""
@@ -121,6 +127,8 @@ class Followers:
 
     def expect(self, carried: CarriedFollower, number: int) -> None:
         """A home has followed a topic at a server that gives it to this one."""
+        if carried.home in self._gone:
+            return
         follower = self.add(carried.home, NEVER)
         if not self.follows(follower, number):
             follower.expected[number] = None

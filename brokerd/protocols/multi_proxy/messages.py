@@ -397,6 +397,16 @@ class Transferred:
     owner: BrokerNumber
 
 
+@record
+class Decommissioned:
+    """These brokers are gone for good, says whoever runs them: to all, from neighbour to neighbour.
+
+    Who is among them must not go on.
+    """
+
+    brokers: tuple[BrokerNumber, ...]
+
+
 Request = Put | Follow | Get | Locate | Claim
 Answer = Stored | Following | Messages | Lost | Answered | Located | Merged
 
@@ -437,5 +447,6 @@ KINDS = (
     of_run(129, Carry, lambda message: (message.server, message.giver, message.topic)),
     MessageKind(130, Transfer),
     MessageKind(131, Transferred),
+    MessageKind(132, Decommissioned),
 )
-"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 131."""
+"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 132."""

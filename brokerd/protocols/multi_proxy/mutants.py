@@ -214,6 +214,42 @@ BUGS: Final = (
         ("            self.logged_bytes += len(record)\n", ""),
     ),
     _bug(
+        "given-up-and-kept-for",
+        "Nothing is kept for a home that never comes back.",
+        "core.py",
+        ("            self.server.drop(broker)\n", "            pass\n"),
+    ),
+    _bug(
+        "given-up-and-waited-for",
+        "What is put does not wait for a home that never comes back.",
+        "server.py",
+        ("for part in follower.done if follower is not None else ():", "for part in ():"),
+    ),
+    _bug(
+        "given-up-and-forgotten",
+        "A broker that is given up is so after a restart.",
+        "core.py",
+        ("        self._gone.recover(event.recovered)\n", "        pass\n"),
+    ),
+    _bug(
+        "given-up-and-let-in",
+        "A broker that is given up is told so when it comes back.",
+        "core.py",
+        ("        self._gone.met(peer)\n", "        pass\n"),
+    ),
+    _bug(
+        "given-up-and-followed-anew",
+        "What a home that is given up has asked for before is not done any more.",
+        "core.py",
+        ("if message.home in self._gone:", "if message.home in ():"),
+    ),
+    _bug(
+        "given-up-and-expected",
+        "No home that is given up is expected to follow a topic that is given to a server.",
+        "followers.py",
+        ("if carried.home in self._gone:", "if carried.home in ():"),
+    ),
+    _bug(
         "lost-in-silence",
         "Who has not got what a server has let go of is told so.",
         "clients.py",

@@ -24,6 +24,7 @@ class Places:
         neighbours: with whom this broker wants sessions.
         arbiters: per topic the server that follows from a hash: its arbiter, or its owner.
         servers_by_name: number and name of each.
+        edges: who is a home and nothing else.
         role: what this broker is, for people.
     """
 
@@ -34,6 +35,7 @@ class Places:
         self._brokers = len(topology.brokers)
         self.proxies = overlay.proxies
         self.servers = overlay.servers
+        self.edges = overlay.edges
         self.role = overlay.role(broker)
         across = [a if b == broker else b for a, b in overlay.links if broker in (a, b)]
         self.neighbours = tuple(sorted(across))

@@ -115,6 +115,16 @@ class Server:
             self._settle(topic)
         self.retention.kept()
 
+    def drop(self, home: BrokerNumber) -> None:
+        """Keep nothing for a home that never comes back."""
+        follower = self.followers.get(home)
+        self._disk.commit(self.followers.drop(home), lambda: None)
+        self._deadlines.cancel((WAITING, home))
+        for part in follower.done if follower is not None else ():
+            if part.server == self._broker:
+                self._held.left(home, self.log.part(part))
+        self.settle_all()
+
     def retained(self) -> int:
         """How many publications somebody is not done with, or wait."""
         kept = sum(topic.durable - topic.released for topic in self.log)

@@ -11,6 +11,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     Append,
+    BrokerDecommissioned,
     Chop,
     Commit,
     DeadlineReached,
@@ -120,6 +121,10 @@ class Disk:
         """What it says when what was to be waited for is over, with all on disk."""
         self.said.clear()
         return self._happens(DeadlineReached(), Commit, Append)
+
+    def give_up(self, broker: int) -> None:
+        """Whoever runs the brokers says that one never comes back; that is on disk."""
+        self._happens(BrokerDecommissioned(broker), Commit, Append)
 
     def _happens(self, event: Any, *writes: type) -> list[Any]:
         self._do(event)

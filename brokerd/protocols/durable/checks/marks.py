@@ -14,7 +14,6 @@ from brokerd.model.client_messages import (
 )
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.durable.arrivals import ARRIVING
-from brokerd.protocols.durable.decommissioning import DECOMMISSIONED
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
@@ -34,6 +33,7 @@ from brokerd.protocols.interface import (
     Truncate,
 )
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.protocols.parts.decommissioning import DECOMMISSIONED
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 

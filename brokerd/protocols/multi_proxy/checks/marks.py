@@ -21,9 +21,11 @@ from brokerd.protocols.interface import (
     RecordsRead,
     Send,
     SessionEstablished,
+    Shutdown,
     Started,
 )
 from brokerd.protocols.multi_proxy.causal import CHOSEN
+from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
@@ -83,6 +85,8 @@ MARKS = (
     Mark("topic-came", "a server had all of a topic that another one gave it", seeds=12),
     Mark("sent-again", "a server gave again what another one had not said to have", seeds=40),
     Mark("home-moved", "a home goes to another server for a topic, as it was told", seeds=12),
+    Mark("given-up", "a server keeps nothing for a home that never comes back", seeds=40),
+    Mark("turned-away", "a broker that was given up was told so, and ended", seeds=40),
     Mark("kept-for-others", "a server kept what all its homes were done with", seeds=8),
 )
 
@@ -132,12 +136,14 @@ class MultiProxyMarks:
 def _lost(
     broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
 ) -> Iterator[str]:
-    """What is let go of for its age, or because there is no room."""
+    """What is let go of for its age, for lack of room, or because nobody comes for it."""
     changes = [change for effect in effects if type(effect) is Commit for change in effect.changes]
     if any(change.table == LOST_ROWS and change.value is not None for change in changes):
         core: Any = broker.core
         bounds = core.server.retention.bounds
         yield "expired" if bounds.max_retain_ns else "no-room"
+    if any(change.table == FOLLOWERS and change.value is None for change in changes):
+        yield "given-up"
     if type(event) is Started and event.recovered.get(LOST_ROWS):
         yield "lost-read"
     is_asked = type(event) is MessageReceived and type(event.message) is Get
@@ -193,6 +199,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
         yield "log-chopped"
     if any(type(effect) is Deliver and type(effect.item) is Gap for effect in effects):
         yield "gap-told"
+    if any(type(effect) is Shutdown for effect in effects):
+        yield "turned-away"
     yield from _lost(broker, event, said, effects)
     yield from _shared(broker, event, said, effects)
     if type(event) is DeadlineReached:

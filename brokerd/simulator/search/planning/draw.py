@@ -190,9 +190,15 @@ def _draw_reattaching(seed: int, protocol: str, draft: Draft, heal: int) -> list
 
 
 def _draw_loss(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
-    if definition_of(protocol).check_decommission is None:
-        return []
-    return draw_loss(Random(f"loss {seed}"), draft, heal)
+    def may_leave(name: str) -> bool:
+        number = draft.topology.number_of(name)
+        try:
+            definition_of(protocol).check_decommissioned(draft.topology, number, "plan")
+        except ConfigError:
+            return False
+        return True
+
+    return draw_loss(Random(f"loss {seed}"), draft, heal, may_leave)
 
 
 def is_long(seed: int) -> bool:

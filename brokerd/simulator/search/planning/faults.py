@@ -4,6 +4,7 @@ Faults are drawn where the plan leaves room for them; whether one may begin when
 is decided then, by what is failed at that moment.
 """
 
+from collections.abc import Callable
 from random import Random
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
@@ -60,19 +61,23 @@ def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
     return partitions
 
 
-def draw_loss(random: Random, draft: Draft, heal: int) -> list[Move]:
-    """In a third of the plans a leaf without publishers dies, and is given up after a while."""
+def draw_loss(
+    random: Random, draft: Draft, heal: int, may_leave: Callable[[str], bool]
+) -> list[Move]:
+    """In a third of the plans a broker without publishers dies, and is given up after a while.
+
+    Args:
+        may_leave: whether the others can go on without a broker.
+    """
     with_publishers = [home_of(name) for name in draft.publishers]
-    leaves = [
-        name
-        for number, name in enumerate(draft.topology.brokers)
-        if len(draft.graph.near(number)) == 1 and name not in with_publishers
+    leaving = [
+        name for name in draft.topology.brokers if name not in with_publishers and may_leave(name)
     ]
-    if not leaves or random.random() < 2 / 3:
+    if not leaving or random.random() < 2 / 3:
         return []
     begin = random.randrange(heal)
     stages = sorted(random.randrange(begin, heal) for _ in range(2))
-    return [Failing(begin, KILL_FOR_GOOD, (random.choice(leaves),), tuple(stages))]
+    return [Failing(begin, KILL_FOR_GOOD, (random.choice(leaving),), tuple(stages))]
 
 
 def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: int) -> list[Move]:

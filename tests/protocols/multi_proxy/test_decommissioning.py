@@ -1,0 +1,166 @@
+"""Homes that never come back, and those that do all the same."""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.model.identity import SourceId
+from brokerd.named_bugs import planted
+from brokerd.protocols.interface import BrokerDecommissioned
+from brokerd.protocols.multi_proxy.messages import Decommissioned, Elsewhere, Periodic, Stored
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.registry import definition_of
+from tests.helpers.proxy_stories import Story, sides
+from tests.protocols.multi_proxy.test_causal import HOME as CARRIED
+from tests.protocols.multi_proxy.test_causal import a_server, carry, transfer
+from tests.protocols.multi_proxy.test_server import (
+    HOME,
+    SERVER,
+    TOPIC,
+    Disk,
+    follow,
+    get,
+    put,
+)
+from tests.protocols.multi_proxy.test_stories import owner_of, queued
+
+OTHER = HOME + 1
+
+
+def with_a_dead_one() -> Story:
+    """Homes e1 and e2 follow the same topic; e1 is down and lacks ten publications."""
+    story = Story()
+    for home in ("e1", "e2"):
+        story.cluster.subscribe(home, "kind = 'a'")
+    story.cluster.run_for(1)
+    story.cluster.broker("e1").kill()
+    story.publish("e2", 10)
+    story.cluster.run_for(1)
+    return story
+
+
+def a_dead_one_has_nothing_kept_for_it() -> bool:
+    story = with_a_dead_one()
+    before = queued(story, owner_of(story, "a"))
+    assert not story.cluster.decommission("e1")
+    story.publish("e2", 3)
+    story.cluster.run_for(1)
+    return (before, queued(story, owner_of(story, "a"))) == (10, 0)
+
+
+def known_after_restarts_of_all_others() -> bool:
+    story = with_a_dead_one()
+    assert not story.cluster.decommission("e1")
+    assert not story.cluster.decommission("e1"), "once more does no harm"
+    story.cluster.run_for(1)
+    others = [name for name in story.topology.brokers if name != "e1"]
+    for name in others:
+        story.cluster.broker(name).restart()
+    story.cluster.run_for(2)
+    number = story.topology.number_of("e1")
+    cores = [story.cluster.broker(name).broker.core for name in others]
+    return all(core.farewell(number).is_known for core in cores)
+
+
+def comes_back_all_the_same() -> bool:
+    """It is told so, and ends."""
+    story = with_a_dead_one()
+    assert not story.cluster.decommission("e1")
+    story.cluster.run_for(1)
+    e1 = story.cluster.broker("e1").start()
+    story.cluster.run_for(2)
+    ended = not e1.broker.alive
+    return ended and "decommissioned" in [event for event, _ in e1.broker.recorded]
+
+
+def nobody_waits_to_put_for_one_that_is_gone() -> bool:
+    """It was too far behind, and the server would have waited for it for a while."""
+    disk = Disk(topic_window=2)
+    disk.tell(follow(1, TOPIC))
+    disk.tell(get(1, 0, 0))
+    disk.tell(put(1, 3, home=OTHER))
+    held = disk.tell(put(4, 4, previous=3, home=OTHER))
+    disk.said.clear()
+    disk.give_up(HOME)
+    stored = Stored(SERVER, OTHER, TOPIC, SourceId(OTHER, 0, 1), 4)
+    return stored not in held and stored in disk.said and disk.core.status().queued == 0
+
+
+def what_it_asked_for_before_is_not_done() -> bool:
+    """A proxy still had it."""
+    disk = Disk()
+    disk.tell(follow(1, TOPIC))
+    disk.give_up(HOME)
+    answers = disk.tell(follow(2, TOPIC)) + disk.tell(put(1, 3))
+    disk.tell(put(1, 2, home=OTHER))
+    return answers == [] and disk.core.status().queued == 0
+
+
+def nobody_expects_it_where_a_topic_goes() -> bool:
+    """The server that has had the topic does not know of it yet."""
+    server = a_server()
+    server.give_up(CARRIED)
+    server.tell(carry(1, 4))
+    server.tell(transfer(4))
+    server.tell(Periodic(2, 1, 1, (), (Elsewhere(2, TOPIC, 4),)))
+    return server.core.status().queued == 0
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "given-up-and-kept-for": a_dead_one_has_nothing_kept_for_it,
+    "given-up-and-waited-for": nobody_waits_to_put_for_one_that_is_gone,
+    "given-up-and-forgotten": known_after_restarts_of_all_others,
+    "given-up-and-let-in": comes_back_all_the_same,
+    "given-up-and-followed-anew": what_it_asked_for_before_is_not_done,
+    "given-up-and-expected": nobody_expects_it_where_a_topic_goes,
+}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        assert not RULES[bug]()
+
+
+def test_who_was_not_told_learns_of_it_from_neighbours_at_once_or_later() -> None:
+    story = with_a_dead_one()
+    number = story.topology.number_of("e1")
+    cut = [story.cluster.link("e2", proxy).cut() for proxy in ("x1", "x2")]
+    story.cluster.run_for(1)
+    cores = [story.cluster.broker(name).broker.core for name in ("v2", "e2")]
+    story.cluster.broker("v1").broker.tell(BrokerDecommissioned(number))
+    story.cluster.run_for(1)
+    assert [core.farewell(number).is_known for core in cores] == [True, False]
+    for link in cut:
+        link.heal()
+    story.cluster.run_for(3)
+    assert [core.farewell(number).is_known for core in cores] == [True, True]
+
+
+def test_one_that_is_up_is_not_given_up() -> None:
+    story = Story()
+    refusals = story.cluster.decommission("e1")
+    assert refusals[0] == "e1 is up"
+    assert "x1: it is up, there is a session with it" in refusals
+
+
+def test_proxies_and_servers_are_not_given_up() -> None:
+    topology = sides()
+    check = definition_of("multi_proxy").check_decommissioned
+    check(topology, topology.number_of("e1"), "here")
+    with pytest.raises(ConfigError, match="here: x1 is a proxy; the others"):
+        check(topology, topology.number_of("x1"), "here")
+    with pytest.raises(ConfigError, match="here: v2 is a server"):
+        check(topology, topology.number_of("v2"), "here")
+    story = Story()
+    story.cluster.broker("x1").kill()
+    story.cluster.run_for(1)
+    assert "e1: it is no edge, and others need it" in story.cluster.decommission("x1")
+
+
+@pytest.mark.parametrize("gone", [0, SERVER, 9], ids=["who says it", "itself", "nobody"])
+def test_who_is_no_edge_is_not_given_up_on_a_neighbours_word(gone: int) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"broker {gone} cannot be decommissioned"):
+        Disk().tell(Decommissioned((gone,)))
