@@ -85,8 +85,8 @@ MARKS = (
     Mark("topic-came", "a server had all of a topic that another one gave it", seeds=12),
     Mark("sent-again", "a server gave again what another one had not said to have", seeds=40),
     Mark("home-moved", "a home goes to another server for a topic, as it was told", seeds=12),
-    Mark("given-up", "a server keeps nothing for a home that never comes back", seeds=40),
-    Mark("turned-away", "a broker that was given up was told so, and ended", seeds=40),
+    Mark("given-up", "a server keeps nothing for a home that never comes back", seeds=120),
+    Mark("turned-away", "a broker that was given up was told so, and ended", seeds=120),
     Mark("kept-for-others", "a server kept what all its homes were done with", seeds=8),
 )
 
