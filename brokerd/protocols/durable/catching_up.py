@@ -105,11 +105,15 @@ class CatchingUp:
                     self.advance(hosted, lane)
         self._admit()
 
-    def leave(self, lane: Lane) -> None:
-        """Its client is gone: what was out comes again when it is back."""
-        lane.leave()
-        self._window.leave(lane)
-        self._watch.leave(lane)
+    def leave(self, lanes: Sequence[Lane]) -> None:
+        """Their clients are gone: what was out comes again when they are back.
+
+        All that leave do so before others come to their turn: none of them is to be given more.
+        """
+        for lane in lanes:
+            lane.leave()
+            self._window.leave(lane)
+            self._watch.leave(lane)
         self._admit()
 
     def _admit(self) -> None:

@@ -387,10 +387,11 @@ class DurableClients(Clients):
         self, identity: StreamId, highest: int, ranges: Sequence[tuple[int, int]]
     ) -> None:
         """Some clients have said that they have what nobody has published."""
-        for local in self._tokens.beyond(self._all.values(), identity, highest, ranges):
-            presented = local.presented
-            self._leave_lanes(local)
-            local.presented = presented
+        refused = self._tokens.beyond(self._all.values(), identity, highest, ranges)
+        presented = [local.presented for local in refused]
+        self._leave_lanes(refused)
+        for local, theirs in zip(refused, presented, strict=True):
+            local.presented = theirs
 
     def on_deferred(self, identity: StreamId, ranges: Sequence[tuple[int, int]]) -> None:
         """What subscriptions that catch up have missed comes when they ask for it again."""
@@ -490,8 +491,7 @@ class DurableClients(Clients):
     ) -> None:
         """See ClientService: what a subscription holds back is let go when its end is on disk."""
         ended = list(self._ours(over))
-        for local in ended:
-            self._leave_lanes(local)
+        self._leave_lanes(ended)
 
         def both() -> None:
             for local in ended:
@@ -520,14 +520,13 @@ class DurableClients(Clients):
 
     def _on_gone(self, client: OwnClient) -> None:
         super()._on_gone(client)
-        for local in self._ours(client.subscriptions.values()):
-            self._leave_lanes(local)
+        self._leave_lanes([*self._ours(client.subscriptions.values())])
 
-    def _leave_lanes(self, local: DurableSubscription) -> None:
-        local.is_attached = False
-        local.presented = {}
-        for lane in local.lanes.values():
-            self._catching_up.leave(lane)
+    def _leave_lanes(self, locals_: Sequence[DurableSubscription]) -> None:
+        for local in locals_:
+            local.is_attached = False
+            local.presented = {}
+        self._catching_up.leave([lane for local in locals_ for lane in local.lanes.values()])
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         client.submitted = client.told = message.next_sequence - 1

@@ -572,7 +572,16 @@ BUGS: Final = (
         "ended-stays-in-the-window",
         "A subscription that ends in mid catch-up leaves the window.",
         "catching_up.py",
-        ("        self._window.leave(lane)\n", ""),
+        ("            self._window.leave(lane)\n", ""),
+    ),
+    _bug(
+        "admitted-while-it-goes",
+        "A client that goes is given nothing more for those of its subscriptions that waited.",
+        "catching_up.py",
+        (
+            "            self._watch.leave(lane)\n        self._admit()\n",
+            "            self._watch.leave(lane)\n            self._admit()\n",
+        ),
     ),
     _bug(
         "fetched-unbounded",

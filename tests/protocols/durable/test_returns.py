@@ -307,6 +307,32 @@ def test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up()
     assert not any(len(each.log) for each in story.core("s1").hosted())
 
 
+def test_whose_client_goes_while_it_waits_for_its_turn_is_given_nothing_more() -> None:
+    """Its other subscription has had all the room, and what it waits for was fetched lately."""
+    story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
+    first, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
+    second = story.cluster.subscribe("s1", "kind = 'b'", first.client.name)
+    story.cluster.run_until_quiet()
+    link, others = story.away(first), story.away(other)
+    sent = story.cluster.publish_run("p1", [(story.blob(kind), b"") for kind in 3 * "ab"])
+    story.cluster.run_for(3)
+    others.heal()
+    story.wait_for(lambda: other.received == sent[1::2])
+    upstream = story.cluster.link("p1", "b1").absorb()
+    link.heal()
+    story.wait_for(lambda: story.mode(second) is Mode.CATCHING_UP)
+    story.given.clear()
+    link.cut()
+    story.cluster.run_for(1)
+    assert story.given == []
+    link.heal()
+    story.cluster.run_for(1)
+    upstream.heal()
+    story.settle()
+    assert deliveries(story) == len(sent)
+    assert [first.received, second.received, other.received] == [sent[::2], sent[1::2], sent[1::2]]
+
+
 def test_who_has_something_to_commit_is_not_quiet() -> None:
     story = DurableStory(commit_interval_ns=5_000_000_000)
     story.subscriber("s1")
@@ -346,6 +372,11 @@ SEEN = (
     (
         "ended-stays-in-the-window",
         test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up,
+        (),
+    ),
+    (
+        "admitted-while-it-goes",
+        test_whose_client_goes_while_it_waits_for_its_turn_is_given_nothing_more,
         (),
     ),
     (
