@@ -125,6 +125,10 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
             "did you mean 'ownership'?",
         ),
         (["swarm", "--set", "queue_limit=many"], "queue_limit = 'many' is not of type int"),
+        (
+            ["swarm", "--protocol", "ges_reliable", "--set", "client_linger_ns=3"],
+            "client_linger_ns = 3: storages of ges_reliable keep subscriptions",
+        ),
         (["shrink"], "takes one seed"),
         (["shrink", "2", "--profile", "papr"], "did you mean 'paper'?"),
         (["shrink", "A"], "takes one seed"),

@@ -311,9 +311,11 @@ def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
     """The plan with parameters of its protocol set anew, each as `name=value`.
 
     Raises:
-        ConfigError: there is no such parameter or value; names the nearest.
+        ConfigError: there is no such parameter or value, and names the nearest; or the protocol
+            refuses topologies that set it.
     """
     parameters, planning = plan.parameters, planning_of(plan.protocol)
+    definition = definition_of(plan.protocol)
     known = [item.name for item in fields(parameters) if item.name != "delta"]
     for setting in settings:
         name, _, value = setting.partition("=")
@@ -329,6 +331,8 @@ def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
             new = int(value) if value.isdecimal() else value
         values = {item.name: getattr(parameters, item.name) for item in fields(parameters)}
         parameters = type(parameters).from_mapping({**values, name: new}, setting)
+        set_there = replace(plan.topology, settings=((plan.protocol, ((name, new),)),))
+        definition.check_topology(set_there, setting)
     return replace(plan, parameters=parameters)
 
 
