@@ -20,11 +20,11 @@ id = "crash"
 at = "300ms"
 do = "crash"
 on = "r2"
-stall = "300ms"
+stall = "900ms"
 down = "500ms"
 [[step]]
 id = "away"
-at = "1300ms"
+at = "2s"
 do = "client-disconnect"
 on = "r3-sub-1"
 for = "500ms"
@@ -49,11 +49,11 @@ def ring(lab: Lab) -> Lab:
 
 
 def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(ring: Lab) -> None:
-    load = ("bench", "flood.toml", "--faults", "broken.toml", "--no-check", "--json")
+    load = ("bench", "flood.toml", "--faults", "broken.toml", "-d", "5s", "--no-check", "--json")
     sound = ring.call(*load)
     assert sound.status == 0, sound.err
     assert sound.document["state"] == "complete", sound.document["reasons"]
-    assert sound.document["published"] == 300
+    assert sound.document["published"] == 500
     assert ring.left_behind() == []
 
     tree = ring.folder / "mistaken"
