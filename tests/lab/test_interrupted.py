@@ -70,11 +70,14 @@ def clean_by_lease(lab: Controller, verb: str) -> bool:
 
 def down(lab: Controller) -> Answer:
     """`down --verify`, as soon as the killed operator's lock is free."""
-    deadline = time.monotonic() + LEASE_S + SLACK_S
-    while True:
-        answer = lab.call("down", "--verify")
-        if answer.status != 4 or time.monotonic() > deadline:
-            return answer
+    answers: list[Answer] = []
+
+    def is_free() -> bool:
+        answers.append(lab.call("down", "--verify"))
+        return answers[-1].status != 4
+
+    wait_until("the killed operator's lock is free", is_free, LEASE_S + SLACK_S)
+    return answers[-1]
 
 
 def usual_duration_s(lab: Controller, verb: str, seen: dict[str, float]) -> float:

@@ -18,7 +18,7 @@ from tests.helpers.cluster import STEADY, chain
 
 CORES = os.cpu_count() or 1
 MOVES = SwarmOptions(moves=True)
-SEEDS = [seed for seed in range(1, 49) if not is_long(seed)]
+SEEDS = [seed for seed in range(1, 33) if not is_long(seed)]
 
 
 def _chain(most: int = 1_000) -> SimulatedCluster:

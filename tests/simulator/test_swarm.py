@@ -15,7 +15,7 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.seeds import seeds_of_the_mix
 
 CORES = os.cpu_count() or 1
-SEEDS = 140
+SEEDS = 120
 LONG = 3
 DETERMINISTIC = 12
 
