@@ -252,11 +252,11 @@ class Progress:
             if before < message.last
             for source, first, last in self._lacked(number, before, message)
         )
-        self._skip(message, is_news=bool(gaps))
+        self._skip(message, is_news=bool(gaps) or self.in_transactions)
         if gaps:
             return [GapsAnnounced(gaps, self._serial)]
         self._take_if_first()
-        return []
+        return [Received((), self._serial)] if self.in_transactions else []
 
     def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[tuple[SourceId, int, int]]:
         """Of what a gap may have taken, what had not come before it, by origin.

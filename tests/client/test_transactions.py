@@ -298,6 +298,24 @@ async def test_a_gap_is_a_part_of_the_transaction_that_it_came_in(tmp_path: Path
 
 
 @in_virtual_time
+async def test_a_gap_of_what_the_application_has_moves_the_token_on(tmp_path: Path) -> None:
+    path, database = application(tmp_path)
+    async with (
+        serving(KeepingBroker()) as broker,
+        client_of(broker, tokens=SqliteTokens(database)) as client,
+    ):
+        subscription = await resumed(client)
+        await broker.publish(1)
+        await take(subscription, database, 1)
+        await broker.gap(2, lost=1)
+        async with subscription.transaction() as transaction:
+            assert await transaction.receive() == []
+            assert transaction.gaps == []
+        await broker.settle()
+        assert (kept_position(path), broker.acknowledged) == (20, 20)
+
+
+@in_virtual_time
 async def test_an_application_may_keep_the_token_itself() -> None:
     async with serving(KeepingBroker()) as broker:
         kept: list[tuple[list[int], bytes]] = [([], b"")]

@@ -77,11 +77,15 @@ class KeepingBroker:
         assert self._session is not None
         await self._say(Silence((1,), PUBEND, self._events * STEP + 1, self._silent))
 
-    async def gap(self, number: int) -> None:
-        """The event of this number, which is the next one, is lost for ever."""
+    async def gap(self, number: int, lost: int | None = None) -> None:
+        """The event of this number, which is the next one, is lost for ever.
+
+        Args:
+            lost: the last that the gap says to be lost, where that is an earlier one.
+        """
         self._events = self._sent = number
-        at = number * STEP
-        await self._say(Gap((1,), PUBEND, at - STEP + 1, at, "released", ((ANN, number, number),)))
+        at, named = number * STEP, number if lost is None else lost
+        await self._say(Gap((1,), PUBEND, at - STEP + 1, at, "released", ((ANN, named, named),)))
 
     async def drop(self) -> None:
         """End the session, as who crashes does."""

@@ -308,6 +308,15 @@ ROWS: Final = (
         f"{_TOGETHER}silence_ends_a_wait_so_that_the_token_moves_on",
     ),
     Row(
+        "gap-of-nothing-is-not-committed",
+        _PROGRESS,
+        "            return [GapsAnnounced(gaps, self._serial)]\n        self._take_if_first()\n"
+        "        return [Received((), self._serial)] if self.in_transactions else []",
+        "            return [GapsAnnounced(gaps, self._serial)]\n        self._take_if_first()\n"
+        "        return []",
+        f"{_TOGETHER}a_gap_of_what_the_application_has_moves_the_token_on",
+    ),
+    Row(
         "older-process-commits",
         _TOKENS,
         "WHERE client = ? AND generation = ?",

@@ -210,17 +210,17 @@ class Arrivals:
         """Let go of a subscription, if it was not here later; who was earlier is told so."""
         whose = message.client, message.number
         local, arrival = self._find(whose), self._arrivals.get(whose)
-        theirs = message.generation, message.at
+        if local is not None and local.generation > message.generation:
+            if arrival is None:
+                self._tell(Moved(message.at, self._broker, *whose, local.generation))
+            return  # that broker is told so when it may let go
         if arrival is not None:
-            if theirs < (arrival.generation, self._broker):
-                return  # that broker is told so when it may let go
+            if (message.generation, message.at) < (arrival.generation, self._broker):
+                return
             # What was asked for here is the other's concern now.
             arrival.local, arrival.wait_ns = None, 0
             arrival.untold.clear()
             self._go_on(whose, arrival)
-        elif local is not None and local.generation > message.generation:
-            self._tell(Moved(message.at, self._broker, *whose, local.generation))
-            return
         answer = LetGo(message.at, self._broker, *whose, message.generation)
         if local is None:
             self._disk.when_written(lambda: self._tell(answer))

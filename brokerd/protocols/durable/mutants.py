@@ -381,6 +381,17 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "let-go-of-a-later-stay",
+        "A broker that a subscription left before does not end its stay that is being written.",
+        "arrivals.py",
+        (
+            "        if local is not None and local.generation > message.generation:\n"
+            "            if arrival is None:\n",
+            "        if arrival is None and local and local.generation > message.generation:\n"
+            "            if arrival is None:\n",
+        ),
+    ),
+    _bug(
         "fetched-by-each-alone",
         "What was fetched is kept a while for others.",
         "fetching.py",

@@ -32,7 +32,7 @@ class Kept:
         empty: what waits for something; when all is quiet nothing does.
         paired: what has an entry for each pair of things that are alive, such as subscriptions
             and sources; tables on disk, too.
-        streams: so many streams may begin at one broker, whoever publishes there; 0 where each
+        streams: so many streams may begin at each broker, whoever publishes there; 0 where each
             source is one.
     """
 
@@ -67,10 +67,10 @@ class Alive:
         """How much there may be of what has an entry for each pair.
 
         Args:
-            streams: that begin at one broker.
+            streams: that begin at each broker.
         """
-        pairs = (self.brokers + self.subscriptions) * (self.brokers + self.sources)
-        return max(pairs, self.subscriptions * self.brokers * streams) + _ALWAYS
+        sources = max(self.brokers + self.sources, self.brokers * streams)
+        return (self.brokers + self.subscriptions) * sources + _ALWAYS
 
 
 def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:

@@ -24,6 +24,7 @@ from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,
+    Effect,
     MessageReceived,
     Persisted,
     Send,
@@ -343,6 +344,30 @@ def ends_while_its_stay_is_written() -> bool:
     return not any("come" in line for line in core.aftermath())
 
 
+def told_of_an_earlier_stay_while_it_comes_back() -> bool:
+    """Whether a subscription stays that is back before others have let go of its first stay."""
+    core, predicate = relay(), parse_predicate("true")
+    token = ((1, ((STREAM, 5),)),)
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 2, 1, 0, token)))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    handle(core, SessionLost("c", 20, "closed_by_peer"))
+    handle(core, SessionEstablished("c", 21, 1))
+    handle(core, MessageReceived("c", 21, Connect(False, 4, 1, 0, token)))
+    written = core.handle(MessageReceived("c", 21, Subscribe(1, predicate)), 0)
+    core.handle(MessageReceived(2, 12, Moved(1, 2, "c", 1, 3)), 0)
+    asked = []
+    for commit in written:
+        if type(commit) is Commit and commit.token is not None:
+            asked += handle(core, Persisted(commit.token))
+    held = {each.message.to: each.message.behind for each in asked if _is_hold(each)}
+    return core.status().own_subscriptions == 1 and all(held.get(other) for other in (0, 2))
+
+
+def _is_hold(effect: Effect) -> bool:
+    return type(effect) is Send and type(effect.message) is Hold and effect.message.generation == 4
+
+
 def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
     """As to who asks for all between two ticks, where others have part of it."""
     ranges = tuple((tick, tick + 2) for tick in range(1, 400, 4))
@@ -371,6 +396,7 @@ STORIES = (
     ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),
     ("done-with-what-a-restart-forgets", where_nobody_had_subscribed_before_a_crash, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
+    ("let-go-of-a-later-stay", told_of_an_earlier_stay_while_it_comes_back, ()),
 )
 
 
