@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 21
+WIRE_VERSION = 22
 
 Role = Literal["broker", "client", "probe"]
 

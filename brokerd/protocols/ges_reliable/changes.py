@@ -13,7 +13,7 @@ from typing import Any, Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.messages import Change, Changed, Wish
+from brokerd.protocols.ges_reliable.messages import Begun, Change, Changed, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -22,8 +22,8 @@ CHANGE: Final = "change"
 """Purpose of the deadline at which a storage is told again."""
 
 
-Then = Callable[[int | None], None]
-"""Given the epoch behind which a subscription begins, if it does."""
+Then = Callable[[Begun], None]
+"""Given what has become of a wish."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Changes:
         line.asked, line.message = [], None
         self._deadlines.cancel((self._purpose, message.storage))
         for (_, then), begun in zip(told, message.begun, strict=True):
-            then(begun.after)
+            then(begun)
         self._tell(message.storage, line)
 
     def _tell(self, storage: BrokerNumber, line: Line) -> None:

@@ -5,7 +5,7 @@ Who comes back, be it here or at another broker, is found at its storage, from w
 Paper: [GES] §1 (any broker serves any client), §4 (reconnecting clients).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.changes import Changes
 from brokerd.protocols.ges_reliable.following import Followed, Following, Handed, stream_of
-from brokerd.protocols.ges_reliable.messages import Key, Wish
+from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.puts import Puts
 from brokerd.protocols.parts.clients.own_subscriptions import (
@@ -56,6 +56,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     Args:
         storages: all of them; the one that stores for this broker's unit first.
+        tree: those that have the same epochs as that one.
     """
 
     takes_sources = True
@@ -70,10 +71,12 @@ class RoamingClients(OwnSubscriptions[Handed]):
         counters: dict[str, int],
         *,
         storages: Sequence[BrokerNumber],
+        tree: Collection[BrokerNumber],
         changes: Changes,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._storages = storages
+        self._tree = tree
         self._changes = changes
 
     def use(self, following: Following, puts: Puts) -> None:
@@ -97,53 +100,63 @@ class RoamingClients(OwnSubscriptions[Handed]):
         client.subscriptions[local.number] = local
         self._machine.send(client.name, Subscribed(local.number, "pending"))
         if found is not None:
+            local.earlier = [stream.broker for stream in brought if stream.broker in self._storages]
             self._begin_at(client, local, *found)
         else:
-            self._claim_elsewhere(client, local)
+            self._claim_anywhere(client, local)
 
     def _stored_at(self, brought: Mapping[StreamId, int]) -> tuple[BrokerNumber, int] | None:
-        """Which storage stores for a subscription, and how far its client has come there."""
-        for stream, had in brought.items():
-            if stream.broker in self._storages:
-                return stream.broker, had
-        return None
+        """Which storage stores for a subscription, or did, and how far its client has come.
 
-    def _claim_elsewhere(self, client: OwnClient, local: Followed) -> None:
-        """Ask all other storages whether they know it; else it begins at this unit's.
+        What came of its heirs has the same epochs, and came behind all that is before.
+        """
+        here = {stream.broker: had for stream, had in brought.items()}
+        known = [storage for storage in here if storage in self._storages]
+        return (known[0], max(here[storage] for storage in known)) if known else None
+
+    def _claim_anywhere(self, client: OwnClient, local: Followed) -> None:
+        """Ask all storages whether they know it; else it begins at this unit's.
 
         Its client may have been elsewhere before and not been told, or have lost its memory. None
-        of the others takes news of an earlier stay afterwards.
+        of them takes news of an earlier stay afterwards. Of two that know it, one is the heir.
         """
-        others = self._storages[1:]
-        answers: dict[BrokerNumber, int | None] = {}
+        answers: dict[BrokerNumber, Begun] = {}
 
-        def claimed(storage: BrokerNumber, after: int | None) -> None:
-            answers[storage] = after
-            if len(answers) < len(others) or local.is_over:
+        def claimed(storage: BrokerNumber, begun: Begun) -> None:
+            answers[storage] = begun
+            if len(answers) < len(self._storages) or local.is_over:
                 return
-            known = [each for each in others if answers[each] is not None]
-            if known:
-                local.storage = known[0]
-                self._on_begun(client, local, answers[known[0]])
+            local.earlier = [each for each in self._storages if answers[each].heir is not None]
+            known = [each for each in self._storages if answers[each].after is not None]
+            first = min(known, key=lambda each: answers[each].heir is None, default=None)
+            if first is not None:
+                local.storage = first
+                self._on_begun(client, local, answers[first])
             else:
                 self._begin_at(client, local, self._storages[0], None)
 
-        if not others:
+        if len(self._storages) == 1:
             self._begin_at(client, local, self._storages[0], None)
-        for storage in others:
-            wish = Wish(_key(local), local.generation, local.predicate, claims=True)
+            return
+        for storage in self._storages:
+            wish = Wish(local.key, local.generation, local.predicate, claims=True)
             self._changes.tell(storage, wish, partial(claimed, storage))
 
     def _begin_at(
         self, client: OwnClient, local: Followed, storage: BrokerNumber, had: int | None
     ) -> None:
         local.storage = storage
-        wish = Wish(_key(local), local.generation, local.predicate, had)
+        wish = Wish(local.key, local.generation, local.predicate, had)
         self._changes.tell(storage, wish, partial(self._on_begun, client, local))
 
-    def _on_begun(self, client: OwnClient, local: Followed, after: int | None) -> None:
-        """It is stored for."""
+    def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
+        """It is stored for, or its heir is asked."""
         if local.is_over:
+            return
+        after, heir = begun.after, begun.heir
+        if after is None and heir is not None:
+            brought = _roaming(client).brought.get(local.number, {})
+            self._begin_at(client, local, heir, max(brought.values(), default=None))
             return
         if after is None:
             del client.subscriptions[local.number]
@@ -155,6 +168,62 @@ class RoamingClients(OwnSubscriptions[Handed]):
         local.begins_after = {stream_of(local.storage): after}
         self._begin_one(client, local)
         self._following.begin(local, after)
+        self._hand_over(client, local, heir)
+
+    # ------------------------------------------------------------ from storage to storage
+
+    def _hand_over(
+        self, client: OwnClient, local: Followed, heir: BrokerNumber | None = None
+    ) -> None:
+        """Have a subscription go on at the storage of this broker's unit, or where it was to go.
+
+        Both have the same epochs. It begins there first, and ends where it was when its client is
+        done with what is before; so wherever its client comes next, one of the two has the rest.
+
+        Paper: [GES] §4 (a finer storage takes over the clients of its unit).
+        """
+        first = local.storage
+        assert first is not None, f"{local} is stored nowhere"
+        if heir is not None:
+            local.heir = heir
+            self._begin_at_heir(client, local)
+        elif first != self._storages[0] and first in self._tree:
+            local.heir = self._storages[0]
+            wish = Wish(local.key, local.generation, local.predicate, heir=local.heir)
+            self._changes.tell(first, wish, lambda begun: self._on_heir(client, local, begun))
+
+    def _on_heir(self, client: OwnClient, local: Followed, begun: Begun) -> None:
+        """Where it is stored for they know of its heir."""
+        if not local.is_over and begun.after is not None:
+            self._begin_at_heir(client, local)
+
+    def _begin_at_heir(self, client: OwnClient, local: Followed) -> None:
+        assert local.heir is not None, f"{local} stays"
+
+        def begun(answer: Begun) -> None:
+            if local.is_over or answer.after is None:
+                return
+            local.until = max(answer.after, local.handed)
+            self._following.leave(local, lambda: self._go_on(client, local))
+
+        wish = Wish(local.key, local.generation, local.predicate)
+        self._changes.tell(local.heir, wish, begun)
+
+    def _go_on(self, client: OwnClient, local: Followed) -> None:
+        """Its client is done with what is before: all that follows comes of the heir."""
+        before, heir, after = local.storage, local.heir, local.until
+        assert before is not None, f"{local} is stored nowhere"
+        assert heir is not None, f"{local} stays"
+        assert after is not None, f"{local} has not begun at {heir}"
+        self._following.stop(local)
+        local.storage, local.heir, local.until = heir, None, None
+        local.earlier.append(before)
+        self._following.begin(local, after, told=0)
+        wish = Wish(local.key, local.generation, None, heir=heir)
+        self._changes.tell(before, wish, lambda begun: None)
+        self._hand_over(client, local)
+
+    # ------------------------------------------------------------ deliveries and ends
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
         return tuple(local.begins_after.items())
@@ -163,13 +232,15 @@ class RoamingClients(OwnSubscriptions[Handed]):
         """See OwnSubscriptions: only what was not given on before."""
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
-            by_client: dict[tuple[ClientId, int], list[OwnSubscription]] = {}
+            by_client: dict[tuple[ClientId, int, int], list[OwnSubscription]] = {}
             for local in map(_followed, those):
                 if local.storage == run.source.broker:
                     had = local.handed if local.handed >= part.first else 0
-                    by_client.setdefault((local.client, had), []).append(local)
-            for (name, had), locals_ in by_client.items():
+                    last = part.last if local.until is None else min(local.until, part.last)
+                    by_client.setdefault((local.client, had, last), []).append(local)
+            for (name, had, last), locals_ in by_client.items():
                 lacked = part.after(had) if had else part
+                lacked = lacked.up_to(last) if lacked is not None else None
                 if lacked is not None:
                     entry.open += 1
                     self.windows.deliver(name, lacked, tuple(locals_), (entry,))
@@ -200,9 +271,9 @@ class RoamingClients(OwnSubscriptions[Handed]):
             self._leave(client)
 
         over = [*client.subscriptions.values()]
-        super()._end(client, over, lambda: None, drain=message.drain)
         for local in map(_followed, over):
             self._following.stop(local)
+        super()._end(client, over, lambda: None, drain=message.drain)
         self._end_everywhere(_roaming(client), 0, leave)
 
     def _end_everywhere(self, client: RoamingClient, number: int, then: Callable[[], None]) -> None:
@@ -221,6 +292,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
         drain: bool = False,
     ) -> None:
         """See OwnSubscriptions; the storage has it on its disk."""
+        for local in map(_followed, over):
+            self._following.stop(local)
         super()._end(client, over, lambda: None, drain=drain)
         if not over:
             then()
@@ -228,11 +301,16 @@ class RoamingClients(OwnSubscriptions[Handed]):
         ended = _after_all(len(over), then)
         for local in map(_followed, over):
             if local.storage is None:
-                self._end_everywhere(_roaming(client), local.number, partial(ended, None))
+                self._end_everywhere(_roaming(client), local.number, ended)
                 continue
-            self._following.stop(local)
-            wish = Wish(_key(local), local.generation, None)
-            self._changes.tell(local.storage, wish, ended)
+            wish = Wish(local.key, local.generation, None)
+            there = [local.storage, *([] if local.heir is None else [local.heir])]
+            over_there = _after_all(len(there), ended)
+            for storage in there:
+                self._changes.tell(storage, wish, over_there)
+            for storage in dict.fromkeys(local.earlier):
+                if storage not in there:
+                    self._changes.tell(storage, wish, lambda begun: None)
 
     def _rows_over(self, key: str) -> Sequence[Any]:
         """See OwnSubscriptions: nothing is on this broker's disk."""
@@ -287,11 +365,11 @@ class RoamingClients(OwnSubscriptions[Handed]):
         """See OwnSubscriptions: nothing is kept here."""
 
 
-def _after_all(count: int, then: Callable[[], None]) -> Callable[[int | None], None]:
-    """What does `then` when it was called so often."""
+def _after_all(count: int, then: Callable[[], None]) -> Callable[..., None]:
+    """What does `then` when it was called so often, with whatever."""
     left = [count]
 
-    def one(_after: int | None) -> None:
+    def one(*_: Any) -> None:
         left[0] -= 1
         if not left[0]:
             then()
@@ -307,7 +385,3 @@ def _roaming(client: OwnClient) -> RoamingClient:
 def _followed(local: OwnSubscription) -> Followed:
     assert isinstance(local, Followed), f"{local} is not stored for"
     return local
-
-
-def _key(local: Followed) -> Key:
-    return Key(local.client, local.number)

@@ -24,7 +24,7 @@ from brokerd.protocols.ges_reliable.intake import INTAKE
 from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import place_of, root_of, storages_for
+from brokerd.protocols.ges_reliable.places import place_of, root_of, storages_for, tree_of
 from brokerd.protocols.ges_reliable.puts import PUT, Puts
 from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
 from brokerd.protocols.ges_reliable.unit_profile import PROFILE
@@ -72,6 +72,7 @@ class GesReliable(UnitBroker):
             decode_attributes,
             counters,
             storages=storages,
+            tree=tree_of(hierarchy, broker),
             changes=self._changes,
         )
         self._following = Following(

@@ -154,9 +154,9 @@ class EpochLog:
         if not self._in_flight:
             self.durable = self.assigned
 
-    def has(self, source: SourceId, number: int) -> bool:
-        """Whether a publication was taken, or waits for its turn."""
-        return self._frontiers.setdefault(source, Frontier()).has(number)
+    def has(self, source: SourceId, first: int, last: int) -> bool:
+        """Whether each of these publications was taken, or waits for its turn."""
+        return self._frontiers.setdefault(source, Frontier()).has(first, last)
 
     def _append(
         self, epochs: range | tuple[int, ...], run: PublicationRun, root: BrokerNumber

@@ -36,12 +36,23 @@ class Followed(OwnSubscription):
         generation: of its client's stay here.
         handed: what is up to this epoch was given on for it.
         told: the storage knows that its client is done with what is up to this one.
+        heir: the storage that it is about to go on at.
+        until: what is behind this epoch comes from there.
+        earlier: other storages that may know of it.
     """
 
     storage: BrokerNumber | None = None
     generation: int = 0
     handed: int = 0
     told: int = 0
+    heir: BrokerNumber | None = None
+    until: int | None = None
+    earlier: list[BrokerNumber] = field(default_factory=list)
+
+    @property
+    def key(self) -> Key:
+        """As storages know it."""
+        return Key(self.client, self.number)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +77,7 @@ class FollowedStorage:
         valid: of the first one whose answer has all that is for those who have begun.
         is_fetching: the last one is not answered.
         telling: the epoch that it says all these are done with.
+        leaving: subscriptions here that go on elsewhere, and what is done then.
     """
 
     storage: BrokerNumber
@@ -78,6 +90,7 @@ class FollowedStorage:
     waited_ns: int = 0
     told_ns: int = 0
     telling: tuple[int, tuple[Followed, ...]] = (0, ())
+    leaving: dict[Followed, Callable[[], None]] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -118,8 +131,13 @@ class Following:
         """This broker begins, and follows nobody."""
         self._incarnation = incarnation
 
-    def begin(self, local: Followed, after: int) -> None:
-        """A subscription begins behind an epoch."""
+    def begin(self, local: Followed, after: int, *, told: int | None = None) -> None:
+        """A subscription begins behind an epoch.
+
+        Args:
+            told: its storage knows that its client is done with what is up to this one; None: with
+                all that is before.
+        """
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages.get(local.storage)
         if following is None:
@@ -128,9 +146,22 @@ class Following:
             following.after = after
         following.locals[local.client, local.number] = local
         following.after = min(following.after, after)
-        local.handed = local.told = after
+        local.handed, local.told = after, after if told is None else told
         following.valid = following.number + 1
         self._ask(following)
+
+    def leave(self, local: Followed, then: Callable[[], None]) -> None:
+        """A subscription goes on elsewhere: `then` once its client is done with what is before."""
+        assert local.storage is not None, f"{local} is stored nowhere"
+        following = self._storages[local.storage]
+        following.leaving[local] = then
+        self._let_leave(following)
+
+    def _let_leave(self, following: FollowedStorage) -> None:
+        done = following.done if following.leaving else 0
+        for local in [*following.leaving]:
+            if local.until is not None and local.until <= done:
+                following.leaving.pop(local)()
 
     def stop(self, local: Followed) -> None:
         """A subscription is over here."""
@@ -139,6 +170,7 @@ class Following:
         following = self._storages.get(local.storage)
         if following is None or following.locals.pop((local.client, local.number), None) is None:
             return
+        following.leaving.pop(local, None)
         if not following.locals:
             following.is_fetching = False
             following.valid = following.number + 1
@@ -149,6 +181,7 @@ class Following:
         """Clients are done with what they were given."""
         following = handed.following
         following.handed.remove(handed)
+        self._let_leave(following)
         if not following.locals:
             return
         if not following.is_fetching:
@@ -246,6 +279,7 @@ class Following:
         handed.open -= 1
         if not handed.open:
             following.handed.remove(handed)
+            self._let_leave(following)
 
     def on_fetched(self, peer: Peer, message: Fetched) -> None:
         """A fetch is answered; what is missing of it is asked for again."""
@@ -255,7 +289,8 @@ class Following:
         is_whole = message.after <= following.after
         if is_whole:
             self._reach(following, message.through)
-        if message.number != following.number:
+            self._let_leave(following)
+        if message.number != following.number or not following.locals:
             return
         done, told = following.telling
         for local in told:

@@ -33,11 +33,14 @@ class Frontier:
     reached: int = 0
     early: dict[int, Part] = field(default_factory=dict)
 
-    def has(self, number: int) -> bool:
-        """Whether a number was taken, or waits for its turn."""
-        return number <= self.reached or any(
-            part.run.first <= number <= part.run.last for part in self.early.values()
-        )
+    def has(self, first: int, last: int) -> bool:
+        """Whether each of these numbers was taken, or waits for its turn."""
+        missing = max(first, self.reached + 1)
+        for number in sorted(self.early):
+            run = self.early[number].run
+            if run.first <= missing <= run.last:
+                missing = run.last + 1
+        return missing > last
 
     def waiting(self) -> int:
         """How many publications wait for their turn."""

@@ -28,10 +28,11 @@ INTAKE: Final = "intake"
 
 @dataclass(slots=True)
 class Taken:
-    """Epochs of another root, and up to which number of which source they are."""
+    """Epochs of another root from `epoch` on, and which numbers of which source they are."""
 
-    first: int
+    epoch: int
     source: SourceId
+    first: int
     last: int
 
 
@@ -121,7 +122,8 @@ class Intake:
         for whole in run.by_origin():
             for part in _without_holes(whole):
                 assert part.place is not None, f"{part.source} is of no storage"
-                feed.open.append(Taken(part.place.positions[0], part.source, part.last))
+                epoch = part.place.positions[0]
+                feed.open.append(Taken(epoch, part.source, part.first, part.last))
                 self._log.store(replace(part, place=None), feed.storage)
 
     def on_fetched(self, peer: Peer, message: Fetched) -> None:
@@ -148,11 +150,14 @@ class Intake:
             return self._log.durable
         while feed.open and self._log.stored(feed.open[0].source) >= feed.open[0].last:
             feed.open.popleft()
-        return feed.open[0].first - 1 if feed.open else feed.after
+        return feed.open[0].epoch - 1 if feed.open else feed.after
 
     def _has_room(self, feed: Feed) -> bool:
         """Whether what was too early was kept; else it is asked for again, after a while."""
-        return not feed.open or self._log.has(feed.open[0].source, feed.open[0].last)
+        if not feed.open:
+            return True
+        oldest = feed.open[0]
+        return self._log.has(oldest.source, oldest.first, oldest.last)
 
     def _ask(self, feed: Feed, waited_ns: int = 0) -> None:
         parameters, through = self._parameters, self._on_disk(feed)

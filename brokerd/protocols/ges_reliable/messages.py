@@ -33,6 +33,7 @@ class Wish:
         predicate: None: it is over.
         had: the last epoch that its client has had; None if it does not say.
         claims: it is begun only if it is known; else it is known that its client is here now.
+        heir: the storage that it goes on at: soon, or with no predicate from now on.
     """
 
     key: Key
@@ -40,6 +41,7 @@ class Wish:
     predicate: Predicate | None
     had: int | None = None
     claims: bool = False
+    heir: BrokerNumber | None = None
 
 
 @record
@@ -68,11 +70,13 @@ class Begun(NamedTuple):
 
     Attributes:
         after: a subscription begins behind this epoch; None: it is over, or its client has gone
-            elsewhere since.
+            elsewhere since, or it goes on at its heir.
+        heir: the storage that it goes on at, or is about to.
     """
 
     key: Key
     after: int | None
+    heir: BrokerNumber | None = None
 
 
 @record

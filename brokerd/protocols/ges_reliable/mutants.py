@@ -31,7 +31,7 @@ BUGS: Final = (
         "begins-before-disk",
         "What a storage says of a subscription is on its disk.",
         "storage.py",
-        ("self._disk.commit(rows, written)", "self._disk.commit(rows, lambda: None), written()"),
+        ("self._disk.commit(rows, send)", "self._disk.commit(rows, lambda: None), send()"),
     ),
     _bug(
         "takes-events-over-a-hole",
@@ -86,10 +86,9 @@ BUGS: Final = (
         "A client without its memory goes on at its receipt.",
         "registrations.py",
         (
-            "if wish.had is not None:\n                known.received = max("
-            "known.received, min(wish.had, head))",
-            "known.received = max(known.received, "
-            "head if wish.had is None else min(wish.had, head))",
+            "            if wish.had is not None:\n",
+            "            known.received = max(known.received, wish.had or head)\n"
+            "            if wish.had is not None:\n",
         ),
     ),
     _bug(
@@ -159,22 +158,76 @@ BUGS: Final = (
         "taken-before-disk",
         "What another root gave may go there when it is on this one's disk.",
         "intake.py",
-        ("return feed.open[0].first - 1 if feed.open else feed.after", "return feed.after"),
+        ("return feed.open[0].epoch - 1 if feed.open else feed.after", "return feed.after"),
     ),
     _bug(
         "no-room-is-had",
         "What there was no room for is asked for again.",
         "intake.py",
-        (
-            "return not feed.open or self._log.has(feed.open[0].source, feed.open[0].last)",
-            "return True",
-        ),
+        ("return self._log.has(oldest.source, oldest.first, oldest.last)", "return True"),
     ),
     _bug(
         "asks-no-other-storage",
         "Whoever does not say where it is stored for is asked for at all storages.",
         "clients.py",
-        ("others = self._storages[1:]", "others = self._storages[:0]"),
+        ("if len(self._storages) == 1:", "if self._storages:"),
+    ),
+    _bug(
+        "had-by-its-end",
+        "Of what another root gave, all is here that is not asked for again.",
+        "intake.py",
+        ("oldest.first, oldest.last)", "oldest.last, oldest.last)"),
+    ),
+    _bug(
+        "begun-behind-a-lost-epoch",
+        "A subscription begins behind what is on disk.",
+        "storage.py",
+        ("self.log.sync(write)", "write()"),
+    ),
+    _bug(
+        "heir-gives-again",
+        "What a storage gave its heir does not give.",
+        "clients.py",
+        ("local.until = max(answer.after, local.handed)", "local.until = answer.after"),
+    ),
+    _bug(
+        "given-by-both",
+        "What comes of the heir its predecessor does not give.",
+        "clients.py",
+        ("part.last if local.until is None else min(local.until, part.last)", "part.last"),
+    ),
+    _bug(
+        "over-before-its-client-is-done",
+        "A subscription stays where it was until its client is done with what is there.",
+        "following.py",
+        (
+            "done = following.done if following.leaving else 0",
+            "done = following.after",
+        ),
+    ),
+    _bug(
+        "goes-on-at-the-heir-first",
+        "Of two storages that know a subscription the heir is the second.",
+        "clients.py",
+        ("key=lambda each: answers[each].heir is None,", "key=lambda each: 0,"),
+    ),
+    _bug(
+        "heir-knows-nothing-of-its-end",
+        "A subscription ends at its heir, too.",
+        "clients.py",
+        ("[] if local.heir is None else [local.heir]", ""),
+    ),
+    _bug(
+        "heirs-forgotten",
+        "A storage knows after a restart where what it had has gone on.",
+        "registrations.py",
+        ("            self._heirs[_read_key(text)] = heir\n", "            pass\n"),
+    ),
+    _bug(
+        "finer-storage-takes-clients-back",
+        "A finer storage gives no client again what it has had of its root.",
+        "registrations.py",
+        ("min(wish.had, head) if self._is_root else wish.had", "min(wish.had, head)"),
     ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

@@ -53,6 +53,12 @@ def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumb
     return (own, *(each for each, _ in hierarchy.storages if each != own))
 
 
+def tree_of(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+    """The storages that have the epochs of the root that a broker publishes to."""
+    root = root_of(hierarchy, broker)
+    return tuple(each for each, _ in hierarchy.storages if root_of(hierarchy, each) == root)
+
+
 def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:
     """Where a storage stands among the others."""
     parent = _parent(hierarchy, storage)

@@ -22,11 +22,13 @@ from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
 REGISTERED: Final = "registered"
-"""Per subscription: generation, home, the epoch it began behind, its predicate."""
+"""Per subscription: generation, home, the epoch it began behind, its predicate, any heir."""
 GENERATIONS: Final = "generations"
 """Per client, the latest stay that was heard of, with its home."""
 RECEIPTS: Final = "receipts"
 """Per subscription, its receipt; a crash may lose the last ones."""
+HEIRS: Final = "heirs"
+"""Per subscription that has gone on at another storage, which one that is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,7 @@ class Registration:
     Attributes:
         generation, home: its client's last stay.
         received: its receipt.
+        heir: the storage that it is about to go on at.
     """
 
     key: Key
@@ -44,13 +47,20 @@ class Registration:
     began: int
     predicate: Predicate
     received: int
+    heir: BrokerNumber | None = None
 
 
 class Registrations:
-    """All of one storage."""
+    """All of one storage.
 
-    def __init__(self, decode_attributes: DecodeAttributes) -> None:
+    Args:
+        is_root: it gives epochs, so no client has had a later one; a finer one may be behind.
+    """
+
+    def __init__(self, decode_attributes: DecodeAttributes, *, is_root: bool = True) -> None:
+        self._is_root = is_root
         self._known: dict[Key, Registration] = {}
+        self._heirs: dict[Key, BrokerNumber] = {}
         self._generations: dict[ClientId, tuple[int, BrokerNumber]] = {}
         self._index: MatchingIndex[Key] = MatchingIndex()
         self._memo: MatchMemo[Key, tuple[BrokerNumber, ...]] = MatchMemo(
@@ -65,15 +75,21 @@ class Registrations:
         """All of them."""
         return self._known
 
+    def heirs(self) -> Mapping[Key, BrokerNumber]:
+        """Those that have gone on at other storages, and at which."""
+        return self._heirs
+
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], released: int) -> None:
         """Take over what is on disk; a receipt that was lost is no older than what is released."""
         for client, (generation, home) in recovered.get(GENERATIONS, {}).items():
             self._generations[client] = generation, home
         receipts = recovered.get(RECEIPTS, {})
-        for text, (generation, home, began, row) in recovered.get(REGISTERED, {}).items():
-            key = _read_key(text)
+        for text, (generation, home, began, row, *heir) in recovered.get(REGISTERED, {}).items():
+            key, predicate = _read_key(text), read_predicate(row)
             received = max(began, receipts.get(text, 0), released)
-            self._add(Registration(key, generation, home, began, read_predicate(row), received))
+            self._add(Registration(key, generation, home, began, predicate, received, *heir))
+        for text, heir in recovered.get(HEIRS, {}).items():
+            self._heirs[_read_key(text)] = heir
 
     # ------------------------------------------------------------ changes
 
@@ -81,7 +97,8 @@ class Registrations:
         """What a client of a home asks for; what is not known begins at the head of the log.
 
         One that has lost its memory goes on where its receipts end. Whoever was heard of at
-        another broker later is not listened to.
+        another broker later is not listened to. One that has gone on at another storage goes on
+        there, and not here.
 
         Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
         """
@@ -93,31 +110,41 @@ class Registrations:
             self._generations[key.client] = generation, home
             rows.append(Change(GENERATIONS, key.client, [generation, home]))
         if wish.predicate is None:
-            return Begun(key, None), rows + self._end(key)
+            over = self._end(key)
+            if wish.heir is not None:
+                self._heirs[key] = wish.heir
+                over.append(Change(HEIRS, _text(key), wish.heir))
+            return Begun(key, None), rows + over
         known = self._known.get(key)
         if known is not None and known.predicate != wish.predicate:
             rows += self._end(key)
             known = None
-        if known is None and wish.claims:
-            return Begun(key, None), rows
+        heir = self._heirs.get(key)
+        if known is None and (wish.claims or (wish.had is not None and heir is not None)):
+            return Begun(key, None, heir), rows
         if known is None:
+            rows += self._end(key)
             known = Registration(key, generation, home, head, wish.predicate, head)
             self._add(known)
         else:
             known.generation, known.home = generation, home
             if wish.had is not None:
-                known.received = max(known.received, min(wish.had, head))
+                had = min(wish.had, head) if self._is_root else wish.had
+                known.received = max(known.received, had)
+        known.heir = known.heir if wish.heir is None else wish.heir
         self._memo.forget()
         row = [generation, home, known.began, predicate_row(known.predicate)]
-        return Begun(key, known.received), [*rows, Change(REGISTERED, _text(key), row)]
+        row += [] if known.heir is None else [known.heir]
+        return Begun(key, known.received, known.heir), [*rows, Change(REGISTERED, _text(key), row)]
 
     def begun(self, wish: Wish, home: BrokerNumber) -> Begun:
         """The same answer once more."""
         known = self._known.get(wish.key)
         if known is None or wish.predicate is None:
-            return Begun(wish.key, None)
+            heir = self._heirs.get(wish.key) if wish.predicate is not None else None
+            return Begun(wish.key, None, heir)
         is_here = (known.generation, known.home) == (wish.generation, home)
-        return Begun(wish.key, known.received if is_here else None)
+        return Begun(wish.key, known.received, known.heir) if is_here else Begun(wish.key, None)
 
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
         latest = self._generations.get(client)
@@ -126,12 +153,13 @@ class Registrations:
         )
 
     def _end(self, key: Key) -> list[Change]:
-        over = [key] if key.number else [each for each in self._known if each[0] == key.client]
         rows: list[Change] = []
-        for each in over:
-            if each in self._known:
-                self._remove(each)
-                rows += (Change(REGISTERED, _text(each), None), Change(RECEIPTS, _text(each), None))
+        for each in _of(key, self._known):
+            self._remove(each)
+            rows += (Change(REGISTERED, _text(each), None), Change(RECEIPTS, _text(each), None))
+        for each in _of(key, self._heirs):
+            del self._heirs[each]
+            rows.append(Change(HEIRS, _text(each), None))
         return rows
 
     def receive(self, key: Key, generation: int, home: BrokerNumber, through: int) -> list[Change]:
@@ -169,6 +197,13 @@ class Registrations:
         del self._known[key]
         self._index.remove(key)
         self._memo.forget()
+
+
+def _of(key: Key, known: Mapping[Key, object]) -> list[Key]:
+    """A subscription, or all of a client, as far as they are known."""
+    if not key.number:
+        return [each for each in known if each.client == key.client]
+    return [key] if key in known else []
 
 
 def _text(key: Key) -> str:

@@ -83,7 +83,7 @@ class Storage:
     ) -> None:
         is_root = place.parent is None
         self.log = EpochLog(broker, disk, parameters.held_limit, self._on_durable, is_root=is_root)
-        self.registrations = Registrations(decode_attributes)
+        self.registrations = Registrations(decode_attributes, is_root=is_root)
         self.others = Others(broker, place, decode_attributes)
         self.intake = Intake(
             broker,
@@ -239,14 +239,16 @@ class Storage:
         target, stores = self._carriage.to(home), message.stores
         answer = Changed(target, 0, self._broker, *number, tuple(begun), stores)
 
-        def written() -> None:
-            # An epoch that a crash could give to another publication must not be told.
-            self.log.sync(partial(self._carriage.send, answer))
+        send = partial(self._carriage.send, answer)
 
-        if rows:
-            self._disk.commit(rows, written)
-        else:
-            self._disk.when_written(written)
+        def write() -> None:
+            if rows:
+                self._disk.commit(rows, send)
+            else:
+                self._disk.when_written(send)
+
+        # A crash could give a later epoch to another publication: none is written down, or told.
+        self.log.sync(write)
         self._release()
         if self.profile is not None:
             self._keep_profile(self.profile)

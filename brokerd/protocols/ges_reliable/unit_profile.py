@@ -13,7 +13,7 @@ from typing import Any, Final
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Predicate
 from brokerd.protocols.ges_reliable.changes import Changes
-from brokerd.protocols.ges_reliable.messages import Key, Wish
+from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
 from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
@@ -86,14 +86,14 @@ class UnitProfile:
             self._end(self._asked.pop(predicate))
 
     def _tell(self, predicate: Predicate, asked: Asked) -> None:
-        def begun(after: int | None) -> None:
-            asked.begins = after
+        def begun(answer: Begun) -> None:
+            asked.begins = answer.after
             self._on_begun()
 
         self.changes.tell(self._parent, Wish(Key("", asked.number), 0, predicate), begun)
 
     def _end(self, asked: Asked) -> None:
-        def over(_after: int | None) -> None:
+        def over(_answer: Begun) -> None:
             self._machine.emit(Commit((Change(PROFILE, str(asked.number), None),), None))
 
         self.changes.tell(self._parent, Wish(Key("", asked.number), 0, None), over)

@@ -352,7 +352,7 @@ class SimulatedCluster:
         core = ClientCore(
             client,
             publishes=old.publishes,
-            incarnation=old.core.incarnation + old.publishes,
+            incarnation=old.core.incarnation + (old.publishes or self.clients_leave_freely),
             in_transactions=client in self.consumers,
         )
         self._asked[client] = []

@@ -67,6 +67,10 @@ class Trees(Story):
     def stored_for(self, name: str) -> int:
         return len(self.cluster.broker(name).broker.core.storage.registrations)
 
+    def heirs(self, name: str) -> int:
+        """How many subscriptions have gone on elsewhere, as a storage knows."""
+        return len(self.cluster.broker(name).broker.core.storage.registrations.heirs())
+
 
 def what_is_published_in_any_unit_comes_to_all() -> None:
     trees = Trees()
@@ -249,6 +253,12 @@ def numbered(first: int, last: int) -> PublicationRun:
     return PublicationRun(P, range(first, last + 1), (BLOB,), bytes(count), 0, ())
 
 
+def placed_elsewhere(first: int, last: int, *, epoch: int) -> PublicationRun:
+    """The same with these epochs, as another root gives it."""
+    log = EpochLog(5, Durability(EventMachine()), 0, lambda event: None)
+    return log._placed(range(epoch, epoch + last - first + 1), numbered(first, last))
+
+
 def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
     """One root has its 1 and 3; 2 was stored at this one, which has not heard of 1 yet."""
     alone = IntakeAlone()
@@ -285,6 +295,17 @@ def what_there_is_no_room_for_is_asked_for_again() -> None:
     assert (alone.asked().after, alone.asked().through) == (3, 3)
 
 
+def what_there_was_room_for_in_part_is_asked_for_again() -> None:
+    """Its end is here, as another root had it, and its beginning is not."""
+    alone = IntakeAlone(held_limit=2)
+    alone.intake.on_events(
+        5, Events(7, 0, 5, 1, alone.asked().number, 0, placed_elsewhere(2, 4, epoch=8), True)
+    )
+    alone.log.store(numbered(3, 4), 6)
+    alone.intake.due(5)
+    assert (alone.asked().after, alone.asked().through) == (7, 7)
+
+
 TREE_STORIES = (
     what_is_published_in_any_unit_comes_to_all,
     a_coarser_storage_is_done_when_the_finer_one_has_it,
@@ -300,6 +321,7 @@ TREE_STORIES = (
     what_has_waited_is_given_on_by_whoever_was_sent_it,
     what_is_not_on_disk_is_not_said_to_be,
     what_there_is_no_room_for_is_asked_for_again,
+    what_there_was_room_for_in_part_is_asked_for_again,
 )
 
 

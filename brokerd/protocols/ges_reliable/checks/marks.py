@@ -48,6 +48,8 @@ MARKS = (
     Mark("stored-finer", "a finer storage took what its parent stores", seeds=4),
     Mark("wanted-in-a-unit", "a finer storage asked its parent for more", seeds=4),
     Mark("claimed", "a subscription went on where its client had not said", seeds=40),
+    Mark("handed-over", "a subscription went on at another storage of its tree", seeds=16),
+    Mark("asked-its-heir", "one was asked for at the storage that it had left", seeds=100),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )
@@ -136,7 +138,12 @@ class GesReliableMarks:
             yield "overtaken-change"
             return
         known = core.storage.registrations.known()
+        heirs = core.storage.registrations.heirs()
         for wish in message.wishes:
+            if wish.predicate is None and wish.heir is not None:
+                yield "handed-over"
+            if wish.had is not None and wish.key in heirs:
+                yield "asked-its-heir"
             if wish.predicate is None or wish.key not in known:
                 continue
             found = known[wish.key]

@@ -37,7 +37,7 @@ class GesReliableWording(Wording):
                 ]
                 return f"change: {', '.join(each)}"
             case Changed(begun=begun):
-                each = [f"{key.client}/{key.number} behind {after}" for key, after in begun]
+                each = [f"{key.client}/{key.number} behind {after}" for key, after, _ in begun]
                 return f"changed: {', '.join(each)}"
             case Fetch(after=after):
                 return f"fetch behind {after}"

@@ -1,0 +1,66 @@
+"""Each named bug of ges_reliable breaks what is told of its rule."""
+
+from random import Random
+
+import pytest
+
+from brokerd.named_bugs import mistaken_functions, planted
+from brokerd.protocols.ges_reliable.mutants import BUGS, MUTANTS
+from tests.protocols.ges_reliable.test_heirs import HEIR_STORIES
+from tests.protocols.ges_reliable.test_parts import PARTS, roam
+from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
+from tests.protocols.ges_reliable.test_trees import TREE_STORIES
+
+RULES = {
+    "high-water-mark": "a_publisher_roams",
+    "stored-before-disk": "what_waits_for_others_is_not_stored",
+    "begins-before-disk": "a_subscription_is_on_disk_before_it_is_told",
+    "takes-events-over-a-hole": "what_lies_behind_a_hole_is_let_go",
+    "answer-hides-a-hole": "an_answer_of_which_some_is_missing_goes_nowhere",
+    "answer-from-before-it-began": "an_answer_from_before_a_subscription_began_says_nothing_of_it",
+    "receipt-beyond-what-comes-again": "what_comes_again_is_not_done",
+    "earlier-stay-is-listened-to": "an_earlier_stay_takes_nothing_from_a_later_one",
+    "older-change-is-news": "an_older_change_does_not_bring_back_what_is_over",
+    "released-by-the-fastest": "whoever_dies_before_it_is_told_begins_once",
+    "without-memory-begins-anew": "whoever_dies_before_it_is_told_begins_once",
+    "leaves-what-is-not-known-here": "whoever_leaves_from_elsewhere_leaves_nothing",
+    "answers-itself-in-the-middle": "what_a_broker_tells_itself_waits",
+    "asks-once": "a_storage_stalls_and_then_dies_and_comes_back",
+    "released-before-other-roots": "a_root_dies_and_comes_back",
+    "released-before-the-finer-one": "a_finer_storage_dies_and_comes_back",
+    "begins-before-its-parent-knows": "a_finer_storage_begins_when_its_parent_gives",
+    "profile-ends-with-the-first": "one_of_two_that_want_the_same_ends",
+    "early-is-of-whoever-fills-the-hole": "what_has_waited_is_given_on_by_whoever_was_sent_it",
+    "a-run-with-holes-is-whole": "what_a_publisher_stored_elsewhere_is_not_skipped",
+    "taken-before-disk": "what_is_not_on_disk_is_not_said_to_be",
+    "no-room-is-had": "what_there_is_no_room_for_is_asked_for_again",
+    "asks-no-other-storage": "whoever_goes_before_it_is_told_is_stored_for_once",
+    "heir-gives-again": "what_its_root_gave_does_not_come_of_the_heir",
+    "given-by-both": "what_is_behind_comes_of_the_heir_alone",
+    "over-before-its-client-is-done": "nothing_is_over_before_its_client_is_done",
+    "goes-on-at-the-heir-first": "of_two_that_know_it_the_heir_is_the_second",
+    "heir-knows-nothing-of-its-end": "an_end_is_told_to_all_who_may_know",
+    "heirs-forgotten": "heirs_are_kept",
+    "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
+    "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",
+    "had-by-its-end": "what_there_was_room_for_in_part_is_asked_for_again",
+}
+"""Named bug → what must see it."""
+
+TOLD = {each.__name__: each for each in (*PARTS, *STORIES, *TREE_STORIES, *HEIR_STORIES)}
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_named_bug_breaks_what_is_told_of_its_rule(bug: str) -> None:
+    with planted((MUTANTS[bug],)), pytest.raises(BROKEN):
+        TOLD[RULES[bug]]()
+
+
+def test_the_high_water_mark_loses_in_every_run_of_a_publisher_that_roams() -> None:
+    with planted((MUTANTS["high-water-mark"],)):
+        assert not any(roam(Random(seed)) for seed in range(100))
+
+
+def test_each_bug_has_a_rule_and_fits_the_source() -> None:
+    assert {*RULES} == {*MUTANTS}
+    assert all(mistaken_functions((bug,)) for bug in BUGS)

@@ -1,0 +1,314 @@
+"""Subscriptions that go on at another storage of their tree, the heir; one story each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.model.client_messages import Acknowledge, Connect, Deliveries, Subscribe, Unsubscribe
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.protocols.ges_reliable.clients import RoamingClients
+from brokerd.protocols.ges_reliable.following import Following, stream_of
+from brokerd.protocols.ges_reliable.messages import Begun, Changed, Events, Fetch, Key, Store, Wish
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.wire.attributes import decode_attribute_table
+from tests.protocols.ges_reliable.test_parts import (
+    BLOB,
+    HOME,
+    KEY,
+    P,
+    Paper,
+    StorageAlone,
+    run,
+)
+from tests.protocols.ges_reliable.test_trees import Trees
+
+FINER, ROOT = 4, 5
+STAY = 3
+
+
+class Told:
+    """What a home tells storages of subscriptions, until the test answers it."""
+
+    def __init__(self) -> None:
+        self.wishes: list[tuple[int, Wish, Callable[[Begun], None]]] = []
+
+    def tell(self, storage: int, wish: Wish, then: Callable[[Begun], None]) -> None:
+        self.wishes.append((storage, wish, then))
+
+    def answer(self, storage: int, after: int | None, heir: int | None = None) -> Wish:
+        """The oldest that is not answered, which is of this storage."""
+        to, wish, then = self.wishes.pop(0)
+        assert to == storage, f"{wish} was told {to}"
+        then(Begun(wish.key, after, heir))
+        return wish
+
+
+class HomeOfTwo:
+    """A home in the unit of a finer storage, with a client that its root has stored for."""
+
+    def __init__(self, *brought: tuple[int, int]) -> None:
+        self.paper, self.machine, self.told = Paper(), EventMachine(), Told()
+        parameters, timers = GesReliableParameters(), DeadlineQueue[Any]()
+        counters = {"publications_delivered": 0}
+        self.clients = RoamingClients(
+            HOME,
+            Durability(self.machine),
+            timers,
+            parameters,
+            decode_attribute_table,
+            counters,
+            storages=(FINER, ROOT),
+            tree=(FINER, ROOT),
+            changes=self.told,
+        )
+        self.following = Following(
+            HOME, self.machine, timers, parameters, self.paper, self.clients.hand_out
+        )
+        self.following.start(1)
+        self.clients.use(self.following, None)
+        self.clients.start(1, {})
+        resume = tuple((stream_of(storage), had) for storage, had in brought)
+        self.clients.on_established("c", 1)
+        self.clients.on_connect("c", Connect(False, STAY, 1, 0, ((1, resume),) if resume else ()))
+        self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
+
+    def gives(self, storage: int, after: int, first: int, last: int) -> None:
+        """A storage answers the last fetch with all these."""
+        asked = [each for each in self.paper.sent if type(each) is Fetch and each.target == storage]
+        stream, numbers = stream_of(storage), range(first, last + 1)
+        origins = (OriginRun(P, numbers),)
+        count = len(numbers)
+        events = PublicationRun(stream, numbers, (BLOB,), bytes(count), 0, (), origins)
+        answer = Events(HOME, 0, storage, 1, asked[-1].number, after, events)
+        self.following.on_events(storage, answer)
+
+    def given(self) -> list[tuple[int, int, int]]:
+        """What the client was sent: of whose stream, and which epochs."""
+        sent = [each.item for each in self.machine.effects if type(each) is Deliver]
+        runs = [each.run for each in sent if type(each) is Deliveries]
+        return [(each.source.broker, each.first, each.last) for each in runs]
+
+    def done(self, storage: int, first: int, last: int) -> None:
+        """The client acknowledges."""
+        self.clients.on_acknowledge("c", Acknowledge(stream_of(storage), first, last))
+
+    def fetched_behind(self, storage: int) -> list[int]:
+        return [
+            each.after for each in self.paper.sent if type(each) is Fetch and each.target == storage
+        ]
+
+
+def handing_over() -> HomeOfTwo:
+    """Its root has given epochs up to 12, of which the client has acknowledged 4."""
+    home = HomeOfTwo((ROOT, 2))
+    assert home.told.answer(ROOT, 2).had == 2
+    home.gives(ROOT, 2, 3, 12)
+    home.done(ROOT, 3, 4)
+    assert home.told.answer(ROOT, 4, FINER).heir == FINER
+    return home
+
+
+def what_its_root_gave_does_not_come_of_the_heir() -> None:
+    home = handing_over()
+    home.told.answer(FINER, 9)
+    home.done(ROOT, 5, 12)
+    assert home.fetched_behind(FINER) == [12]
+
+
+def what_is_behind_comes_of_the_heir_alone() -> None:
+    home = handing_over()
+    home.told.answer(FINER, 14)
+    home.gives(ROOT, 12, 13, 16)
+    assert home.given() == [(ROOT, 3, 12), (ROOT, 13, 14)]
+    home.done(ROOT, 5, 14)
+    home.gives(FINER, 14, 15, 16)
+    assert home.given()[2:] == [(FINER, 15, 16)]
+
+
+def nothing_is_over_before_its_client_is_done() -> None:
+    """Its process may die with it, and go on elsewhere from what its root has."""
+    home = handing_over()
+    home.told.answer(FINER, 9)
+    assert not home.told.wishes
+    home.done(ROOT, 5, 12)
+    ((storage, wish, _),) = home.told.wishes
+    assert (storage, wish) == (ROOT, Wish(KEY, STAY, None, heir=FINER))
+
+
+def of_two_that_know_it_the_heir_is_the_second() -> None:
+    """One that has lost its memory goes on at the older one, or it would miss what is before."""
+    home = HomeOfTwo()
+    home.told.answer(FINER, 9)
+    home.told.answer(ROOT, 4, FINER)
+    assert home.fetched_behind(ROOT) == [4]
+    assert home.told.answer(FINER, 9) == Wish(KEY, STAY, EVERYTHING)
+
+
+def whoever_was_told_of_an_heir_asks_there() -> None:
+    home = HomeOfTwo((ROOT, 7))
+    home.told.answer(ROOT, None, FINER)
+    assert home.told.answer(FINER, 9).had == 7
+    assert home.fetched_behind(FINER) == [9]
+
+
+def whoever_has_had_more_of_the_heir_has_had_all_before_it() -> None:
+    home = HomeOfTwo((ROOT, 7), (FINER, 12))
+    assert home.told.answer(ROOT, 12, FINER).had == 12
+
+
+def an_end_is_told_to_all_who_may_know() -> None:
+    home = handing_over()
+    home.told.answer(FINER, 9)
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    assert ends == [(ROOT, None), (FINER, None)]
+
+
+def heirs_are_kept() -> None:
+    """Whoever comes for what has gone on is told where, by the next incarnation, too."""
+    alone = StorageAlone()
+    for number, wish in enumerate(
+        (
+            Wish(KEY, 1, EVERYTHING),
+            Wish(KEY, 1, EVERYTHING, heir=FINER),
+            Wish(Key("d", 1), 1, EVERYTHING),
+            Wish(Key("d", 1), 1, EVERYTHING, heir=FINER),
+            Wish(Key("d", 1), 1, None, heir=FINER),
+        ),
+        start=1,
+    ):
+        alone.wishes(number, wish)
+    tables: dict[str, dict[str, Any]] = {}
+    while waiting := [each for each in alone.machine.effects if type(each) in (Append, Commit)]:
+        for row in getattr(waiting[0], "changes", ()):
+            tables.setdefault(row.table, {})[row.key] = row.value
+        alone.machine.effects.remove(waiting[0])
+        if waiting[0].token is not None:
+            alone.disk.on_persisted(waiting[0].token)
+    later = StorageAlone()
+    kept = {
+        table: {key: row for key, row in rows.items() if row is not None}
+        for table, rows in tables.items()
+    }
+    later.storage.recover(kept, LogEnds())
+    for each in (alone, later):
+        each.paper.take(Changed)
+        for number, key in ((6, KEY), (7, Key("d", 1))):
+            each.wishes(number, Wish(key, 2, EVERYTHING, had=0), home=9)
+        each.written(Append, Commit)
+        told = [begun for answer in each.paper.take(Changed) for begun in answer.begun]
+        assert told == [Begun(KEY, 0, FINER), Begun(Key("d", 1), None, FINER)]
+
+
+def a_finer_storage_may_be_behind_its_client() -> None:
+    """Which has had more of the root; and nobody has had more than a root itself."""
+    for parent, received in ((ROOT, 7), (None, 0)):
+        registrations = StorageAlone(parent).storage.registrations
+        for stay in (1, 2):
+            registrations.take(Wish(KEY, stay, EVERYTHING, 7), HOME, 0)
+        assert registrations.known()[KEY].received == received
+
+
+def no_epoch_is_written_down_that_a_crash_could_take() -> None:
+    """It would be given to another publication, which the subscription would lack."""
+    alone = StorageAlone()
+    alone.hears(Store(7, 0, HOME, run(1, 3)))
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    assert not [each for each in alone.machine.effects if type(each) is Commit]
+    alone.written(Append)
+    (row,) = [
+        row
+        for each in alone.machine.effects
+        if type(each) is Commit
+        for row in each.changes
+        if row.table == "registered"
+    ]
+    assert row.value[2] == 3
+
+
+def whoever_moves_in_a_tree_is_stored_for_where_it_is() -> None:
+    trees = Trees()
+    client = trees.subscription.client
+    for broker, stored in (("g", [1, 0, 0]), ("x", [0, 1, 0]), ("g", [1, 0, 0])):
+        trees.cluster.reattach(client.name, broker)
+        trees.publish("z", "a", "b", "a", seconds=3)
+        assert [trees.stored_for(name) for name in "rfq"] == stored
+    trees.settle()
+    assert trees.got() == 7
+    trees.cluster.unsubscribe(client.name)
+    trees.settle()
+    assert not any(trees.stored_for(name) + trees.heirs(name) for name in "rfq")
+
+
+def whoever_goes_on_while_it_is_handed_over_misses_nothing() -> None:
+    """Its homes die, before it is done with what its first storage gave it."""
+    trees = Trees()
+    client = trees.subscription.client
+    client.take_after_ns = 200_000_000
+    trees.publish("z", *"a" * 12, seconds=0.5)
+    for broker in ("g", "x", "g"):
+        trees.cluster.reattach(client.name, broker)
+        trees.publish("z", "a", seconds=0.6)
+    trees.lose("g")
+    trees.cluster.reattach(client.name, "y")
+    trees.publish("z", "a")
+    trees.settle(20)
+    assert trees.got() == 17
+
+
+def whoever_forgets_while_it_is_handed_over_misses_nothing() -> None:
+    trees = Trees()
+    client = trees.subscription.client
+    client.take_after_ns = 300_000_000
+    trees.publish("z", *"a" * 8, seconds=0.05)
+    trees.cluster.reattach(client.name, "g")
+    trees.cluster.run_for(0.15)
+    assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
+    again = trees.cluster.forget(client.name)
+    trees.publish("z", "a")
+    trees.settle(20)
+    assert [trees.stored_for(name) for name in "rfq"] == [1, 0, 0]
+    assert len(again.received[1]) >= 8
+
+
+def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
+    trees = Trees()
+    late = trees.subscribe("g", "kind = 'b'")
+    trees.cluster.broker("f").kill()
+    trees.cluster.reattach(late.client.name, "x")
+    trees.publish("z", "b", seconds=3)
+    assert len(late.received) == 1
+    trees.cluster.broker("f").start()
+    trees.publish("z", "b")
+    trees.settle(20)
+    assert len(late.received) == 2
+    assert [trees.stored_for(name) for name in "rfq"] == [0, 2, 0]
+
+
+HEIR_STORIES = (
+    what_its_root_gave_does_not_come_of_the_heir,
+    what_is_behind_comes_of_the_heir_alone,
+    nothing_is_over_before_its_client_is_done,
+    of_two_that_know_it_the_heir_is_the_second,
+    whoever_was_told_of_an_heir_asks_there,
+    whoever_has_had_more_of_the_heir_has_had_all_before_it,
+    an_end_is_told_to_all_who_may_know,
+    heirs_are_kept,
+    a_finer_storage_may_be_behind_its_client,
+    no_epoch_is_written_down_that_a_crash_could_take,
+    whoever_moves_in_a_tree_is_stored_for_where_it_is,
+    whoever_goes_on_while_it_is_handed_over_misses_nothing,
+    whoever_forgets_while_it_is_handed_over_misses_nothing,
+    whose_heir_is_down_is_given_all_by_its_first_storage,
+)
+
+
+@pytest.mark.parametrize("story", HEIR_STORIES, ids=lambda story: story.__name__)
+def test_story(story: Callable[[], None]) -> None:
+    story()
