@@ -7,6 +7,10 @@
     [hierarchy.storages]
     n1 = 1           # stores for its unit of this level; absent: there are none
 
+and, for what has changed while brokers run, among the first of these
+
+    changes = [["n5", 0], ["n5", "retired"]]    # a storage for its unit of level 0; and no more
+
 A node is a unit of level 0, a cluster of level 1, a super-cluster of level 2, and so on; the
 system is one level above the units that an address begins with. With storages there is one root
 storage in each unit below the system.
@@ -16,7 +20,7 @@ Paper: [GES] §2 (contexts, gatekeepers), §3 (links of levels), §4 (replicatio
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brokerd.errors import ConfigError
@@ -29,7 +33,8 @@ BLOCK_LIMIT = 64
 """A unit has at most so many units of the level below."""
 MAXIMUM_PARTS = 5
 
-_KEYS = ("links", "addresses", "storages")
+_KEYS = ("links", "addresses", "storages", "changes")
+RETIRED = "retired"
 _PART = re.compile(r"0|[1-9]\d?")
 
 Address = tuple[int, ...]
@@ -44,13 +49,45 @@ class Hierarchy:
         brokers: names.
         addresses: per broker, all of the same length.
         links: in file order.
-        storages: brokers with a storage and the levels of the units it stores for, in file order.
+        storages: brokers with a storage and the levels of the units it stores for, in file order,
+            as they were deployed.
+        changes: storages that came later, with their levels, and some that take nothing new any
+            more, with None; in the order in which that was.
     """
 
     brokers: tuple[str, ...]
     addresses: tuple[Address, ...]
     links: tuple[Link, ...]
     storages: tuple[tuple[BrokerNumber, int], ...] = ()
+    changes: tuple[tuple[BrokerNumber, int | None], ...] = ()
+
+    @property
+    def all_storages(self) -> tuple[tuple[BrokerNumber, int], ...]:
+        """Whoever is or was a storage, with the level of its unit, in the order of time."""
+        added = ((broker, level) for broker, level in self.changes if level is not None)
+        return (*self.storages, *added)
+
+    @property
+    def retired(self) -> frozenset[BrokerNumber]:
+        """Storages that take nothing new any more."""
+        return frozenset(broker for broker, level in self.changes if level is None)
+
+    def as_deployed(self) -> "Hierarchy":
+        """The same before anything changed."""
+        return replace(self, changes=())
+
+    def before(self, storage: BrokerNumber) -> "Hierarchy":
+        """The same right before a storage was one, or as it was deployed with it."""
+        places = [place for place, change in enumerate(self.changes) if change[0] == storage]
+        first = places[0] if places and self.changes[places[0]][1] is not None else 0
+        return replace(self, changes=self.changes[:first])
+
+    def follows(self, before: "Hierarchy") -> bool:
+        """Whether it may have come to be this while brokers ran."""
+        return (
+            self.as_deployed() == before.as_deployed()
+            and self.changes[: len(before.changes)] == before.changes
+        )
 
     @property
     def kind(self) -> str:
@@ -78,6 +115,11 @@ class Hierarchy:
         }
         if self.storages:
             found["storages"] = {self.brokers[number]: level for number, level in self.storages}
+        if self.changes:
+            found["changes"] = [
+                [self.brokers[number], RETIRED if level is None else level]
+                for number, level in self.changes
+            ]
         return found
 
     def role(self, broker: BrokerNumber) -> str:
@@ -85,7 +127,11 @@ class Hierarchy:
         levels = self.gatekeeper_levels(broker)
         words = [".".join(map(str, self.addresses[broker]))]
         words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
-        words += [f"storage of level {level}" for n, level in self.storages if n == broker]
+        words += [
+            f"{'retired ' if n in self.retired else ''}storage of level {level}"
+            for n, level in self.all_storages
+            if n == broker
+        ]
         return ", ".join(words)
 
     def gatekeeper_levels(self, broker: BrokerNumber) -> tuple[int, ...]:
@@ -123,7 +169,7 @@ class Hierarchy:
         shape = small_world(len(self.brokers), self.links)
         return {
             "levels": len(self.addresses[0]),
-            "storages": len(self.storages),
+            "storages": len(self.all_storages) - len(self.retired),
             **{f"links_of_level_{n}": levels.count(n) for n in range(self.top + 1)},
             "gatekeepers": len(gatekeepers),
             "critical_links": len(self.critical_links()),
@@ -179,7 +225,7 @@ def read_hierarchy(
     Raises:
         ConfigError: an unknown key or broker, a broker without an address, one that is none or
             taken, a unit that its own links do not connect, a unit without its root storage or
-            with two storages; names `where`.
+            with two storages, a change that cannot have been; names `where`.
     """
     where = f"{where}: hierarchy"
     values = table(section, where, _KEYS)
@@ -188,7 +234,13 @@ def read_hierarchy(
     found = Hierarchy(tuple(brokers), addresses, own_links)
     _check_connected(found, f"{where}: links")
     storages = _storages(values.get("storages", {}), found, f"{where}.storages")
-    return Hierarchy(tuple(brokers), addresses, own_links, storages)
+    found = replace(found, storages=storages)
+    changes = values.get("changes", ())
+    if not isinstance(changes, list | tuple):
+        raise ConfigError(f"{where}.changes: expected a list, got {changes!r}")
+    for place, row in enumerate(changes):
+        found = _changed(found, row, f"{where}.changes[{place}]")
+    return found
 
 
 def _common(a: Address, b: Address) -> Address:
@@ -311,6 +363,60 @@ def _storages(
                 f"in it level {hierarchy.top}, as in {some} = {hierarchy.top}"
             )
     return tuple(found.items())
+
+
+def _changed(hierarchy: Hierarchy, row: Any, where: str) -> Hierarchy:
+    if not isinstance(row, list | tuple) or len(row) != 2:
+        raise ConfigError(f"{where}: {row!r} is not [broker, level] or [broker, {RETIRED!r}]")
+    name, level = row
+    broker_number(name, hierarchy.brokers, where)
+    if level == RETIRED:
+        return without_storage(hierarchy, name, where)
+    return with_storage(hierarchy, name, level, where)
+
+
+def with_storage(hierarchy: Hierarchy, name: str, level: Any, where: str) -> Hierarchy:
+    """The same with one more storage, which begins while brokers run.
+
+    Raises:
+        ConfigError: no such broker or level, it is or was a storage, its unit has one, or there
+            are no roots yet; names `where`.
+    """
+    broker = broker_number(name, hierarchy.brokers, where)
+    if not hierarchy.storages:
+        raise ConfigError(f"{where}: there is no root storage that {name} could take from")
+    if type(level) is not int or not 0 <= level < hierarchy.top:
+        raise ConfigError(
+            f"{where}: {name} = {level!r}; a level from 0 to {hierarchy.top - 1}, since units of "
+            f"level {hierarchy.top} have their roots"
+        )
+    if broker in dict(hierarchy.all_storages):
+        raise ConfigError(f"{where}: {name} is or was a storage; another broker of its unit can be")
+    parts = hierarchy.top + 1 - level
+    unit = hierarchy.addresses[broker][:parts]
+    for other, its_level in hierarchy.all_storages:
+        is_there = other not in hierarchy.retired and its_level == level
+        if is_there and hierarchy.addresses[other][:parts] == unit:
+            there = hierarchy.brokers[other]
+            raise ConfigError(f"{where}: {there} stores for {_unit_name(unit, level)} already")
+    return replace(hierarchy, changes=(*hierarchy.changes, (broker, level)))
+
+
+def without_storage(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
+    """The same where one storage takes nothing new any more.
+
+    Raises:
+        ConfigError: no such broker, it is no storage or not any more, or it is a root; names
+            `where`.
+    """
+    broker = broker_number(name, hierarchy.brokers, where)
+    levels = dict(hierarchy.all_storages)
+    if broker not in levels or broker in hierarchy.retired:
+        storages = [hierarchy.brokers[n] for n in levels if n not in hierarchy.retired]
+        raise ConfigError(f"{where}: {name} is no storage; those are {', '.join(storages)}")
+    if levels[broker] == hierarchy.top:
+        raise ConfigError(f"{where}: {name} is the root storage of its unit, which has to have one")
+    return replace(hierarchy, changes=(*hierarchy.changes, (broker, None)))
 
 
 def _unit_name(unit: Address, level: int) -> str:

@@ -4,10 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.bipartite import Bipartite, read_bipartite
 from brokerd.overlay.cells import CellGraph, read_cells
-from brokerd.overlay.hierarchy import Hierarchy, read_hierarchy
+from brokerd.overlay.hierarchy import (
+    RETIRED,
+    Hierarchy,
+    read_hierarchy,
+    with_storage,
+    without_storage,
+)
 from brokerd.overlay.routes import Link, Route
 from brokerd.overlay.tree_section import TreeOverlay, TreeSection, read_tree
 
@@ -55,6 +62,34 @@ class OverlayKind:
             links: the file's.
         """
         return TreeOverlay(links, section.delta) if isinstance(section, TreeSection) else section
+
+
+def as_deployed(section: Section) -> Section:
+    """A section before anything changed while brokers ran."""
+    return section.as_deployed() if isinstance(section, Hierarchy) else section
+
+
+def with_role(section: Section, broker: str, role: str, where: str) -> Section:
+    """The section where a broker comes to be something else while brokers run.
+
+    Args:
+        role: in a hierarchy a level, whose unit it stores for from then on, or `retired`.
+
+    Raises:
+        ConfigError: it cannot be that, or nobody changes in an overlay of this kind; names `where`.
+    """
+    if not isinstance(section, Hierarchy):
+        raise ConfigError(f"{where}: in {section.kind} overlays nobody comes to be something else")
+    if role == RETIRED:
+        return without_storage(section, broker, where)
+    return with_storage(section, broker, int(role) if role.isdecimal() else role, where)
+
+
+def follows(section: Section, before: Section) -> bool:
+    """Whether a section may have come to be this while brokers ran."""
+    if isinstance(section, Hierarchy) and isinstance(before, Hierarchy):
+        return section.follows(before)
+    return section == before
 
 
 KINDS: Final[Mapping[str, OverlayKind]] = {

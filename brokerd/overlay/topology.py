@@ -25,7 +25,7 @@ from typing import Any, Self
 from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.kinds import KINDS, Overlay, Section
+from brokerd.overlay.kinds import KINDS, Overlay, Section, as_deployed, follows, with_role
 from brokerd.overlay.reading import nearest as nearest
 from brokerd.overlay.reading import pairs, table
 from brokerd.overlay.tree_section import TreeSection, read_delta
@@ -145,6 +145,19 @@ class Topology:
         return self.section.kind
 
     @property
+    def sections(self) -> tuple[Section, ...]:
+        """Of all overlays that the file carries; the first one's is the one that is meant."""
+        return (self.section, *self.further)
+
+    def with_section(self, section: Section) -> Self:
+        """The same with another section of a kind that the file carries."""
+        assert section.kind in self.kinds, f"{self.name} carries {', '.join(self.kinds)}"
+        if section.kind == self.kind:
+            return replace(self, section=section)
+        others = (section if part.kind == section.kind else part for part in self.further)
+        return replace(self, further=tuple(others))
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """Of all overlays that the file carries."""
         return (self.kind, *(section.kind for section in self.further))
@@ -169,7 +182,7 @@ class Topology:
 
     def overlay(self, kind: str = "") -> Overlay:
         """What is described by its section, or by that of another kind that the file carries."""
-        sections = {section.kind: section for section in (self.section, *self.further)}
+        sections = {section.kind: section for section in self.sections}
         chosen = kind or self.kind
         assert chosen in sections, f"{self.name} carries {', '.join(sections)}, not {chosen}"
         left = [self.brokers.index(name) for name in self.left]
@@ -180,7 +193,7 @@ class Topology:
         """The topology as one of the kinds sees it that the file carries: its links are that's."""
         if self.kinds == (kind,):
             return self
-        sections = {section.kind: section for section in (self.section, *self.further)}
+        sections = {section.kind: section for section in self.sections}
         links = self.overlay(kind).links
         return replace(self, section=sections[kind], links=links, further=())
 
@@ -223,10 +236,22 @@ class Topology:
             raise ConfigError(f"{where}: {name} is linked to {names}; only a leaf can leave")
         return replace(self, left=(*self.left, name))
 
+    def with_role(self, name: str, role: str, where: str) -> Self:
+        """The topology where a broker comes to be something else, in the overlay that is meant.
+
+        Raises:
+            ConfigError: it cannot; names `where`.
+        """
+        return replace(self, section=with_role(self.section, name, role, where))
+
     def follows(self, before: "Topology") -> bool:
-        """Whether leaves that joined and left since are all that tells it from `before`."""
+        """Whether what may change while brokers run is all that tells it from `before`.
+
+        Leaves join and leave, and brokers come to be something else in an overlay.
+        """
         return (
             self.as_deployed() == before.as_deployed()
+            and all(map(follows, self.sections, before.sections))
             and [(row.name, row.at) for row in self.joined[: len(before.joined)]]
             == [(row.name, row.at) for row in before.joined]
             and self.left[: len(before.left)] == before.left
@@ -240,7 +265,7 @@ class Topology:
         """The content of the topology's TOML file."""
         first = self.as_deployed()
         several = [*self.kinds]
-        sections = {part.kind: part.to_mapping() for part in (self.section, *self.further)}
+        sections = {part.kind: part.to_mapping() for part in self.sections}
         links = [[self.brokers[a], self.brokers[b]] for a, b in first.links]
         changes: dict[str, Any] = {}
         if KINDS[self.kind].has_links_of_file:
@@ -273,10 +298,12 @@ class Topology:
         return mapping
 
     def as_deployed(self) -> Self:
-        """The topology before anybody joined or left."""
+        """The topology before anything changed while brokers ran."""
         joined = len(self.joined)
         return replace(
             self,
+            section=as_deployed(self.section),
+            further=tuple(map(as_deployed, self.further)),
             brokers=self.brokers[: len(self.brokers) - joined],
             links=self.links[: len(self.links) - joined],
             joined=(),

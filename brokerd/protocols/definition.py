@@ -77,6 +77,7 @@ class Promises:
         exactly_once: each publication that matches reaches each subscriber once, in `order`,
             without a gap but for those announced; without, some are lost when something fails.
         members_may_change: brokers may join and leave meanwhile.
+        roles_may_change: brokers may come to be something else in the overlay meanwhile.
         order: in which subscribers get publications.
         gaps: the reasons for which a subscriber may be told that it does not get some; none:
             never.
@@ -92,6 +93,7 @@ class Promises:
 
     exactly_once: bool
     members_may_change: bool
+    roles_may_change: bool = False
     order: Order = Order.PUBLISHER
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0

@@ -13,6 +13,7 @@ from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.publication import Buffer
 from brokerd.model.record import record
+from brokerd.overlay.kinds import Overlay
 
 Instant = int
 """Nanoseconds of the driver's clock; only differences mean anything."""
@@ -144,6 +145,17 @@ class BrokerDecommissioned:
 
 
 @record
+class OverlayChanged:
+    """What brokers are in the overlay of the protocol's kind has changed; it is on disk.
+
+    Said to every broker that is up, once or more often; who is down begins with it. A core whose
+    definition does not promise that roles may change is never told so.
+    """
+
+    overlay: Overlay
+
+
+@record
 class DeadlineReached:
     """The instant of next_deadline() has come."""
 
@@ -159,6 +171,7 @@ Event = (
     | TopologyGrown
     | TopologyShrunk
     | BrokerDecommissioned
+    | OverlayChanged
     | DeadlineReached
 )
 

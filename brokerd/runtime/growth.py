@@ -1,4 +1,4 @@
-"""A topology file that changes while its broker runs: leaves that join and leave."""
+"""A topology file that changes while its broker runs: who joins and leaves, and who is what."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.interface import Event, TopologyGrown, TopologyShrunk
+from brokerd.protocols.interface import Event, OverlayChanged, TopologyGrown, TopologyShrunk
 from brokerd.protocols.registry import definition_of, parameters_on
 
 
@@ -38,7 +38,8 @@ class Surroundings:
 
         Raises:
             ControlError: of kind user: what is there now does not follow from what was read
-                before by leaves that join and leave; nothing has changed here then.
+                before by what may change while brokers run, with this protocol; nothing has
+                changed here then.
         """
         before = self.topology
         try:
@@ -48,8 +49,18 @@ class Surroundings:
         if not after.follows(before):
             raise ControlError(
                 "user",
-                f"{self._config.topology_file}: brokers can only join and leave; anything else "
-                "needs a new deployment",
+                f"{self._config.topology_file}: brokers can only join, leave, and change what they "
+                "are in the overlay; anything else needs a new deployment",
+            )
+        definition = definition_of(self._config.protocol)
+        members = len(after.joined) + len(after.left) > len(before.joined) + len(before.left)
+        roles = after.sections != before.sections
+        promises = definition.promises
+        if (members and not promises.members_may_change) or (
+            roles and not promises.roles_may_change
+        ):
+            raise ControlError(
+                "user", f"nobody joins, leaves or changes in a {self._config.protocol} overlay"
             )
         near = self._near(after)
         try:
@@ -65,6 +76,8 @@ class Surroundings:
             if (number := after.brokers.index(joined.name)) in near:
                 events.append(TopologyGrown(number, after.brokers.index(joined.at)))
                 self.names[number] = joined.name
+        if roles:
+            events.append(OverlayChanged(after.overlay(definition.kind)))
         self.topology = after
         self.addresses.clear()
         self.addresses.update(addresses)

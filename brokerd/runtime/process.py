@@ -259,8 +259,6 @@ class BrokerProcess:
         return number
 
     def _reload_topology(self, driver: Driver, links: Links) -> dict[str, Any]:
-        if not self._definition.promises.members_may_change:
-            raise ControlError("user", f"nobody joins or leaves a {self._config.protocol} overlay")
         events = self._around.reload()
         driver.post(events)
         for event in events:

@@ -118,16 +118,25 @@ class RoamingClients(OwnSubscriptions[Handed]):
         """Ask all storages whether they know it; else it begins at this unit's.
 
         Its client may have been elsewhere before and not been told, or have lost its memory. None
-        of them takes news of an earlier stay afterwards. Of two that know it, one is the heir.
+        of them takes news of an earlier stay afterwards. Of two that know it, one is the heir. One
+        that has come since is asked if it is an heir.
         """
+        asked: dict[BrokerNumber, None] = {}
         answers: dict[BrokerNumber, Begun] = {}
+
+        def ask(storage: BrokerNumber) -> None:
+            asked[storage] = None
+            wish = Wish(local.key, local.generation, local.predicate, claims=True)
+            self._changes.tell(storage, wish, partial(claimed, storage))
 
         def claimed(storage: BrokerNumber, begun: Begun) -> None:
             answers[storage] = begun
-            if len(answers) < len(self._storages) or local.is_over:
+            if begun.heir is not None and begun.heir not in asked:
+                ask(begun.heir)
+            if len(answers) < len(asked) or local.is_over:
                 return
-            local.earlier = [each for each in self._storages if answers[each].heir is not None]
-            known = [each for each in self._storages if answers[each].after is not None]
+            local.earlier = [each for each in asked if answers[each].heir is not None]
+            known = [each for each in asked if answers[each].after is not None]
             first = min(known, key=lambda each: answers[each].heir is None, default=None)
             if first is not None:
                 local.storage = first
@@ -139,8 +148,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             self._begin_at(client, local, self._storages[0], None)
             return
         for storage in self._storages:
-            wish = Wish(local.key, local.generation, local.predicate, claims=True)
-            self._changes.tell(storage, wish, partial(claimed, storage))
+            ask(storage)
 
     def _begin_at(
         self, client: OwnClient, local: Followed, storage: BrokerNumber, had: int | None
@@ -171,6 +179,14 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self._hand_over(client, local, heir)
 
     # ------------------------------------------------------------ from storage to storage
+
+    def change(self, storages: Sequence[BrokerNumber], tree: Collection[BrokerNumber]) -> None:
+        """Another storage may store for this broker's unit from now on; see the class."""
+        self._storages, self._tree = storages, tree
+        for client in self._clients.values():
+            for local in map(_followed, client.subscriptions.values()):
+                if local.started and local.heir is None:
+                    self._hand_over(client, local)
 
     def _hand_over(
         self, client: OwnClient, local: Followed, heir: BrokerNumber | None = None

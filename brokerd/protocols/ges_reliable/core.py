@@ -7,6 +7,7 @@ Paper: [GES] §1, §4.
 """
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -15,7 +16,7 @@ from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.core import UnitBroker
-from brokerd.protocols.ges.places import hierarchy_of
+from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients
@@ -28,7 +29,7 @@ from brokerd.protocols.ges_reliable.places import place_of, root_of, storages_fo
 from brokerd.protocols.ges_reliable.puts import PUT, Puts
 from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
 from brokerd.protocols.ges_reliable.unit_profile import PROFILE
-from brokerd.protocols.interface import CoreStatus, RecordsRead, Started
+from brokerd.protocols.interface import CoreStatus, LogEnds, OverlayChanged, RecordsRead, Started
 from brokerd.protocols.parts.event_machine import MessageHandler
 
 _COUNTERS: Final = (
@@ -62,6 +63,16 @@ class GesReliable(UnitBroker):
         self._carriage = carriage = Carriage(
             broker, self, self.place, self._router, addresses, self._take, counters
         )
+        self._make_storage = partial(
+            Storage,
+            broker,
+            self._disk,
+            self._deadlines,
+            parameters,
+            decode_attributes,
+            counters,
+            carriage,
+        )
         storages = storages_for(hierarchy, broker)
         self._changes = Changes(broker, self, self._deadlines, parameters, carriage)
         self._homed = RoamingClients(
@@ -89,6 +100,7 @@ class GesReliable(UnitBroker):
         )
         self._homed.use(self._following, self._puts)
         self.storage: Storage | None = None
+        self._incarnation, self._log_ends = 0, LogEnds()
         self._handlers: dict[type, MessageHandler] = {
             Changed: self._changes.on_changed,
             Stored: self._puts.on_stored,
@@ -97,21 +109,22 @@ class GesReliable(UnitBroker):
         }
         self._among_storages: dict[type, MessageHandler] = {}
         if broker in storages:
-            self.storage = Storage(
-                broker,
-                self._disk,
-                self._deadlines,
-                parameters,
-                decode_attributes,
-                counters,
-                carriage,
-                place_of(hierarchy, broker),
-            )
-            self._handlers |= self.storage.handlers()
-            self._among_storages |= self.storage.handlers() | self.storage.answer_handlers()
+            self.storage = self._begin_storage(hierarchy)
         carried = {kind.type: carriage.on_carried for kind in KINDS}
         self.serve(self._homed, {**self.unit_handlers(), **carried})
-        self.dispatch_events({**self._event_handlers, RecordsRead: self._on_records})
+        self.dispatch_events(
+            {
+                **self._event_handlers,
+                RecordsRead: self._on_records,
+                OverlayChanged: self._on_overlay_changed,
+            }
+        )
+
+    def _begin_storage(self, hierarchy: Hierarchy) -> Storage:
+        storage = self._make_storage(place_of(hierarchy, self._broker))
+        self._handlers |= storage.handlers()
+        self._among_storages |= storage.handlers() | storage.answer_handlers()
+        return storage
 
     # ------------------------------------------------------------ for the driver
 
@@ -173,11 +186,26 @@ class GesReliable(UnitBroker):
     # ------------------------------------------------------------ events
 
     def _on_started(self, event: Started) -> None:
+        self._incarnation, self._log_ends = event.incarnation, event.logs[LOG]
         self._changes.start(event.incarnation)
         self._following.start(event.incarnation)
         if self.storage is not None:
             self.storage.recover(event.recovered, event.logs[LOG], event.incarnation)
         super()._on_started(event)
+
+    def _on_overlay_changed(self, event: OverlayChanged) -> None:
+        """Storages have come, or take nothing new any more; this broker may be one of them.
+
+        Paper: [GES] §4 (a finer storage is added).
+        """
+        hierarchy = hierarchy_from(event.overlay)
+        storages = storages_for(hierarchy, self._broker)
+        if self.storage is not None:
+            self.storage.change(place_of(hierarchy, self._broker))
+        elif self._broker in storages:
+            self.storage = self._begin_storage(hierarchy)
+            self.storage.recover({}, self._log_ends, self._incarnation)
+        self._homed.change(storages, tree_of(hierarchy, self._broker))
 
     def _on_records(self, event: RecordsRead) -> None:
         assert self.storage is not None, f"{self._broker} is no storage and read {event.log}"

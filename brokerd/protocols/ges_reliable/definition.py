@@ -47,7 +47,11 @@ GES_RELIABLE = ProtocolDefinition(
     parameters=GesReliableParameters,
     messages=KINDS,
     promises=Promises(
-        exactly_once=True, members_may_change=False, resumes_elsewhere=True, leaves_freely=True
+        exactly_once=True,
+        members_may_change=False,
+        roles_may_change=True,
+        resumes_elsewhere=True,
+        leaves_freely=True,
     ),
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),

@@ -48,6 +48,12 @@ class Others:
             self._add((int(child), int(number)), began, read_predicate(row))
         self._reached = dict.fromkeys(self._reached, released)
 
+    def change(self, place: StoragePlace) -> None:
+        """Others may take from this one from now on; what they have they say first."""
+        self._place = place
+        for storage in (*place.siblings, *place.children):
+            self._reached.setdefault(storage, 0)
+
     def __contains__(self, storage: BrokerNumber) -> bool:
         """Whether a storage takes from this one."""
         return storage in self._reached

@@ -31,11 +31,6 @@ class StoragePlace:
     children: tuple[BrokerNumber, ...]
 
 
-def roots(hierarchy: Hierarchy) -> tuple[BrokerNumber, ...]:
-    """The storages of the units below the system."""
-    return tuple(broker for broker, level in hierarchy.storages if level == hierarchy.top)
-
-
 def root_of(hierarchy: Hierarchy, broker: BrokerNumber) -> BrokerNumber:
     """The root that stores what is published at a broker.
 
@@ -47,43 +42,47 @@ def root_of(hierarchy: Hierarchy, broker: BrokerNumber) -> BrokerNumber:
 def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
     """All storages; first the finest one whose unit a broker is in, which stores for its clients.
 
+    Retired ones are among them: they have what they have stored.
+
     Paper: [GES] §4 (servicing storage).
     """
     own = _around(hierarchy, broker)[0]
-    return (own, *(each for each, _ in hierarchy.storages if each != own))
+    return (own, *(each for each, _ in hierarchy.all_storages if each != own))
 
 
 def tree_of(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
     """The storages that have the epochs of the root that a broker publishes to."""
     root = root_of(hierarchy, broker)
-    return tuple(each for each, _ in hierarchy.storages if root_of(hierarchy, each) == root)
+    return tuple(each for each, _ in hierarchy.all_storages if root_of(hierarchy, each) == root)
 
 
 def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:
     """Where a storage stands among the others."""
     parent = _parent(hierarchy, storage)
-    siblings = () if parent is not None else roots(hierarchy)
+    siblings = [each for each, level in hierarchy.storages if level == hierarchy.top]
     return StoragePlace(
         parent,
-        tuple(each for each in siblings if each != storage),
-        tuple(each for each, _ in hierarchy.storages if _parent(hierarchy, each) == storage),
+        tuple(each for each in siblings if parent is None and each != storage),
+        tuple(each for each, _ in hierarchy.all_storages if _parent(hierarchy, each) == storage),
     )
 
 
 def _parent(hierarchy: Hierarchy, storage: BrokerNumber) -> BrokerNumber | None:
-    level = dict(hierarchy.storages)[storage]
-    levels = dict(hierarchy.storages)
-    coarser = [each for each in _around(hierarchy, storage) if levels[each] > level]
+    """The finest coarser one around it that there was when it came; it stays that."""
+    before = hierarchy.before(storage)
+    levels = dict(hierarchy.all_storages)
+    coarser = [each for each in _around(before, storage) if levels[each] > levels[storage]]
     return coarser[0] if coarser else None
 
 
 def _around(hierarchy: Hierarchy, broker: BrokerNumber) -> list[BrokerNumber]:
-    """The storages of units that a broker is in, the finest one first."""
+    """The storages of units that a broker is in, the finest one first; but for retired ones."""
     address = hierarchy.addresses[broker]
     found = [
         (level, storage)
-        for storage, level in hierarchy.storages
-        if _unit(hierarchy, storage, level) == address[: len(address) - level]
+        for storage, level in hierarchy.all_storages
+        if storage not in hierarchy.retired
+        and _unit(hierarchy, storage, level) == address[: len(address) - level]
     ]
     return [storage for _, storage in sorted(found)]
 
@@ -94,10 +93,12 @@ def _unit(hierarchy: Hierarchy, storage: BrokerNumber, level: int) -> Address:
 
 
 def check_storages(topology: Topology, where: str) -> None:
-    """Make sure that there is a storage; that each unit below the system has one is its file's.
+    """Make sure that there is a storage, and that none was retired before those below it.
+
+    That each unit below the system has one is its file's.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or one takes what it stores from a retired one.
     """
     hierarchy = hierarchy_of(topology)
     if not hierarchy.storages:
@@ -105,3 +106,11 @@ def check_storages(topology: Topology, where: str) -> None:
             f"{where}: {topology.name} has no storage; give one broker of each unit of level "
             f"{hierarchy.top} that level in [hierarchy.storages]"
         )
+    for storage, _ in hierarchy.all_storages:
+        parent = _parent(hierarchy, storage)
+        if parent in hierarchy.retired and storage not in hierarchy.retired:
+            names = topology.brokers
+            raise ConfigError(
+                f"{where}: {names[parent]} is retired, and {names[storage]} takes what it stores "
+                f"from it; retire {names[storage]} first"
+            )

@@ -155,6 +155,10 @@ class Storage:
         if self.log.is_read:
             self.intake.begin()
 
+    def change(self, place: StoragePlace) -> None:
+        """Other storages have come, or take nothing new any more."""
+        self.others.change(place)
+
     def latest(self, home: BrokerNumber, *, stores: bool = False) -> tuple[int, int]:
         """The last change of a home, or of a child, by its incarnation and number."""
         return self._homes.get((home, stores), (0, 0))
@@ -216,7 +220,7 @@ class Storage:
         home, number = message.home, (message.incarnation, message.number)
         asker = home, message.stores
         if message.stores and not self.others.is_child(home):
-            raise RemoteProtocolError(peer, f"storage {home} takes nothing from {self._broker}")
+            return  # it knows before this one that it is
         latest = self.latest(home, stores=message.stores)
         if not self.log.is_read or number < latest:
             return
@@ -300,9 +304,7 @@ class Storage:
                 peer, f"broker {message.follower} has {message.after} of {self.log.durable}"
             )
         if message.stores and message.follower not in self.others:
-            raise RemoteProtocolError(
-                peer, f"storage {message.follower} takes nothing from {self._broker}"
-            )
+            return
         asker = message.follower, message.stores
         follower = self._followers.setdefault(asker, Follower())
         latest = message.incarnation, message.number

@@ -105,6 +105,10 @@ class ProtocolPlanning:
         """
         return ()
 
+    def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
+        """Brokers that come to be something else in the overlay of a plan, and what, in order."""
+        return ()
+
     def forgetting_ns(self, parameters: Any) -> int:
         """How long it takes until all have forgotten who does not come back."""
         return 0

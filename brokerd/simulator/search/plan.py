@@ -149,6 +149,15 @@ class Departing:
 
 
 @dataclass(frozen=True, slots=True)
+class Changing:
+    """A broker comes to be something else in the overlay; nothing, where it cannot."""
+
+    when: int
+    broker: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failing:
     """A fault: its first stage, and when the further ones come; healing carries out the rest.
 
@@ -180,6 +189,7 @@ Move = (
     | Reattaching
     | Joining
     | Departing
+    | Changing
     | Failing
     | Taking
 )
@@ -193,6 +203,7 @@ _VERBS = (
     "reattach",
     "join",
     "depart",
+    "role",
     "fault",
     "take",
 )
@@ -596,6 +607,10 @@ class _Reader:
             return Joining(at, rest[0], place)
         if verb == "depart":
             return Departing(at, self._broker(rest[0]))
+        if verb == "role":
+            if not definition_of(self.protocol).promises.roles_may_change:
+                raise PlanError(f"no broker changes where the protocol is {self.protocol}")
+            return Changing(at, self._broker(rest[0]), rest[1])
         if verb == "fault":
             until = rest.index("then") if "then" in rest else len(rest)
             stages = tuple(self._when(word) for word in rest[until + 1 :])
@@ -637,6 +652,8 @@ def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
         return f"join {move.broker} {move.at}"
     if type(move) is Departing:
         return f"depart {move.broker}"
+    if type(move) is Changing:
+        return f"role {move.broker} {move.role}"
     if type(move) is Failing:
         then = " ".join(("", "then", *map(when, move.stages))) if move.stages else ""
         return f"fault {' '.join((move.kind, *move.on))}{then}"

@@ -14,6 +14,7 @@ from brokerd.overlay.topology import TREE, Topology
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.plan import (
+    Changing,
     Departing,
     Ending,
     Failing,
@@ -219,7 +220,16 @@ class _Search:
         self._leave_out(move.contents, build)
 
     def _subscriptions(self) -> None:
-        for kind in (Departing, Joining, Moving, Reattaching, Forgetting, Leaving, Ending):
+        for kind in (
+            Changing,
+            Departing,
+            Joining,
+            Moving,
+            Reattaching,
+            Forgetting,
+            Leaving,
+            Ending,
+        ):
             self._leave_out_moves(kind)
         self._leave_out_moves(Subscribing)
 
@@ -340,7 +350,7 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
             if isinstance(move, Moving | Reattaching) and move.to == name:
                 move = replace(move, to=heir)
             moves.append(move)
-        elif isinstance(move, Joining | Departing):
+        elif isinstance(move, Joining | Departing | Changing):
             if name not in _places(move):
                 moves.append(move)
             elif heir and isinstance(move, Joining):
@@ -390,7 +400,7 @@ def _of_known_brokers(plan: Plan) -> Plan:
 
 def _places(move: Move) -> set[str]:
     """The brokers that must be there for a move to be made."""
-    if isinstance(move, Departing):
+    if isinstance(move, Departing | Changing):
         return {move.broker}
     if isinstance(move, Joining):
         return {move.at}

@@ -26,6 +26,7 @@ from brokerd.simulator.checks.protocol_checks import planning_of, simulated, wit
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.plan import (
+    Changing,
     Departing,
     Ending,
     Failing,
@@ -204,7 +205,7 @@ class PlanRun:
             self._cluster, self._faults, lambda: self._while_broken is not None
         )
         self._at_risk = 0
-        self._subscriptions = 0
+        self._subscriptions = self._roles = 0
         self._ended = 0
         self._left = 0
         self._forgotten = 0
@@ -508,6 +509,8 @@ class PlanRun:
             self._mobility.join(move, at)
         elif type(move) is Departing:
             self._mobility.depart(move, at)
+        elif type(move) is Changing:
+            self._roles += self._cluster.change_role(move.broker, move.role)
         else:
             assert type(move) is Failing, f"{move} is not for a clock"
             fault = self._faults.begin(move.kind, tuple(map(self._mobility.now, move.on)))
@@ -607,6 +610,7 @@ class PlanRun:
             "clients_moved": self._mobility.moved,
             "clients_moved_without_a_step": self._mobility.moved_whole,
             "clients_reattached": self._mobility.reattached,
+            "roles_changed": self._roles,
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
             "brokers_decommissioned": len(cluster.gone) - self._faults.lost,

@@ -25,6 +25,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
     OpenSession,
+    OverlayChanged,
     Read,
     Record,
     Send,
@@ -199,8 +200,10 @@ class SimulatedBroker(Endpoint):
             if end.up:
                 self._handle(MessageReceived(end.peer, end.number, message))
 
-    def tell(self, event: TopologyGrown | TopologyShrunk | BrokerDecommissioned) -> None:
-        """Whoever runs the brokers says something of another one; not while it is down."""
+    def tell(
+        self, event: TopologyGrown | TopologyShrunk | BrokerDecommissioned | OverlayChanged
+    ) -> None:
+        """Whoever runs the brokers says something of them; not while it is down."""
         self._handle(event)
 
     @property

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from brokerd.client.core import ClientCore
 from brokerd.client.state import Home, Positions
+from brokerd.errors import ConfigError
 from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
@@ -30,6 +31,7 @@ from brokerd.protocols.interface import (
     DeliveryProtocol,
     Farewell,
     Instant,
+    OverlayChanged,
     TopologyGrown,
     TopologyShrunk,
 )
@@ -208,6 +210,21 @@ class SimulatedCluster:
         self.note(f"{name} has left")
         for other in near:
             other.tell(TopologyShrunk(number))
+
+    def change_role(self, name: str, role: str) -> bool:
+        """A broker comes to be something else in the overlay, and all are told; or it cannot."""
+        definition = definition_of(self.protocol)
+        try:
+            topology = self.topology.with_role(name, role, "role")
+            definition.check_topology(topology, "role")
+        except ConfigError:
+            return False
+        self._change(topology)
+        self.note(f"role {name} {role}")
+        for broker in self.brokers:
+            if broker.alive:
+                broker.tell(OverlayChanged(self.graph.overlay))
+        return True
 
     def decommission(self, name: str) -> list[str]:
         """Have all others go on for good without a broker that is down, as an operator does.

@@ -5,12 +5,14 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.planning import is_whole_without
 from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.places import check_storages
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
@@ -59,7 +61,7 @@ class GesReliablePlanning(ProtocolPlanning):
     def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """See ProtocolPlanning: gatekeepers first, but no storage; what is left is whole."""
         section = hierarchy_of(topology)
-        storages = [broker for broker, _ in section.storages]
+        storages = [broker for broker, _ in section.all_storages]
         gatekeepers = [end for link in section.links if section.link_level(*link) for end in link]
         gone: list[BrokerNumber] = []
         for choices in (gatekeepers, range(len(section.addresses)))[: random.randrange(1, 3)]:
@@ -71,6 +73,29 @@ class GesReliablePlanning(ProtocolPlanning):
             if possible:
                 gone.append(random.choice(possible))
         return [(topology.brokers[broker],) for broker in gone]
+
+    def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
+        """See ProtocolPlanning: storages that come, of any levels, and some that retire."""
+        found: list[tuple[str, str]] = []
+        for _ in range(random.choice((0, 0, 1, 2, 4))):
+            section = hierarchy_of(topology)
+            storages = dict(section.all_storages)
+            possible = [
+                (name, "retired" if broker in storages else str(level))
+                for broker, name in enumerate(topology.brokers)
+                for level in range(section.top)
+            ]
+            random.shuffle(possible)
+            for name, role in possible:
+                try:
+                    changed = topology.with_role(name, role, "plan")
+                    check_storages(changed, "plan")
+                except ConfigError:
+                    continue
+                topology = changed
+                found.append((name, role))
+                break
+        return found
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: who gets no answer asks again, and waits twice as long."""

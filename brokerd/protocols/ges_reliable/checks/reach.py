@@ -20,7 +20,7 @@ class GesReliableReach(Reach):
         """See Reach: units that come apart are not borne."""
         if not self._is_whole():
             return False
-        storages = [broker for broker, _ in hierarchy_from(self._graph.overlay).storages]
+        storages = [broker for broker, _ in hierarchy_from(self._graph.overlay).all_storages]
         return all(super(GesReliableReach, self).reaches(home, each) for each in storages)
 
     def ends(self, home: BrokerNumber) -> bool:

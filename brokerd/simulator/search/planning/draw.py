@@ -15,7 +15,7 @@ from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.plan import Broken, Move, Plan
+from brokerd.simulator.search.plan import Broken, Failing, Move, Plan
 from brokerd.simulator.search.planning.clients import (
     draw_absences,
     draw_consumers,
@@ -31,6 +31,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_loss,
     draw_lost,
     draw_partitions,
+    draw_roles,
     fail,
 )
 from brokerd.simulator.search.planning.settings import (
@@ -149,6 +150,8 @@ def draw_plan(
         if faults:
             absences = Random(f"short absences {seed}")
             trouble += draw_short_absences(absences, draft, consumers, heal)
+    lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
+    gone = [name for move in lost if type(move) is Failing for name in move.on]
     return Plan(
         protocol=protocol,
         topology=topology,
@@ -173,7 +176,8 @@ def draw_plan(
             *(_draw_mobility(seed, protocol, draft, heal) if moves else ()),
             *_draw_reattaching(seed, protocol, draft, heal),
             *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
-            *(draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else ()),
+            *lost,
+            *draw_roles(Random(f"roles {seed}"), planning, draft, heal, gone),
         ]
     )
 

@@ -4,12 +4,19 @@ Faults are drawn where the plan leaves room for them; whether one may begin when
 is decided then, by what is failed at that moment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.plan import BROKEN_FOR_EVER, Broken, Failing, Move, home_of
+from brokerd.simulator.search.plan import (
+    BROKEN_FOR_EVER,
+    Broken,
+    Changing,
+    Failing,
+    Move,
+    home_of,
+)
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.faults import (
@@ -86,6 +93,19 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
         return []
     lost = planning.lost(random, draft.topology)
     return [Failing(random.randrange(heal), LOST, together) for together in lost]
+
+
+def draw_roles(
+    random: Random, planning: ProtocolPlanning, draft: Draft, heal: int, lost: Sequence[str]
+) -> list[Move]:
+    """Brokers that come to be something else, where a protocol lets them; none that is lost."""
+    roles = planning.roles(random, draft.topology)
+    times = sorted(random.randrange(heal) for _ in roles)
+    return [
+        Changing(when, broker, role)
+        for when, (broker, role) in zip(times, roles, strict=True)
+        if broker not in lost
+    ]
 
 
 def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:
