@@ -217,6 +217,32 @@ def leave(
     return _change(context, file, lambda topology: topology.without(broker, file))
 
 
+@app.command("store")
+def store(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    broker: Annotated[str, typer.Argument(help="A broker of a hierarchy, no storage so far.")],
+    level: Annotated[
+        int,
+        typer.Option(
+            "--level", help="What it stores for: its unit of this level, below the roots' one."
+        ),
+    ],
+) -> Result:
+    """Make a broker of a hierarchy a storage; `deploy` then has it begin while brokers run."""
+    return _change(context, file, lambda topology: topology.with_role(broker, str(level), file))
+
+
+@app.command("retire")
+def retire(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    broker: Annotated[str, typer.Argument(help="A storage of a hierarchy, but no root.")],
+) -> Result:
+    """Have a storage take nothing new after the next `deploy`; its subscriptions go elsewhere."""
+    return _change(context, file, lambda topology: topology.with_role(broker, "retired", file))
+
+
 def _picture(call: Invocation, topology: Topology) -> str:
     """The topology as SVG; with an inventory named, where `deploy` would place its brokers."""
     from results.figures.topology import topology_svg

@@ -129,21 +129,22 @@ async def deployed(
     Args:
         lease_ms: what is started is stopped by its agents this long after the last renewal;
             0 lets it run until `down`.
-        may_change: whether brokers may join and leave a deployment that runs already.
+        may_change: whether brokers may join and leave a deployment that runs already, or come to
+            be something else in the overlay.
 
     Raises:
-        PreflightFailed: as `planned`; also where it would take joining or leaving, where the
+        PreflightFailed: as `planned`; also where it would take such a change, where the
             certificates are of another authority, or a disk is full.
         HostError: an agent or broker did not start; says why.
     """
     with interruption.stoppable():
         plan = await planned(lab, wanted)
-        changes = [*plan.of("join"), *plan.of("stop-broker")]
-        if changes and not may_change:
-            names = ", ".join(step.subject for step in changes)
+        if plan.of("change-record") and not may_change:
+            changes = [*plan.of("join"), *plan.of("stop-broker")]
+            names = ", ".join(step.subject for step in changes) or "what brokers are in the overlay"
             raise PreflightFailed(
                 f"the running deployment of {wanted.topology.name} differs in {names}; "
-                "`pubsubctl deploy` lets brokers join and leave it"
+                "`pubsubctl deploy` changes it"
             )
         found = await lab.observe()
         check_transport(found, lab.inventory)

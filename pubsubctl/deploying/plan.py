@@ -69,7 +69,8 @@ class Step:
 
     Attributes:
         verb: start-agent, start-broker, await-ready, record, stop-agent, stop-strays, remove;
-            change-record, change-topology, join, stop-broker where brokers join or leave.
+            change-record, change-topology, join, stop-broker where brokers join or leave, or
+            come to be something else in the overlay.
         host: where.
         subject: what, such as a broker's name.
         details: the rest, for people and for golden files.
@@ -139,7 +140,7 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
 
 
 def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
-    """What it takes that brokers join and leave what runs already."""
+    """What it takes that brokers join and leave what runs already, or come to be something else."""
     recorded = [row.deployment for row in found if row.deployment is not None]
     topologies = [row["before"] for row in recorded if "before" in row]
     topologies += [row["topology"] for row in recorded]
@@ -169,13 +170,16 @@ def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
 
 
 def _refuse_changes(wanted: Wanted, changes: Sequence[Step]) -> None:
-    """Refuse joining and leaving where the protocol knows neither."""
+    """Refuse what the protocol does not know: joining and leaving, or other roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
-    if changes and not definition_of(wanted.protocol).promises.members_may_change:
+    promises = definition_of(wanted.protocol).promises
+    may_change = promises.members_may_change or (promises.roles_may_change and not moves)
+    if changes and not may_change:
         raise PreflightFailed(
-            f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins "
-            "or leaves what runs; `pubsubctl down`, then `pubsubctl deploy`"
+            f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins, "
+            "leaves or comes to be something else in what runs; `pubsubctl down`, then "
+            "`pubsubctl deploy`"
         )
 
 
@@ -213,7 +217,7 @@ def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
 
 
 def _follows(wanted: Topology, recorded: Mapping[str, Any]) -> bool:
-    """Whether a running deployment becomes what is wanted by leaves that join and leave."""
+    """Whether a running deployment becomes what is wanted by what may change while it runs."""
     before = Topology.from_mapping(recorded, "deployment.json")
     return before != wanted and wanted.follows(before)
 

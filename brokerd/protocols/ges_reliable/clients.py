@@ -133,6 +133,9 @@ class RoamingClients(OwnSubscriptions[Handed]):
             answers[storage] = begun
             if begun.heir is not None and begun.heir not in asked:
                 ask(begun.heir)
+                if local.is_over:
+                    wish = Wish(local.key, local.generation, None)
+                    self._changes.tell(begun.heir, wish, lambda begun: None)
             if len(answers) < len(asked) or local.is_over:
                 return
             local.earlier = [each for each in asked if answers[each].heir is not None]
@@ -160,6 +163,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
         """It is stored for, or its heir is asked."""
         if local.is_over:
+            self._end_where_it_is(local, begun)
             return
         after, heir = begun.after, begun.heir
         if after is None and heir is not None:
@@ -319,14 +323,33 @@ class RoamingClients(OwnSubscriptions[Handed]):
             if local.storage is None:
                 self._end_everywhere(_roaming(client), local.number, ended)
                 continue
-            wish = Wish(local.key, local.generation, None)
-            there = [local.storage, *([] if local.heir is None else [local.heir])]
-            over_there = _after_all(len(there), ended)
-            for storage in there:
-                self._changes.tell(storage, wish, over_there)
-            for storage in dict.fromkeys(local.earlier):
-                if storage not in there:
-                    self._changes.tell(storage, wish, lambda begun: None)
+            local.ended = ended
+            if local.started:
+                self._end_where_it_is(local, Begun(local.key, 0, local.heir))
+
+    def _end_where_it_is(self, local: Followed, begun: Begun) -> None:
+        """Of one that is over, tell its storage, and its heir; who has handed it over says whom.
+
+        Args:
+            begun: what is known of where it is.
+        """
+        ended, local.ended = local.ended, None
+        if ended is None or local.storage is None:
+            return
+        wish = Wish(local.key, local.generation, None)
+        if begun.after is None and begun.heir is not None:
+            local.earlier.append(local.storage)
+            local.storage, local.ended = begun.heir, ended
+            asked = Wish(local.key, local.generation, local.predicate, claims=True)
+            self._changes.tell(begun.heir, asked, partial(self._end_where_it_is, local))
+            return
+        there = [local.storage, *([] if begun.heir is None else [begun.heir])]
+        over_there = _after_all(len(there), ended)
+        for storage in there:
+            self._changes.tell(storage, wish, over_there)
+        for storage in dict.fromkeys(local.earlier):
+            if storage not in there:
+                self._changes.tell(storage, wish, lambda begun: None)
 
     def _rows_over(self, key: str) -> Sequence[Any]:
         """See OwnSubscriptions: nothing is on this broker's disk."""

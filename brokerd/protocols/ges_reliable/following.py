@@ -39,6 +39,7 @@ class Followed(OwnSubscription):
         heir: the storage that it is about to go on at.
         until: what is behind this epoch comes from there.
         earlier: other storages that may know of it.
+        ended: once it is over, what is done when no storage knows of it any more.
     """
 
     storage: BrokerNumber | None = None
@@ -48,6 +49,7 @@ class Followed(OwnSubscription):
     heir: BrokerNumber | None = None
     until: int | None = None
     earlier: list[BrokerNumber] = field(default_factory=list)
+    ended: Callable[..., None] | None = None
 
     @property
     def key(self) -> Key:

@@ -215,7 +215,7 @@ BUGS: Final = (
         "heir-knows-nothing-of-its-end",
         "A subscription ends at its heir, too.",
         "clients.py",
-        ("[] if local.heir is None else [local.heir]", ""),
+        ("[] if begun.heir is None else [begun.heir]", ""),
     ),
     _bug(
         "heirs-forgotten",
@@ -228,6 +228,35 @@ BUGS: Final = (
         "A finer storage gives no client again what it has had of its root.",
         "registrations.py",
         ("min(wish.had, head) if self._is_root else wish.had", "min(wish.had, head)"),
+    ),
+    _bug(
+        "end-stays-where-it-was",
+        "A subscription that ends before its home knows where it is ends there.",
+        "clients.py",
+        (
+            "        if begun.after is None and begun.heir is not None:\n"
+            "            local.earlier.append",
+            "        if begun.after is None and begun.heir == -1:\n"
+            "            local.earlier.append",
+        ),
+    ),
+    _bug(
+        "storage-comes-unseen",
+        "Homes hand subscriptions over to a storage that comes.",
+        "core.py",
+        ("self._homed.change(storages, tree_of(hierarchy, self._broker))", "pass"),
+    ),
+    _bug(
+        "parent-knows-no-child",
+        "A storage that comes takes from its parent.",
+        "storage.py",
+        ("self.others.change(place)", "pass"),
+    ),
+    _bug(
+        "retired-serves-on",
+        "A retired storage takes nothing new.",
+        "places.py",
+        ("if storage not in hierarchy.retired\n        and _unit", "if _unit"),
     ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

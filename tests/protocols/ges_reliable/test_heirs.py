@@ -5,14 +5,21 @@ from typing import Any
 
 import pytest
 
-from brokerd.model.client_messages import Acknowledge, Connect, Deliveries, Subscribe, Unsubscribe
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Deliveries,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.clients import RoamingClients
 from brokerd.protocols.ges_reliable.following import Following, stream_of
 from brokerd.protocols.ges_reliable.messages import Begun, Changed, Events, Fetch, Key, Store, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds
+from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds, OverlayChanged, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -94,6 +101,11 @@ class HomeOfTwo:
         runs = [each.run for each in sent if type(each) is Deliveries]
         return [(each.source.broker, each.first, each.last) for each in runs]
 
+    def answers(self, kind: type) -> list[Any]:
+        """What the client was told, of a kind."""
+        sent = [each.message for each in self.machine.effects if type(each) is Send]
+        return [each for each in sent if type(each) is kind]
+
     def done(self, storage: int, first: int, last: int) -> None:
         """The client acknowledges."""
         self.clients.on_acknowledge("c", Acknowledge(stream_of(storage), first, last))
@@ -168,6 +180,19 @@ def an_end_is_told_to_all_who_may_know() -> None:
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
     assert ends == [(ROOT, None), (FINER, None)]
+
+
+def an_end_goes_on_to_whoever_has_it_now() -> None:
+    """Its client ends it before it is told where it is."""
+    home = HomeOfTwo((ROOT, 7))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.told.answer(ROOT, None, FINER)
+    assert home.told.answer(FINER, 9).claims
+    ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
+    assert ends == [(FINER, None), (ROOT, None)]
+    assert not home.answers(Unsubscribed)
+    home.told.answer(FINER, None)
+    assert home.answers(Unsubscribed)
 
 
 def heirs_are_kept() -> None:
@@ -291,6 +316,75 @@ def whose_heir_is_down_is_given_all_by_its_first_storage() -> None:
     assert [trees.stored_for(name) for name in "rfq"] == [0, 2, 0]
 
 
+def a_storage_comes_while_publications_do() -> None:
+    """New and old subscriptions of its unit go on there; it dies in the middle (a19)."""
+    trees = Trees()
+    local = trees.subscribe("g", "kind = 'b'")
+    for number in range(12):
+        trees.publish("z", "a", "b", "b", seconds=0.05)
+        if number == 3:
+            assert trees.cluster.change_role("g", "1")
+        if number == 5:
+            trees.cluster.broker("g").kill()
+        if number == 9:
+            trees.cluster.broker("g").start()
+    trees.cluster.run_for(5)
+    late = trees.subscribe("g", "kind = 'b'")
+    trees.publish("z", "b")
+    trees.settle()
+    assert (len(local.received), len(late.received), trees.got()) == (25, 1, 13)
+    assert [trees.stored_for(name) for name in "rgfq"] == [0, 2, 1, 0]
+
+
+def a_coarser_storage_comes_above_one_that_goes_on_as_it_was() -> None:
+    """Whoever is in its unit and has no finer one is stored for there."""
+    trees = Trees()
+    assert trees.cluster.change_role("y", "0")
+    other = trees.subscribe("y")
+    assert trees.cluster.change_role("q", "1") is False, "it is a root"
+    assert trees.cluster.change_role("z", "1")
+    trees.subscribe("z")
+    trees.publish("x", "a", "b")
+    trees.settle()
+    assert [trees.stored_for(name) for name in "rfqyz"] == [0, 1, 0, 1, 1]
+    assert len(other.received) == 2
+
+
+def a_storage_retires() -> None:
+    """What it had for others is theirs before it is empty; who was away finds the way (A9.3)."""
+    trees = Trees()
+    away = trees.subscribe("x", "kind = 'b'")
+    link = trees.cluster.link(away.client.name, "x").cut()
+    trees.publish("z", "a", "b", seconds=3)
+    assert trees.cluster.change_role("f", "retired")
+    trees.publish("z", "a", "b", seconds=3)
+    assert [trees.stored_for(name) for name in "rf"] == [1, 1]
+    link.heal()
+    trees.publish("z", "b")
+    trees.settle()
+    assert [trees.stored_for(name) for name in "rf"] == [2, 0]
+    assert (trees.got(), len(away.received)) == (3, 3)
+    parent = trees.cluster.broker("r").broker.core.storage
+    assert not [*parent.others.predicates()]
+
+
+def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
+    trees = Trees()
+    local = trees.subscribe("g", "kind = 'b'")
+    cluster = trees.cluster
+    changed = cluster.topology.with_role("g", "1", "test")
+    cluster._change(changed)
+    told = OverlayChanged(cluster.graph.overlay)
+    cluster.broker("g").broker.tell(told)
+    trees.publish("z", "b")
+    assert [trees.stored_for(name) for name in "rg"] == [1, 0]
+    cluster.broker("r").broker.tell(told)
+    trees.publish("z", "b")
+    trees.settle()
+    assert [trees.stored_for(name) for name in "rg"] == [0, 1]
+    assert len(local.received) == 2
+
+
 HEIR_STORIES = (
     what_its_root_gave_does_not_come_of_the_heir,
     what_is_behind_comes_of_the_heir_alone,
@@ -299,6 +393,7 @@ HEIR_STORIES = (
     whoever_was_told_of_an_heir_asks_there,
     whoever_has_had_more_of_the_heir_has_had_all_before_it,
     an_end_is_told_to_all_who_may_know,
+    an_end_goes_on_to_whoever_has_it_now,
     heirs_are_kept,
     a_finer_storage_may_be_behind_its_client,
     no_epoch_is_written_down_that_a_crash_could_take,
@@ -306,6 +401,10 @@ HEIR_STORIES = (
     whoever_goes_on_while_it_is_handed_over_misses_nothing,
     whoever_forgets_while_it_is_handed_over_misses_nothing,
     whose_heir_is_down_is_given_all_by_its_first_storage,
+    a_storage_comes_while_publications_do,
+    a_coarser_storage_comes_above_one_that_goes_on_as_it_was,
+    a_storage_retires,
+    whoever_knows_first_that_it_is_a_storage_asks_again,
 )
 
 

@@ -22,6 +22,7 @@ from brokerd.protocols.interface import (
     Effect,
     Event,
     MessageReceived,
+    OverlayChanged,
     RecordsRead,
     Send,
     Started,
@@ -50,6 +51,7 @@ MARKS = (
     Mark("claimed", "a subscription went on where its client had not said", seeds=40),
     Mark("handed-over", "a subscription went on at another storage of its tree", seeds=16),
     Mark("asked-its-heir", "one was asked for at the storage that it had left", seeds=100),
+    Mark("storages-changed", "a storage came, or retired, while brokers ran", seeds=8),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )
@@ -66,6 +68,8 @@ class GesReliableMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
+        if type(event) is OverlayChanged:
+            self.counts["storages-changed"] += 1
         for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
             self.counts[name] += 1
         lost = broker.core.statistics()["messages_without_route"]
