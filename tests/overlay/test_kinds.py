@@ -146,10 +146,50 @@ def addresses(**changes):
         ({"storages": {"p1": True}}, "p1 = True; a level, from 0 to 1"),
         ({"storages": {"p1": 1, "b1": 1, "s1": 1}}, "storages: b1 and p1 both store for 0.*"),
         ({"storages": {"p1": 1}}, "1.* has no root storage; give a broker in it level 1, as in s1"),
+        ({"changes": {}}, "hierarchy.changes: expected a list, got {}"),
+        (
+            {"storages": {}, "changes": [["b1", 0]]},
+            "changes[0]: there is no root storage that b1 could take from",
+        ),
     ],
 )
 def test_a_hierarchy_refuses(changes, message):
     assert message in refusal(mapping("hierarchy", **changes))
+
+
+ROOTS = {"p1": 1, "s1": 1}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (["b1"], "changes[0]: 'b1' is not [broker, level] or [broker, 'retired']"),
+        ([["b7", 0]], "changes[0]: no broker called 'b7'; did you mean 'b"),
+        ([["b1", 1]], "b1 = 1; a level from 0 to 0, since units of level 1 have their roots"),
+        ([["b1", "0"]], "b1 = '0'; a level from 0 to 0"),
+        ([["p1", 0]], "changes[0]: p1 is or was a storage; another broker of its unit can be"),
+        ([["b1", 0], ["b1", 0]], "changes[1]: b1 is or was a storage"),
+        ([["b1", "retired"]], "changes[0]: b1 is no storage; those are p1, s1"),
+        ([["s1", "retired"]], "changes[0]: s1 is the root storage of its unit, which has to have"),
+        ([["b1", 0], ["b1", "retired"], ["b1", "retired"]], "changes[2]: b1 is no storage"),
+    ],
+)
+def test_a_storage_that_cannot_have_come_or_retired_is_refused(changes, message):
+    assert message in refusal(mapping("hierarchy", storages=ROOTS, changes=changes))
+
+
+def test_storages_come_and_retire_while_brokers_run():
+    """The topology stays the same deployment, and goes through its file."""
+    before = read_topology(mapping("hierarchy", storages=ROOTS), FILE)
+    after = before.with_role("b1", "0", FILE).with_role("b1", "retired", FILE)
+    assert Topology.from_mapping(after.to_mapping(), FILE) == after
+    assert after.to_mapping()["hierarchy"]["changes"] == [["b1", 0], ["b1", "retired"]]
+    assert after.follows(before)
+    assert not before.follows(after)
+    assert after.digest("ges_reliable", {}) == before.digest("ges_reliable", {})
+    assert after.overlay().role(after.number_of("b1")).endswith("retired storage of level 0")
+    with pytest.raises(ConfigError, match="in tree overlays nobody comes to be something else"):
+        chain(3, 1).with_role("b1", "0", FILE)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ the same on every machine.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from brokerd.overlay.generate import hierarchy
 from pubsubctl.deploying.placement import Placement, place
 from pubsubctl.deploying.plan import Observed, Stray, Wanted, deploy_plan, down_plan
 from pubsubctl.deploying.topologies import load_topology
@@ -85,6 +87,40 @@ def test_what_a_protocol_does_not_know_is_refused_before_there_is_a_plan(
     wanted = wanted_in(case, "best_effort")
     with pytest.raises(PreflightFailed, match=f"^{who}: with best_effort .*`pubsubctl down`"):
         deploy_plan(wanted, found_in(case, wanted))
+
+
+def test_brokers_of_a_hierarchy_come_to_be_storages_while_they_run(tmp_path: Path) -> None:
+    case = Path(__file__).parent / "plans" / "first"
+    before = hierarchy(4, 2)
+    after = before.with_role("b2", "0", "four.toml")
+    inventory = load_inventory(case / "inventory.toml")
+    cores = {host.name: CORES for host in inventory.hosts}
+    placement = place(before, inventory.hosts, cores)
+    running = Wanted(before, "ges_reliable", "0123456789abcdef", placement)
+    wanted = replace(running, topology=after)
+    record = {
+        "deployment_id": "d1",
+        "protocol": "ges_reliable",
+        "topology": before.to_mapping(),
+        "digest": running.digest,
+        "placement": placement.to_mapping(),
+    }
+    found = [
+        Observed(
+            host,
+            agent="d1",
+            deployment=record,
+            processes={row.broker: "running" for row in placement.brokers if row.host == host},
+        )
+        for host in placement.hosts
+    ]
+    verbs = [step.verb for step in deploy_plan(wanted, found).steps]
+    changes = ["change-record"] * len(found) + ["change-topology"] * 4
+    assert verbs == [*changes, "await-ready"]
+    for row in found:
+        row.deployment["protocol"] = "ges"
+    with pytest.raises(PreflightFailed, match="with ges no broker joins, leaves or comes to be"):
+        deploy_plan(replace(wanted, protocol="ges"), found)
 
 
 def test_down_stops_agents_and_strays_and_removes_files_where_there_are_any() -> None:

@@ -41,7 +41,7 @@ RULES = {
     "goes-on-at-the-heir-first": "of_two_that_know_it_the_heir_is_the_second",
     "heir-knows-nothing-of-its-end": "an_end_is_told_to_all_who_may_know",
     "end-stays-where-it-was": "an_end_goes_on_to_whoever_has_it_now",
-    "storage-comes-unseen": "a_storage_comes_while_publications_do",
+    "storage-comes-unseen": "whoever_knows_first_that_it_is_a_storage_asks_again",
     "parent-knows-no-child": "whoever_knows_first_that_it_is_a_storage_asks_again",
     "retired-serves-on": "a_storage_retires",
     "heirs-forgotten": "heirs_are_kept",

@@ -1,0 +1,65 @@
+"""A topology file that changes while its broker runs: what the core is told, and what is refused."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.errors import ControlError
+from brokerd.overlay.generate import chain, hierarchy
+from brokerd.overlay.topology import Joined, Topology
+from brokerd.protocols.interface import OverlayChanged, TopologyGrown, TopologyShrunk
+from brokerd.runtime.growth import Surroundings
+
+
+class File:
+    """A topology file, and what the broker b2 knows of its surroundings from it."""
+
+    def __init__(self, topology: Topology, protocol: str) -> None:
+        self.topology = topology
+        config: Any = SimpleNamespace(
+            protocol=protocol,
+            topology_file="t.toml",
+            broker="b2",
+            addresses=dict.fromkeys(topology.brokers, "127.0.0.1:1"),
+        )
+        self.known = Surroundings(config, lambda: self.topology)
+
+    def refused(self) -> str:
+        before = self.known.topology
+        with pytest.raises(ControlError) as caught:
+            self.known.reload()
+        assert self.known.topology == before
+        return str(caught.value)
+
+
+def test_a_core_is_told_who_joins_and_leaves() -> None:
+    file = File(chain(3, 1), "delta_tree")
+    file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    assert file.known.reload() == [TopologyGrown(3, 2)]
+    assert file.known.reload() == []
+    file.topology = file.topology.without("n1", "t.toml")
+    assert file.known.reload() == [TopologyShrunk(3)]
+
+
+def test_a_core_is_told_what_brokers_are() -> None:
+    file = File(hierarchy(4, 2), "ges_reliable")
+    file.topology = file.topology.with_role("b2", "0", "t.toml")
+    (told,) = file.known.reload()
+    assert told == OverlayChanged(file.topology.overlay("hierarchy"))
+    assert file.known.reload() == []
+
+
+def test_what_the_protocol_does_not_know_is_refused() -> None:
+    file = File(hierarchy(4, 2), "ges")
+    file.topology = file.topology.with_role("b2", "0", "t.toml")
+    assert "nobody joins, leaves or changes in a ges overlay" in file.refused()
+    grown = File(chain(3, 1), "best_effort")
+    grown.topology = grown.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    assert "nobody joins, leaves or changes in a best_effort overlay" in grown.refused()
+
+
+def test_what_does_not_follow_is_refused() -> None:
+    file = File(hierarchy(4, 2).with_role("b2", "0", "t.toml"), "ges_reliable")
+    file.topology = hierarchy(4, 2)
+    assert "can only join, leave, and change what they are" in file.refused()
