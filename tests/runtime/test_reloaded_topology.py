@@ -1,4 +1,4 @@
-"""A topology file that changes while its broker runs: what the core is told, and what is refused."""
+"""A topology file that changes while its broker runs: what its core is told, and refusals."""
 
 from types import SimpleNamespace
 from typing import Any
