@@ -121,6 +121,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         of them takes news of an earlier stay afterwards. Of two that know it, one is the heir. One
         that has come since is asked if it is an heir.
         """
+        had = max(_roaming(client).brought.get(local.number, {}).values(), default=None)
         asked: dict[BrokerNumber, None] = {}
         answers: dict[BrokerNumber, Begun] = {}
 
@@ -143,7 +144,9 @@ class RoamingClients(OwnSubscriptions[Handed]):
             first = min(known, key=lambda each: answers[each].heir is None, default=None)
             if first is not None:
                 local.storage = first
-                self._on_begun(client, local, answers[first])
+                found = answers[first]
+                assert found.after is not None, f"{first} does not know {local}"
+                self._on_begun(client, local, found._replace(after=max(found.after, had or 0)))
             else:
                 self._begin_at(client, local, self._storages[0], None)
 
@@ -158,7 +161,17 @@ class RoamingClients(OwnSubscriptions[Handed]):
     ) -> None:
         local.storage = storage
         wish = Wish(local.key, local.generation, local.predicate, had)
-        self._changes.tell(storage, wish, partial(self._on_begun, client, local))
+
+        def begun(answer: Begun) -> None:
+            is_behind = had is not None and answer.after is not None and had < answer.after
+            if is_behind and not local.is_over:
+                # It went on here, and what is before that has whoever it was at.
+                local.storage = None
+                self._claim_anywhere(client, local)
+            else:
+                self._on_begun(client, local, answer)
+
+        self._changes.tell(storage, wish, begun)
 
     def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
         """It is stored for, or its heir is asked."""

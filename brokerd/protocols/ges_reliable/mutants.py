@@ -258,5 +258,11 @@ BUGS: Final = (
         "places.py",
         ("if storage not in hierarchy.retired\n        and _unit", "if _unit"),
     ),
+    _bug(
+        "behind-what-has-been-elsewhere",
+        "What a subscription lacks that has come back is where it was meanwhile.",
+        "clients.py",
+        ("if is_behind and not local.is_over:", "if is_behind and local.is_over:"),
+    ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

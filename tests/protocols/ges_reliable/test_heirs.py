@@ -165,8 +165,17 @@ def of_two_that_know_it_the_heir_is_the_second() -> None:
 def whoever_was_told_of_an_heir_asks_there() -> None:
     home = HomeOfTwo((ROOT, 7))
     home.told.answer(ROOT, None, FINER)
-    assert home.told.answer(FINER, 9).had == 7
-    assert home.fetched_behind(FINER) == [9]
+    assert home.told.answer(FINER, 7).had == 7
+    assert home.fetched_behind(FINER) == [7]
+
+
+def whoever_comes_back_asks_who_had_it_meanwhile() -> None:
+    """It has gone on and is on its way back, and its client has said of its root only."""
+    home = HomeOfTwo((ROOT, 7))
+    assert not home.told.answer(ROOT, 12).claims
+    assert home.told.answer(FINER, 5, ROOT).claims
+    assert home.told.answer(ROOT, 12).claims
+    assert home.fetched_behind(FINER) == [7]
 
 
 def whoever_has_had_more_of_the_heir_has_had_all_before_it() -> None:
@@ -391,6 +400,7 @@ HEIR_STORIES = (
     nothing_is_over_before_its_client_is_done,
     of_two_that_know_it_the_heir_is_the_second,
     whoever_was_told_of_an_heir_asks_there,
+    whoever_comes_back_asks_who_had_it_meanwhile,
     whoever_has_had_more_of_the_heir_has_had_all_before_it,
     an_end_is_told_to_all_who_may_know,
     an_end_goes_on_to_whoever_has_it_now,
