@@ -141,7 +141,7 @@ async def deployed(
         plan = await planned(lab, wanted)
         if plan.of("change-record") and not may_change:
             changes = [*plan.of("join"), *plan.of("stop-broker")]
-            names = ", ".join(step.subject for step in changes) or "what brokers are in the overlay"
+            names = ", ".join(step.subject for step in changes) or "its topology"
             raise PreflightFailed(
                 f"the running deployment of {wanted.topology.name} differs in {names}; "
                 "`pubsubctl deploy` changes it"
