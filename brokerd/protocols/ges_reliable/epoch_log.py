@@ -129,7 +129,9 @@ class EpochLog:
 
     def _read_on(self, first: int) -> None:
         self.is_read = first == self._next
-        if not self.is_read:
+        if self.is_read:
+            self._chop()  # a crash may have come between
+        else:
             self._disk.machine.emit(Read(LOG, first, self._next))
 
     # ------------------------------------------------------------ storing

@@ -264,5 +264,11 @@ BUGS: Final = (
         "clients.py",
         ("if is_behind and not local.is_over:", "if is_behind and local.is_over:"),
     ),
+    _bug(
+        "released-and-not-chopped",
+        "What was released before a crash goes off the disk after it.",
+        "epoch_log.py",
+        ("            self._chop()  # a crash may have come between\n", "            pass\n"),
+    ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

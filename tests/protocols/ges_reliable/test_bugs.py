@@ -45,6 +45,7 @@ RULES = {
     "parent-knows-no-child": "whoever_knows_first_that_it_is_a_storage_asks_again",
     "retired-serves-on": "a_storage_retires",
     "behind-what-has-been-elsewhere": "whoever_comes_back_asks_who_had_it_meanwhile",
+    "released-and-not-chopped": "what_was_released_before_a_crash_is_chopped_after_it",
     "heirs-forgotten": "heirs_are_kept",
     "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
     "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",

@@ -12,6 +12,7 @@ from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges_reliable.carriage import Carriage
+from brokerd.protocols.ges_reliable.epoch_log import EpochLog
 from brokerd.protocols.ges_reliable.following import Followed, Following
 from brokerd.protocols.ges_reliable.frontier import Frontier
 from brokerd.protocols.ges_reliable.messages import (
@@ -29,7 +30,7 @@ from brokerd.protocols.ges_reliable.messages import (
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import StoragePlace
 from brokerd.protocols.ges_reliable.storage import Storage
-from brokerd.protocols.interface import Append, Commit, LogEnds
+from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -275,6 +276,18 @@ def roam(random: Random) -> bool:
     return taken == [*range(1, published + 1)]
 
 
+def what_was_released_before_a_crash_is_chopped_after_it() -> None:
+    alone = StorageAlone()
+    alone.hears(Store(S, 0, HOME, run(1, 3)))
+    (record,) = next(each.records for each in alone.machine.effects if type(each) is Append)
+    later = EventMachine()
+    log = EpochLog(S, Durability(later), 0, lambda event: None)
+    log.recover({"released": {"": 3}, "frontiers": {"1.0.1": 3}}, LogEnds(1, 2))
+    log.on_records(RecordsRead("storage", 1, (b"".join(map(bytes, record)),)))
+    chopping = [each for each in later.effects if type(each) is Commit]
+    assert chopping, "nothing would ever chop it"
+
+
 PARTS = (
     what_waits_for_others_is_not_stored,
     a_subscription_is_on_disk_before_it_is_told,
@@ -287,6 +300,7 @@ PARTS = (
     what_comes_again_is_not_done,
     what_a_broker_tells_itself_waits,
     a_publisher_roams,
+    what_was_released_before_a_crash_is_chopped_after_it,
 )
 
 
