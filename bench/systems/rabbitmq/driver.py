@@ -8,8 +8,8 @@ message ids, so it may come twice.
 import asyncio
 import base64
 import json
-import shutil
 import socket
+import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +26,7 @@ from bench.systems.boundary import (
     System,
     WrongSettings,
 )
+from bench.systems.rabbitmq import port_mapper
 
 if TYPE_CHECKING:
     from aio_pika.abc import (
@@ -38,37 +39,32 @@ if TYPE_CHECKING:
 
 EXCHANGE: Final = "load"
 KINDS: Final = ("classic", "quorum")
+PARTITIONS: Final = ("ignore", "pause_minority", "autoheal")
 AT_ONCE: Final = 256
 _ANSWER_S: Final = 2.0
-# Erlang's port mapper would become a daemon that outlives the servers: so each server brings one on
-# a port of the run's own, which ends with it. Of a cluster's the first has the port, and when that
-# goes, the next one gets it; servers make themselves known to it again.
-_STARTED: Final = """
-setpriv --pdeathsig KILL /bin/sh -c '
-while :; do
-    setpriv --pdeathsig KILL "$0" -port "$ERL_EPMD_PORT" -address 127.0.0.1
-    sleep 0.2
-done' "$1" > /dev/null 2>&1 &
-exec "$0"
-"""
 
 
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
     """Servers, each with everything in its folder, that form a cluster where there are several."""
-    if settings["queue"] not in KINDS:
-        text = f"settings.queue = {settings['queue']!r}: expected one of {', '.join(KINDS)}"
-        raise WrongSettings(text)
+    for key, valid in (("queue", KINDS), ("partitions", PARTITIONS)):
+        if settings[key] not in valid:
+            text = f"settings.{key} = {settings[key]!r}: expected one of {', '.join(valid)}"
+            raise WrongSettings(text)
     if len(servers) > 1 and settings["queue"] != "quorum":
         raise WrongSettings("settings.queue: only a quorum queue is on several servers")
-    return [_start(program, server, servers) for server in servers]
+    return [_start(program, server, servers, settings) for server in servers]
 
 
-def _start(program: str, server: Server, servers: Sequence[Server]) -> Start:
-    mapper = servers[0].further_ports[0]
-    _, distribution, management = server.further_ports
+def _start(program: str, server: Server, servers: Sequence[Server], settings: Settings) -> Start:
+    mapper, distribution, management = server.further_ports
     folder = server.folder
+    others = ",".join(
+        f"{each.name}={server.through.get(each.name, each.further_ports[1])}"
+        for each in servers
+        if each is not server
+    )
     environment = {
         "HOME": folder,
         "ERL_EPMD_PORT": mapper,
@@ -97,6 +93,7 @@ def _start(program: str, server: Server, servers: Sequence[Server]) -> Start:
             "management.tcp.ip = 127.0.0.1",
             f"management.tcp.port = {management}",
             "cluster_formation.peer_discovery_backend = classic_config",
+            f"cluster_partition_handling = {settings['partitions']}",
         ]
         lines += [
             f"cluster_formation.classic_config.nodes.{number} = {_node(each)}"
@@ -105,11 +102,16 @@ def _start(program: str, server: Server, servers: Sequence[Server]) -> Start:
     command = (
         "/usr/bin/env",
         *(f"{key}={value}" for key, value in environment.items()),
-        *("/bin/sh", "-c", _STARTED),
-        *(program, shutil.which("epmd") or "epmd"),
+        *(sys.executable, "-I", port_mapper.__file__, str(mapper), others),
+        program,
     )
     files = {"rabbitmq.conf": "\n".join(lines) + "\n", "enabled_plugins": f"[{plugins}].\n"}
     return Start(command, files)
+
+
+def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """Everybody dials everybody, where its own port mapper says that they are."""
+    return [(a, b) for a in names for b in names if a != b]
 
 
 def _node(server: Server) -> str:
@@ -279,6 +281,7 @@ class RabbitClient:
 
 _SETTINGS: Final[Mapping[str, bool | int | str]] = {
     "queue": "classic",
+    "partitions": "ignore",
     "prefetch": 500,
     "confirm_within_ms": 5_000,
 }
@@ -296,6 +299,8 @@ SYSTEM = System(
     start_within_s=90.0,
     start=start,
     is_up=is_up,
+    dials=dials,
+    dialled=2,
     leader=leader,
     client=RabbitClient,
     client_library="aio-pika",

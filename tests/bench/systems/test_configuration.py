@@ -1,5 +1,6 @@
 """Configurations of systems under test: what they may say, and what is said where they may not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bench.systems.experiment import experiment_on
 from bench.systems.faults import aimed, check_verbs, names_leader
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
 from bench.systems.mosquitto.driver import SYSTEM as MOSQUITTO
+from bench.systems.rabbitmq import port_mapper
 from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
 from brokerd.errors import BrokerError
 from fault_injection.schedule.schedule import read_schedule
@@ -85,13 +87,27 @@ def test_a_version_that_lacks_what_is_asked_for_is_named() -> None:
 
 
 def test_a_classic_queue_is_on_one_server_only() -> None:
-    servers = [Server(f"n{n}", Path("n"), n, (10, n + 20, n + 30)) for n in (1, 2, 3)]
+    servers = [Server(f"n{n}", Path("n"), n, (n + 10, n + 20, n + 30)) for n in (1, 2, 3)]
     with pytest.raises(WrongSettings, match="only a quorum queue is on several"):
         RABBITMQ.start("server", servers, RABBITMQ.settings, "")
     starts = RABBITMQ.start("server", servers, {**RABBITMQ.settings, "queue": "quorum"}, "")
     for start in starts:
         assert "classic_config.nodes.3 = n3@localhost" in start.files["rabbitmq.conf"]
-        assert "ERL_EPMD_PORT=10" in start.command, "they find each other over one port mapper"
+    with pytest.raises(WrongSettings, match=r"settings\.partitions = 'heal': expected one of"):
+        RABBITMQ.start("server", servers, {**RABBITMQ.settings, "partitions": "heal"}, "")
+
+
+def test_a_port_mapper_of_its_own_tells_each_server_where_others_are() -> None:
+    servers = [Server(f"n{n}", Path("n"), n, (n + 10, n + 20, n + 30)) for n in (1, 2, 3)]
+    servers[0] = replace(servers[0], through={"n3": 99})
+    starts = RABBITMQ.start("server", servers, {**RABBITMQ.settings, "queue": "quorum"}, "")
+    mapped = [start.command[start.command.index(port_mapper.__file__) + 1 :] for start in starts]
+    assert [(*command,) for command in mapped] == [
+        ("11", "n2=22,n3=99", "server"),
+        ("12", "n1=21,n3=23", "server"),
+        ("13", "n1=21,n2=22", "server"),
+    ]
+    assert RABBITMQ.dialled == 2, "what others dial is behind the mapper's port"
 
 
 def test_mosquittos_are_bridged_to_the_last() -> None:
