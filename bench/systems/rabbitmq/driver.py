@@ -2,7 +2,9 @@
 
 A subscriber has a durable queue of its own, classic or quorum, bound to the topics that it wants;
 publications are persistent. What was not confirmed is published again, and RabbitMQ knows no
-message ids, so it may come twice.
+message ids, so it may come twice. A channel that was opened before a quorum queue had a new leader
+may have each publication refused until the old leader is back; so a publisher that has nothing else
+for `refused_ms` attaches again.
 """
 
 import asyncio
@@ -163,12 +165,14 @@ class RabbitClient:
         self._queue: AbstractQueue | None = None
         self._lost: asyncio.Future[str] = asyncio.Future()
         self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._refused_since_s: float | None = None
 
     async def attach(self) -> None:
         import aio_pika
         import aio_pika.exceptions
 
         await self.drop()
+        self._refused_since_s = None
         lost = self._lost = asyncio.get_running_loop().create_future()
 
         def closed(_: Any, error: BaseException | None) -> None:
@@ -244,6 +248,10 @@ class RabbitClient:
         within_s = self._number("confirm_within_ms") / 1e3
         try:
             await self._exchange.publish(message, topic, mandatory=False, timeout=within_s)
+            self._refused_since_s = None
+        except aio_pika.exceptions.DeliveryError as error:
+            self._on_refusal(asyncio.get_running_loop().time())
+            raise NotAcknowledged(f"{type(error).__name__}: {error}") from error
         except (aio_pika.exceptions.AMQPError, OSError, TimeoutError) as error:
             raise NotAcknowledged(f"{type(error).__name__}: {error}") from error
 
@@ -269,6 +277,13 @@ class RabbitClient:
             pass  # a run's servers go with it
         await self.drop()
 
+    def _on_refusal(self, now_s: float) -> None:
+        if self._refused_since_s is None:
+            self._refused_since_s = now_s
+        refused_s = now_s - self._refused_since_s
+        if refused_s * 1e3 >= self._number("refused_ms") and not self._lost.done():
+            self._lost.set_result(f"each publication was refused for {refused_s:.1f} s")
+
     async def _on_message(self, message: "AbstractIncomingMessage") -> None:
         assert message.routing_key is not None, message
         self._came.put_nowait(Delivery(message.routing_key, message.body, message))
@@ -284,6 +299,7 @@ _SETTINGS: Final[Mapping[str, bool | int | str]] = {
     "partitions": "ignore",
     "prefetch": 500,
     "confirm_within_ms": 5_000,
+    "refused_ms": 1_000,
 }
 
 SYSTEM = System(
