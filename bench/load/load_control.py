@@ -1,10 +1,13 @@
 """The load generators of a run as the coordinator has them: started, told, waited for, ended.
 
 They share the machine with what they measure, and may answer late. A late answer is waited for,
-with a line that says whose; it fails a run only after minutes, or when the process has ended.
+with a line that says whose; it fails a run only after minutes, or when the process has ended. Until
+there is load, so does the first problem that one has: what it has not got then never comes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import trio
@@ -167,12 +170,23 @@ class LoadControl:
         brokers = len(self._testbed.brokers)
         return limit_s + TIMEOUT_PER_BROKER_S * brokers + TIMEOUT_PER_CLIENT_S * clients
 
-    async def fence(self, kind: str, limit_s: float) -> str:
-        """Let every publisher publish a fence; returns what is still awaited after the limit."""
+    async def open(self, limit_s: float) -> None:
+        """Let every publisher publish its opening fence, and wait until all that has come."""
+        limit_s = self.timeout_s(limit_s)
+        if waiting_for := await self._fence("opening", limit_s, before_load=True):
+            raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
+
+    async def close(self, limit_s: float) -> str:
+        """The same at the end; returns what is still awaited after the limit."""
+        return await self._fence("closing", limit_s, before_load=False)
+
+    async def _fence(self, kind: str, limit_s: float, *, before_load: bool) -> str:
         for process in self.publishing:
             await self.tell(process, "fence")
         deadline = trio.current_time() + limit_s
-        fenced = self._who("not_fenced", f"publish a {kind} fence", "fenced", self.publishing)
+        fenced = self._who(
+            "not_fenced", f"publish a {kind} fence", "fenced", self.publishing, before_load
+        )
         unpublished = await self._wait(deadline, fenced)
         fences = [
             {
@@ -185,7 +199,7 @@ class LoadControl:
         ]
         for process in self.subscribing:
             await self.tell(process, "expect_fences", fences=fences)
-        return unpublished or await self._wait(deadline, self._unsettled)
+        return unpublished or await self._wait(deadline, partial(self._unsettled, before_load))
 
     async def _wait(self, deadline: float, awaited: Callable[[], Awaitable[str]]) -> str:
         """Ask until nothing is awaited any more or the deadline is over; returns the last answer.
@@ -212,14 +226,29 @@ class LoadControl:
         if waiting_for:
             raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
 
+    async def _statuses(
+        self, processes: list[LoadProcess], before_load: bool
+    ) -> list[dict[str, Any]]:
+        """How they are; RunFailed with the first problem if there is to be no load with any."""
+        statuses = [await self.tell(process, "status") for process in processes]
+        for text in chain.from_iterable(status.get("problems", ()) for status in statuses):
+            if before_load:
+                raise RunFailed(text.removesuffix(" (1 times)"))
+        return statuses
+
     def _who(
-        self, key: str, to_do_what: str, done: str, processes: list[LoadProcess]
+        self,
+        key: str,
+        to_do_what: str,
+        done: str,
+        processes: list[LoadProcess],
+        before_load: bool = True,
     ) -> Callable[[], Awaitable[str]]:
         """A fact to wait for: nobody is in the status list `key` any more."""
         total = sum(len(each.publishers) + len(each.subscribers) for each in processes)
 
         async def awaited() -> str:
-            statuses = [await self.tell(process, "status") for process in processes]
+            statuses = await self._statuses(processes, before_load)
             names = [name for status in statuses for name in status[key]]
             self._progress.update({done: f"{total - len(names)}/{total}"})
             if not names:
@@ -231,9 +260,9 @@ class LoadControl:
 
         return awaited
 
-    async def _unsettled(self) -> str:
+    async def _unsettled(self, before_load: bool) -> str:
         """Fences that have not arrived, or what they should be behind, and open publications."""
-        statuses = await self.tell_all("status")
+        statuses = await self._statuses(self.processes, before_load)
         self._show(statuses)
         fences = sum(status["fences_missing"] for status in statuses)
         open_publications = sum(status["open"] for status in statuses)

@@ -231,9 +231,7 @@ class _Experiment:
         progress.phase("subscribing")
         await self._load.subscribe()
         progress.phase("opening fences")
-        limit_s = self._load.timeout_s(OPENING_TIMEOUT_S)
-        if waiting_for := await self._load.fence("opening", limit_s):
-            raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
+        await self._load.open(OPENING_TIMEOUT_S)
 
     async def _begin_run_at(self, broker: str) -> None:
         await self._under_test.begin_run(self._testbed, broker, self._run_id)
@@ -331,7 +329,7 @@ class _Experiment:
         """Wait until everybody has the closing fences and every publication is done."""
         began_ns = time.monotonic_ns()
         await self._load.tell_all("stop")
-        waiting_for = await self._load.fence("closing", limit_s)
+        waiting_for = await self._load.close(limit_s)
         self._directory.manifest["drain"] = {
             "ended_by": "timeout" if waiting_for else "evidence",
             "took_s": (time.monotonic_ns() - began_ns) / SECOND_NS,

@@ -109,3 +109,11 @@ def test_clients_that_nobody_lets_in_are_waited_for_with_the_reason() -> None:
     ):
         in_no_time(control(SlowTestbed(1, lambda: status), said).attach)
     assert said.lines[0] == "waiting for s1, s2 to attach (certificate has expired)"
+
+
+def test_a_client_that_has_given_up_is_not_waited_for_while_there_is_no_load() -> None:
+    said = Said()
+    status = {"not_started": ["s1"], "problems": ["s1: ValueError: no such thing (1 times)"]}
+    with pytest.raises(RunFailed, match=r"^s1: ValueError: no such thing$"):
+        in_no_time(control(SlowTestbed(1, lambda: status), said).subscribe)
+    assert said.lines == []
