@@ -514,21 +514,26 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     Layer(
+        "bench.systems.parts",
+        "it is what drivers share, and knows none of them",
+        ours=("bench.systems.boundary",),
+    ),
+    Layer(
         "bench.systems.jetstream",
         "a driver is one of many, as anybody could write it",
-        ours=("bench.systems.boundary",),
+        ours=("bench.systems.boundary", "bench.systems.parts"),
         third_party=frozenset({"nats"}),
     ),
     Layer(
         "bench.systems.mosquitto",
         "a driver is one of many, as anybody could write it",
-        ours=("bench.systems.boundary",),
+        ours=("bench.systems.boundary", "bench.systems.parts"),
         third_party=frozenset({"paho"}),
     ),
     Layer(
         "bench.systems.rabbitmq",
         "a driver is one of many, as anybody could write it",
-        ours=("bench.systems.boundary",),
+        ours=("bench.systems.boundary", "bench.systems.parts"),
         third_party=frozenset({"aio_pika"}),
     ),
     Layer(

@@ -10,11 +10,9 @@ once; what comes again because a confirmation was lost is acknowledged again, an
 import asyncio
 import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bench.systems.boundary import (
     Attachment,
@@ -27,6 +25,15 @@ from bench.systems.boundary import (
     System,
     WrongSettings,
 )
+from bench.systems.parts import (
+    Arrivals,
+    asked,
+    check_one_of,
+    each_other,
+    number_of,
+    settle,
+    told_as,
+)
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -35,9 +42,9 @@ if TYPE_CHECKING:
 
 STREAM: Final = "LOAD"
 PREFIX: Final = "load."
-AT_ONCE: Final = 256
 CONSUMERS: Final = ("push", "pull")
-_ANSWER_S: Final = 2.0
+ACKNOWLEDGEMENTS: Final = ("single", "double")
+FETCHED: Final = 256
 _LOOK_S: Final = 0.1
 _PULL_S: Final = 1.0
 _NOBODY: Final = 1
@@ -53,12 +60,14 @@ def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
     """Servers that know each other where there are several."""
-    if settings["consumer"] not in CONSUMERS:
-        text = f"settings.consumer = {settings['consumer']!r}: expected one of push, pull"
-        raise WrongSettings(text)
+    check_one_of(settings, "consumer", CONSUMERS)
+    check_one_of(settings, "acknowledge", ACKNOWLEDGEMENTS)
+    if number_of(settings, "replicas") > len(servers):
+        text = f"settings.replicas = {settings['replicas']}: more than there are servers"
+        raise WrongSettings(f"{text}, {len(servers)}")
     known = re.search(r"v(\d+)\.(\d+)", version)
-    number = (int(known[1]), int(known[2])) if known else _SYNC_SETTABLE
-    if settings["sync_interval"] != _DEFAULT_SYNC and number < _SYNC_SETTABLE:
+    release = (int(known[1]), int(known[2])) if known else _SYNC_SETTABLE
+    if settings["sync_interval"] != _DEFAULT_SYNC and release < _SYNC_SETTABLE:
         raise WrongSettings(
             f"settings.sync_interval = {settings['sync_interval']!r}: {version} always syncs every "
             "2 minutes; 2.10 and later can be told"
@@ -92,36 +101,21 @@ def _routes(server: Server, servers: Sequence[Server]) -> str:
     return ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
 
 
-def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:
-    """Everybody dials everybody."""
-    return [(a, b) for a in names for b in names if a != b]
-
-
 def is_up(server: Server, settings: Settings) -> bool:
     """Whether its own health check is content."""
-    found = _asked(server, "/healthz")
-    return found is not None and found.get("status") == "ok"
+    found = asked(server.further_ports[0], "/healthz")
+    return isinstance(found, dict) and found.get("status") == "ok"
 
 
 def leader(servers: Sequence[Server], settings: Settings) -> str:
     """Which server leads the stream."""
     for server in servers:
-        found = _asked(server, "/jsz?streams=true") or {}
+        found = asked(server.further_ports[0], "/jsz?streams=true") or {}
         for account in found.get("account_details", ()):
             for stream in account.get("stream_detail", ()):
                 if stream["name"] == STREAM:
                     return str(stream.get("cluster", {}).get("leader", ""))
     return ""
-
-
-def _asked(server: Server, path: str) -> dict[str, Any] | None:
-    url = f"http://127.0.0.1:{server.further_ports[0]}{path}"
-    try:
-        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
-            found = json.load(answer)
-    except (OSError, ValueError, urllib.error.URLError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 class JetStreamClient:
@@ -133,7 +127,7 @@ class JetStreamClient:
         self._connection: Client | None = None
         self._stream: JetStreamContext
         self._lost: asyncio.Future[str] = asyncio.Future()
-        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._came = Arrivals()
         self._unconfirmed: set[_Stored] = set()
         self._pulls: set[asyncio.Task[None]] = set()
 
@@ -147,28 +141,25 @@ class JetStreamClient:
         lost = self._lost = asyncio.get_running_loop().create_future()
 
         async def closed() -> None:
-            if not lost.done():
-                lost.set_result("the connection was closed")
+            settle(lost, "the connection was closed")
 
         async def ignored(error: Exception) -> None:
             pass  # what comes of it is told to whoever waits for an answer
 
-        try:
+        with told_as(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
             self._connection = await nats.connect(
                 [f"nats://{address}" for address in self._about.addresses],
                 name=self._about.name, allow_reconnect=False, dont_randomize=True,
                 connect_timeout=2, closed_cb=closed, error_cb=ignored,
             )  # fmt: skip
             self._stream = self._connection.jetstream(
-                timeout=float(self._number("ack_within_ms")) / 1e3
+                timeout=float(number_of(self._settings, "ack_within_ms")) / 1e3
             )
             await self._stream.add_stream(
                 name=STREAM, subjects=[f"{PREFIX}>"], storage=StorageType.FILE,
-                num_replicas=self._number("replicas"),
-                duplicate_window=self._number("duplicate_window_s"),
+                num_replicas=number_of(self._settings, "replicas"),
+                duplicate_window=number_of(self._settings, "duplicate_window_s"),
             )  # fmt: skip
-        except (nats.errors.Error, nats.js.errors.Error) as error:
-            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
 
     async def wait_lost(self) -> str:
         connection = self._connection
@@ -184,17 +175,17 @@ class JetStreamClient:
         import nats.js.errors
         from nats.js.api import AckPolicy, ConsumerConfig
 
-        self._came = asyncio.Queue()
+        self._came = Arrivals()
         everything = set(topics) == set(self._about.topics)
         subjects = [">"] if everything else topics
-        try:
+        with told_as(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
             for place, subject in enumerate(subjects):
                 # A consumer's name may have no dots; which client's it is, its name says.
                 durable = f"{self._about.name.replace('.', '-')}-{place}"
                 config = ConsumerConfig(
                     ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=self._number("ack_wait_ms") / 1e3,
-                    max_ack_pending=self._number("max_ack_pending"),
+                    ack_wait=number_of(self._settings, "ack_wait_ms") / 1e3,
+                    max_ack_pending=number_of(self._settings, "max_ack_pending"),
                 )
                 if self._settings["consumer"] == "pull":
                     pulled = await self._stream.pull_subscribe(
@@ -206,14 +197,10 @@ class JetStreamClient:
                     f"{PREFIX}{subject}", durable=durable, stream=STREAM, config=config,
                     manual_ack=True, cb=self._on_message,
                 )  # fmt: skip
-        except (nats.errors.Error, nats.js.errors.Error) as error:
-            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
 
     async def receive(self) -> Sequence[Delivery]:
         while True:
-            found = [await self._came.get()]
-            while len(found) < AT_ONCE and not self._came.empty():
-                found.append(self._came.get_nowait())
+            found = await self._came.take()
             again = [each for each in found if _stored(each.receipt) in self._unconfirmed]
             await self.acknowledge(again)
             if fresh := [each for each in found if each not in again]:
@@ -222,27 +209,23 @@ class JetStreamClient:
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         import nats.errors
 
-        try:
+        with told_as(ConnectionLost, nats.errors.Error):
             if self._settings["acknowledge"] == "single":
                 for delivery in deliveries:
                     await delivery.receipt.ack()
                 return
             self._unconfirmed |= {_stored(delivery.receipt) for delivery in deliveries}
-            within_s = self._number("ack_within_ms") / 1e3
+            within_s = number_of(self._settings, "ack_within_ms") / 1e3
             await asyncio.gather(*(each.receipt.ack_sync(within_s) for each in deliveries))
             self._unconfirmed -= {_stored(delivery.receipt) for delivery in deliveries}
-        except nats.errors.Error as error:
-            raise ConnectionLost(f"no confirmation: {type(error).__name__}") from error
 
     async def publish(self, topic: str, message_id: str, body: bytes) -> None:
         import nats.errors
         import nats.js.errors
 
         headers = {"Nats-Msg-Id": message_id}
-        try:
+        with told_as(NotAcknowledged, nats.errors.Error, nats.js.errors.Error):
             await self._stream.publish(f"{PREFIX}{topic}", body, headers=headers)
-        except (nats.errors.Error, nats.js.errors.Error) as error:
-            raise NotAcknowledged(f"{type(error).__name__}: {error}") from error
 
     async def drop(self) -> None:
         await self._close()
@@ -251,7 +234,7 @@ class JetStreamClient:
         await self._close()
 
     async def _on_message(self, message: "Msg") -> None:
-        self._came.put_nowait(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
+        self._came.put(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
 
     async def _pull(self, pulled: "JetStreamContext.PullSubscription") -> None:
         """Ask for more again and again; who waits for the connection says when it is lost."""
@@ -260,7 +243,7 @@ class JetStreamClient:
 
         while self._connection is not None and self._connection.is_connected:
             try:
-                for message in await pulled.fetch(AT_ONCE, timeout=_PULL_S):
+                for message in await pulled.fetch(FETCHED, timeout=_PULL_S):
                     await self._on_message(message)
             except nats.errors.TimeoutError:
                 continue  # there was nothing
@@ -279,11 +262,6 @@ class JetStreamClient:
                 await self._connection.close()
             except (nats.errors.Error, OSError):
                 pass  # it is gone either way
-
-    def _number(self, key: str) -> int:
-        value = self._settings[key]
-        assert isinstance(value, int), (key, value)
-        return value
 
 
 def _stored(message: "Msg") -> _Stored:
@@ -311,7 +289,7 @@ SYSTEM = System(
     largest=5,
     start=start,
     is_up=is_up,
-    dials=dials,
+    dials=each_other,
     dialled=2,
     leader=leader,
     client=JetStreamClient,

@@ -22,19 +22,20 @@ from bench.systems.boundary import (
     Start,
     System,
 )
+from bench.systems.parts import ANSWER_S, Arrivals, check_one_of, number_of, settle
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
-AT_ONCE: Final = 256
 CONFIGURATION: Final = "mosquitto.conf"
-_ANSWER_S: Final = 2.0
+QUALITIES: Final = (0, 1, 2)
 
 
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
     """Brokers that keep their state in their folders; of several, all are bridged to the last."""
+    check_one_of(settings, "qos", QUALITIES)
     return [_start(program, server, servers, settings) for server in servers]
 
 
@@ -80,9 +81,9 @@ def is_up(server: Server, settings: Settings) -> bool:
     bridges = b"$SYS/broker/connection/+/state"
     wanted = bytes([0x82, len(bridges) + 5, 0, 1, 0, len(bridges)]) + bridges + b"\0"
     try:
-        with socket.create_connection(("127.0.0.1", server.port), _ANSWER_S) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), ANSWER_S) as connection:
             connection.sendall(hello)
-            connection.settimeout(_ANSWER_S)
+            connection.settimeout(ANSWER_S)
             if connection.recv(4) != bytes([0x20, 2, 0, 0]):
                 return False
             if "connection " not in (server.folder / CONFIGURATION).read_text():
@@ -106,14 +107,14 @@ class MqttClient:
         from paho.mqtt.enums import CallbackAPIVersion
 
         self._about = attachment
-        self._qos = int(attachment.settings["qos"])
+        self._qos = number_of(attachment.settings, "qos")
         self._loop = asyncio.get_event_loop()
         self._attached: asyncio.Future[str] = self._loop.create_future()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._subscribed: dict[int, asyncio.Future[None]] = {}
         self._open: dict[int, asyncio.Future[None]] = {}
-        self._room = asyncio.Semaphore(int(attachment.settings["client_inflight"]))
-        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._room = asyncio.Semaphore(number_of(attachment.settings, "client_inflight"))
+        self._came = Arrivals()
         self._is_started = self._has_session = False
         self._takes_no_answer = False
         self._may_connect = threading.Event()
@@ -121,7 +122,7 @@ class MqttClient:
         client = self._client = Client(
             CallbackAPIVersion.VERSION2, attachment.name, clean_session=False, protocol=MQTTv311
         )
-        client.max_inflight_messages_set(int(attachment.settings["client_inflight"]))
+        client.max_inflight_messages_set(number_of(attachment.settings, "client_inflight"))
         client.max_queued_messages_set(0)
         client.reconnect_delay_set(1, 1)
         client.on_pre_connect = self._on_pre_connect
@@ -157,10 +158,7 @@ class MqttClient:
             raise ConnectionLost(self._lost.result())
 
     async def receive(self) -> Sequence[Delivery]:
-        found = [await self._came.get()]
-        while len(found) < AT_ONCE and not self._came.empty():
-            found.append(self._came.get_nowait())
-        return found
+        return await self._came.take()
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
@@ -189,7 +187,7 @@ class MqttClient:
                 pass  # the other end was faster
         # Else paho's thread would not see it; what it acknowledges now does not get through.
         self._answer_nothing_more()
-        await asyncio.wait({self._lost}, timeout=_ANSWER_S)
+        await asyncio.wait({self._lost}, timeout=ANSWER_S)
 
     async def leave(self) -> None:
         self._may_connect.set()
@@ -219,26 +217,20 @@ class MqttClient:
         if not refused:
             self._has_session = flags.session_present
             self._lost = self._loop.create_future()
-        if not self._attached.done():
-            self._attached.set_result(refused)
+        settle(self._attached, refused)
         if refused:
             self._attached = self._loop.create_future()
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, *more: Any) -> None:
         if self._attached.done():
             self._attached = self._loop.create_future()
-        if not self._lost.done():
-            self._lost.set_result(f"disconnected: {reason}")
+        settle(self._lost, f"disconnected: {reason}")
 
     def _on_subscribe(self, client: Any, data: Any, number: int, *more: Any) -> None:
-        done = self._subscribed.setdefault(number, self._loop.create_future())
-        if not done.done():
-            done.set_result(None)
+        settle(self._subscribed.setdefault(number, self._loop.create_future()), None)
 
     def _on_publish(self, client: Any, data: Any, number: int, *more: Any) -> None:
-        done = self._open.setdefault(number, self._loop.create_future())
-        if not done.done():
-            done.set_result(None)
+        settle(self._open.setdefault(number, self._loop.create_future()), None)
 
     def _on_message(self, client: Any, data: Any, message: "MQTTMessage") -> None:
         """In paho's thread: return when the application has it."""
@@ -248,7 +240,7 @@ class MqttClient:
         taken.wait()
 
     def _give(self, delivery: Delivery) -> None:
-        self._came.put_nowait(delivery)
+        self._came.put(delivery)
         if self._takes_no_answer:
             delivery.receipt.set()
         self._waiting = {each for each in self._waiting if not each.is_set()} | {delivery.receipt}

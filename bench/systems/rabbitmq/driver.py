@@ -9,10 +9,8 @@ for `refused_ms` attaches again.
 
 import asyncio
 import base64
-import json
 import socket
 import sys
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +26,16 @@ from bench.systems.boundary import (
     System,
     WrongSettings,
 )
+from bench.systems.parts import (
+    ANSWER_S,
+    Arrivals,
+    asked,
+    check_one_of,
+    each_other,
+    number_of,
+    settle,
+    told_as,
+)
 from bench.systems.rabbitmq import port_mapper
 
 if TYPE_CHECKING:
@@ -42,18 +50,14 @@ if TYPE_CHECKING:
 EXCHANGE: Final = "load"
 KINDS: Final = ("classic", "quorum")
 PARTITIONS: Final = ("ignore", "pause_minority", "autoheal")
-AT_ONCE: Final = 256
-_ANSWER_S: Final = 2.0
 
 
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
     """Servers, each with everything in its folder, that form a cluster where there are several."""
-    for key, valid in (("queue", KINDS), ("partitions", PARTITIONS)):
-        if settings[key] not in valid:
-            text = f"settings.{key} = {settings[key]!r}: expected one of {', '.join(valid)}"
-            raise WrongSettings(text)
+    check_one_of(settings, "queue", KINDS)
+    check_one_of(settings, "partitions", PARTITIONS)
     if len(servers) > 1 and settings["queue"] != "quorum":
         raise WrongSettings("settings.queue: only a quorum queue is on several servers")
     return [_start(program, server, servers, settings) for server in servers]
@@ -111,26 +115,16 @@ def _start(program: str, server: Server, servers: Sequence[Server], settings: Se
     return Start(command, files)
 
 
-def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:
-    """Everybody dials everybody, where its own port mapper says that they are."""
-    return [(a, b) for a in names for b in names if a != b]
-
-
 def _node(server: Server) -> str:
     return f"{server.name}@localhost"
 
 
 def leader(servers: Sequence[Server], settings: Settings) -> str:
     """Which server leads the queue that is first by its name."""
+    words = base64.b64encode(b"guest:guest").decode()
     for server in servers:
-        url = f"http://127.0.0.1:{server.further_ports[2]}/api/queues?columns=name,leader"
-        words = base64.b64encode(b"guest:guest").decode()
-        request = urllib.request.Request(url, headers={"Authorization": f"Basic {words}"})
-        try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
-                found = json.load(answer)
-        except (OSError, ValueError):
-            continue
+        path = "/api/queues?columns=name,leader"
+        found = asked(server.further_ports[2], path, {"Authorization": f"Basic {words}"}) or ()
         leaders = {str(queue["name"]): str(queue.get("leader", "")) for queue in found}
         if leaders:
             return leaders[min(leaders)].partition("@")[0]
@@ -146,8 +140,8 @@ def version(program: str) -> str:
 def is_up(server: Server, settings: Settings) -> bool:
     """Whether it begins a session with somebody who connects."""
     try:
-        with socket.create_connection(("127.0.0.1", server.port), _ANSWER_S) as connection:
-            connection.settimeout(_ANSWER_S)
+        with socket.create_connection(("127.0.0.1", server.port), ANSWER_S) as connection:
+            connection.settimeout(ANSWER_S)
             connection.sendall(b"AMQP\0\0\x09\x01")
             return connection.recv(1) == b"\x01"
     except OSError:
@@ -164,7 +158,7 @@ class RabbitClient:
         self._exchange: AbstractExchange
         self._queue: AbstractQueue | None = None
         self._lost: asyncio.Future[str] = asyncio.Future()
-        self._came: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._came = Arrivals()
         self._refused_since_s: float | None = None
 
     async def attach(self) -> None:
@@ -176,20 +170,17 @@ class RabbitClient:
         lost = self._lost = asyncio.get_running_loop().create_future()
 
         def closed(_: Any, error: BaseException | None) -> None:
-            if not lost.done():
-                lost.set_result(str(error) or "the connection was closed")
+            settle(lost, str(error) or "the connection was closed")
 
-        try:
+        with told_as(ConnectionLost, aio_pika.exceptions.AMQPError):
             connection = self._connection = await self._connected()
             connection.close_callbacks.add(closed)
             self._channel = await connection.channel(publisher_confirms=True)
             self._channel.close_callbacks.add(closed)
-            await self._channel.set_qos(prefetch_count=self._number("prefetch"))
+            await self._channel.set_qos(prefetch_count=number_of(self._about.settings, "prefetch"))
             self._exchange = await self._channel.declare_exchange(
                 EXCHANGE, aio_pika.ExchangeType.DIRECT, durable=True
             )
-        except aio_pika.exceptions.AMQPError as error:
-            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
 
     async def _connected(self) -> "AbstractConnection":
         """To the first of the servers that takes it."""
@@ -199,7 +190,7 @@ class RabbitClient:
         refused: list[str] = []
         for address in self._about.addresses:
             try:
-                async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(ANSWER_S):
                     return await aio_pika.connect(f"amqp://guest:guest@{address}/?heartbeat=5")
             except (aio_pika.exceptions.AMQPError, OSError, TimeoutError) as error:
                 refused.append(f"{address}: {type(error).__name__}: {error}")
@@ -211,32 +202,25 @@ class RabbitClient:
     async def subscribe(self, topics: Sequence[str]) -> None:
         import aio_pika.exceptions
 
-        self._came = asyncio.Queue()
+        self._came = Arrivals()
         kind = str(self._about.settings["queue"])
-        try:
+        with told_as(ConnectionLost, aio_pika.exceptions.AMQPError):
             queue = self._queue = await self._channel.declare_queue(
                 self._about.name, durable=True, arguments={"x-queue-type": kind}
             )
             for topic in topics:
                 await queue.bind(self._exchange, topic)
             await queue.consume(self._on_message)
-        except aio_pika.exceptions.AMQPError as error:
-            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
 
     async def receive(self) -> Sequence[Delivery]:
-        found = [await self._came.get()]
-        while len(found) < AT_ONCE and not self._came.empty():
-            found.append(self._came.get_nowait())
-        return found
+        return await self._came.take()
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         import aio_pika.exceptions
 
-        try:
+        with told_as(ConnectionLost, aio_pika.exceptions.AMQPError, OSError):
             for delivery in deliveries:
                 await delivery.receipt.ack()
-        except (aio_pika.exceptions.AMQPError, OSError) as error:
-            raise ConnectionLost(f"{type(error).__name__}: {error}") from error
 
     async def publish(self, topic: str, message_id: str, body: bytes) -> None:
         import aio_pika
@@ -245,7 +229,7 @@ class RabbitClient:
         message = aio_pika.Message(
             body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT, message_id=message_id
         )
-        within_s = self._number("confirm_within_ms") / 1e3
+        within_s = number_of(self._about.settings, "confirm_within_ms") / 1e3
         try:
             await self._exchange.publish(message, topic, mandatory=False, timeout=within_s)
             self._refused_since_s = None
@@ -261,7 +245,7 @@ class RabbitClient:
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed:
             try:
-                async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(ANSWER_S):
                     await connection.close()
             except (aio_pika.exceptions.AMQPError, OSError, TimeoutError):
                 pass  # it is gone either way
@@ -271,7 +255,7 @@ class RabbitClient:
 
         try:
             if self._queue is not None and not self._lost.done():
-                async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(ANSWER_S):
                     await self._queue.delete(if_unused=False, if_empty=False)
         except (aio_pika.exceptions.AMQPError, OSError, TimeoutError):
             pass  # a run's servers go with it
@@ -281,17 +265,12 @@ class RabbitClient:
         if self._refused_since_s is None:
             self._refused_since_s = now_s
         refused_s = now_s - self._refused_since_s
-        if refused_s * 1e3 >= self._number("refused_ms") and not self._lost.done():
-            self._lost.set_result(f"each publication was refused for {refused_s:.1f} s")
+        if refused_s * 1e3 >= number_of(self._about.settings, "refused_ms"):
+            settle(self._lost, f"each publication was refused for {refused_s:.1f} s")
 
     async def _on_message(self, message: "AbstractIncomingMessage") -> None:
         assert message.routing_key is not None, message
-        self._came.put_nowait(Delivery(message.routing_key, message.body, message))
-
-    def _number(self, key: str) -> int:
-        value = self._about.settings[key]
-        assert isinstance(value, int), (key, value)
-        return value
+        self._came.put(Delivery(message.routing_key, message.body, message))
 
 
 _SETTINGS: Final[Mapping[str, bool | int | str]] = {
@@ -315,7 +294,7 @@ SYSTEM = System(
     start_within_s=90.0,
     start=start,
     is_up=is_up,
-    dials=dials,
+    dials=each_other,
     dialled=2,
     leader=leader,
     client=RabbitClient,

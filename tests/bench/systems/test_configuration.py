@@ -1,5 +1,6 @@
 """Configurations of systems under test: what they may say, and what is said where they may not."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from bench.spec.overrides import Overrides
 from bench.spec.spec import SpecError
-from bench.systems.boundary import Server, WrongSettings
+from bench.systems.boundary import Server, System, WrongSettings
 from bench.systems.comparison import load_comparison
 from bench.systems.configuration import (
     NotInstalled,
@@ -93,8 +94,6 @@ def test_a_classic_queue_is_on_one_server_only() -> None:
     starts = RABBITMQ.start("server", servers, {**RABBITMQ.settings, "queue": "quorum"}, "")
     for start in starts:
         assert "classic_config.nodes.3 = n3@localhost" in start.files["rabbitmq.conf"]
-    with pytest.raises(WrongSettings, match=r"settings\.partitions = 'heal': expected one of"):
-        RABBITMQ.start("server", servers, {**RABBITMQ.settings, "partitions": "heal"}, "")
 
 
 def test_a_port_mapper_of_its_own_tells_each_server_where_others_are() -> None:
@@ -120,10 +119,23 @@ def test_mosquittos_are_bridged_to_the_last() -> None:
     assert bridges == [["address 127.0.0.1:3"], ["address 127.0.0.1:3"], []]
 
 
-def test_a_consumer_is_pushed_to_or_pulls() -> None:
-    server = Server("n1", Path("n1"), 1, (2, 3))
-    with pytest.raises(WrongSettings, match=r"settings\.consumer = 'poll': expected one of push"):
-        JETSTREAM.start("nats-server", [server], {**JETSTREAM.settings, "consumer": "poll"}, "")
+@pytest.mark.parametrize(
+    "system, key, value, said",
+    [
+        (JETSTREAM, "consumer", "poll", "'poll': expected one of push, pull"),
+        (JETSTREAM, "acknowledge", "twice", "'twice': expected one of single, double"),
+        (JETSTREAM, "replicas", 3, "3: more than there are servers, 1"),
+        (MOSQUITTO, "qos", 7, "7: expected one of 0, 1, 2"),
+        (RABBITMQ, "queue", "stream", "'stream': expected one of classic, quorum"),
+        (RABBITMQ, "partitions", "heal", "'heal': expected one of ignore, pause_minority, auto"),
+    ],
+)
+def test_a_value_that_a_system_has_not_is_named_before_anything_starts(
+    system: System, key: str, value: str | int, said: str
+) -> None:
+    server = Server("n1", Path("n1"), 1, (2, 3, 4)[: system.ports - 1])
+    with pytest.raises(WrongSettings, match=re.escape(f"settings.{key} = {said}")):
+        system.start("server", [server], {**system.settings, key: value}, "")
 
 
 def test_a_name_of_ours_that_is_none_gets_the_nearest() -> None:
