@@ -26,6 +26,7 @@ ANSWER_PATIENCE_MS: Final = 300_000
 _POLL_S: Final = 0.05
 _PATIENCE_S: Final = 2.0
 _SAY_EVERY_S: Final = 10.0
+_WORDS_BYTES: Final = 2_000
 
 
 class LoadControl:
@@ -77,8 +78,16 @@ class LoadControl:
                 return
             except ControlError as error:
                 if error.kind != "busy":
-                    raise
+                    said = await self._last_words(process) or str(error)
+                    raise RunFailed(f"load generator {process.name} has ended: {said}") from error
             await trio.sleep(_POLL_S)
+
+    async def _last_words(self, process: LoadProcess) -> str:
+        """The last line that it has printed; an exception's, if that was its end."""
+        tails = await self._testbed.clients_agent.tail(process.name, {}, last_bytes=_WORDS_BYTES)
+        printed = [file["data"] for file in tails["files"] if file["name"] == "stderr.log"]
+        lines = b"".join(printed).decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
     async def attach(self) -> None:
         """Connect all clients, and let subscribers know who publishes."""

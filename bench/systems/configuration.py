@@ -1,5 +1,6 @@
 """Configurations of systems under test: TOML files with a driver, its settings, and a promise."""
 
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -9,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bench.spec.spec import SpecError, read_toml, validated
 from bench.spec.workload_model import EXPERIMENT_NAME, Duration
 from bench.systems.boundary import Server, Setting, Settings, System, WrongSettings
-from bench.systems.drivers import load_driver
+from bench.systems.drivers import WrongDriver, ask, load_driver
 from bench.systems.programs import program_of, version_of
 from bench.systems.synced_files import is_possible
 from brokerd.errors import BrokerError
@@ -148,8 +149,10 @@ def load_configuration(text: str) -> Configuration:
     if system.client_library and not _has(system.client_library):
         missing = f"the client library {system.client_library} is not installed"
         raise NotInstalled(where, missing, "`make setup` installs the extra `systems`")
-    by_itself = system.version
-    version = by_itself(program) if by_itself else version_of(program, system.version_option)
+    if system.version is not None:
+        version = ask(system.version, program)
+    else:
+        version = _version(program, system, where)
     found = Configuration(
         file.name, path, file.driver, system, tuple(file.servers), file.workload, file.promise,
         file.unsynced == "lost", {**system.settings, **file.settings}, file.settings, program,
@@ -164,9 +167,12 @@ def _check_settings(of: Configuration, where: str) -> None:
     ports = tuple(range(1, of.system.ports + 1))
     servers = [Server(name, _HERE / name, ports[0], ports[1:]) for name in of.servers]
     try:
-        of.system.start(of.program, servers, of.settings, of.version)
+        starts = ask(of.system.start, of.program, servers, of.settings, of.version)
     except WrongSettings as error:
         raise WrongSettings(f"{where}: {error}") from None
+    if len(starts) != len(servers):
+        text = f"{len(starts)} starts for {len(servers)} servers"
+        raise WrongDriver(f"{where}: driver = {of.driver!r}: {text}")
 
 
 def configurations() -> dict[str, Path]:
@@ -195,6 +201,14 @@ def _program(system: System, where: str) -> str:
         remedy = f"Debian: apt-get install {system.package}"
         raise NotInstalled(where, f"{system.program} is not installed", remedy)
     return program
+
+
+def _version(program: str, system: System, where: str) -> str:
+    try:
+        return version_of(program, system.version_option)
+    except (OSError, subprocess.SubprocessError) as error:
+        text = f"{program} does not say its version: {error}"
+        raise NotInstalled(where, text, f"of Debian's {system.package} it does") from error
 
 
 def _has(distribution: str) -> bool:

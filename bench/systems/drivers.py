@@ -1,17 +1,22 @@
-"""Finds a driver: the module of a system under test with its `SYSTEM`."""
+"""Finds a driver: the module of a system under test with its `SYSTEM`, and asks it."""
 
 import importlib
 import importlib.util
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 from bench.systems.boundary import System
-from brokerd.errors import ConfigError
+from brokerd.errors import BrokerError, ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class WrongDriver(ConfigError):
-    """A configuration that names no driver; says file, key and value."""
+    """A configuration that names no driver, or one that fails; says file, key, value and line."""
 
     exit_status: ClassVar[int] = 2
 
@@ -26,10 +31,41 @@ def load_driver(driver: str, beside: Path) -> System:
         module = _of_file(beside.parent / driver) if driver.endswith(".py") else _by_name(driver)
     except (ImportError, OSError, SyntaxError) as error:
         raise WrongDriver(f"{beside}: driver = {driver!r}: {error}") from error
+    except Exception as error:
+        where = _line_of(error, str((beside.parent / driver).absolute()))
+        raise WrongDriver(f"{beside}: driver = {driver!r}: {where}{_words(error)}") from error
     system = getattr(module, "SYSTEM", None)
     if not isinstance(system, System):
         raise WrongDriver(f"{beside}: driver = {driver!r} has no SYSTEM in it")
     return system
+
+
+def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What a function of a driver returns.
+
+    Raises:
+        WrongDriver: it fails in another way than the boundary knows; says where.
+    """
+    try:
+        return function(*arguments, **named)
+    except BrokerError:
+        raise
+    except Exception as error:
+        code = getattr(function, "__code__", None)
+        file = code.co_filename if code is not None else ""
+        name = getattr(function, "__qualname__", "the driver")
+        raise WrongDriver(f"{file}: {name}: {_line_of(error, file)}{_words(error)}") from error
+
+
+def _line_of(error: Exception, file: str) -> str:
+    """The last line of this file that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return f"line {lines[-1]}: " if lines else ""
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _by_name(driver: str) -> ModuleType:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,6 +23,7 @@ from bench.run.coordinator import only_cause
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.systems.boundary import Server, Start
 from bench.systems.configuration import Configuration
+from bench.systems.drivers import ask
 from bench.systems.programs import free_ports, is_taken
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.errors import BrokerError, ControlError
@@ -52,7 +54,7 @@ def topology_of(configuration: Configuration) -> Topology:
     names, dials = configuration.servers, configuration.system.dials
     links = [[a, b] for a, b in pairwise(names)]
     if dials is not None:
-        links = [[a, b] for a, b in linked(dials(names))]
+        links = [[a, b] for a, b in linked(ask(dials, names))]
     found: dict[str, Any] = {"schema": SCHEMA, "name": configuration.name, "brokers": [*names]}
     if len(links) == len(names) - 1:
         found |= {"kind": "tree", "tree": {"delta": 1}, "links": links}
@@ -113,7 +115,7 @@ class SystemServers:
     def _set_relay(self) -> None:
         """Have a port of the relay in the place of each port that somebody dials."""
         system, names = self.configuration.system, self.configuration.servers
-        dials = system.dials(names) if system.dials is not None else ()
+        dials = ask(system.dials, names) if system.dials is not None else ()
         ports = iter(free_ports(len(names) + len(dials)))
         for name in names:
             port = next(ports)
@@ -162,7 +164,7 @@ class SystemServers:
         """
         of = self.configuration
         servers = [*self.servers.values()]
-        starts = of.system.start(of.program, servers, of.settings, of.version)
+        starts = ask(of.system.start, of.program, servers, of.settings, of.version)
         for server, start in zip(servers, starts, strict=True):
             for port in (server.port, *server.further_ports):
                 if is_taken(port):
@@ -192,7 +194,8 @@ class SystemServers:
     async def is_up(self, name: str) -> bool:
         """Whether a server takes part."""
         of = self.configuration
-        return await trio.to_thread.run_sync(of.system.is_up, self.servers[name], of.settings)
+        asked = partial(ask, of.system.is_up, self.servers[name], of.settings)
+        return await trio.to_thread.run_sync(asked)
 
     def leader(self) -> str:
         """Which server leads now, a single one always; "" where nobody knows."""
@@ -201,7 +204,7 @@ class SystemServers:
             return of.servers[0]
         if of.system.leader is None:
             return ""
-        return of.system.leader([*self.servers.values()], of.settings)
+        return ask(of.system.leader, [*self.servers.values()], of.settings)
 
     def _failed(self, server: Server, root: Path, what: str) -> ServerFailed:
         said = [

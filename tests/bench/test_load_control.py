@@ -117,3 +117,23 @@ def test_a_client_that_has_given_up_is_not_waited_for_while_there_is_no_load() -
     with pytest.raises(RunFailed, match=r"^s1: ValueError: no such thing$"):
         in_no_time(control(SlowTestbed(1, lambda: status), said).subscribe)
     assert said.lines == []
+
+
+def test_a_process_that_ends_before_it_is_up_is_quoted() -> None:
+    class Agent:
+        async def start(self, *arguments: Any) -> None:
+            pass
+
+        async def tail(self, process: str, after: dict[str, int], **more: Any) -> dict[str, Any]:
+            said = b"Traceback:\n  line 7\nKeyError: 'driver'\n"
+            return {"files": [{"name": "stderr.log", "data": said}]}
+
+    def ended() -> dict[str, Any]:
+        raise ControlError("user", "load-sub is not running (exited)")
+
+    bed = SlowTestbed(0, ended)
+    bed.clients_agent = Agent()  # type: ignore[attr-defined]
+    load = control(bed, Said())
+    load.processes[0].config["control_socket"] = "s"
+    with pytest.raises(RunFailed, match=r"^load generator load-sub has ended: KeyError: 'driver'$"):
+        in_no_time(lambda: load.start(None))

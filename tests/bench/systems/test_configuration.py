@@ -16,6 +16,7 @@ from bench.systems.configuration import (
     is_configuration,
     load_configuration,
 )
+from bench.systems.drivers import WrongDriver
 from bench.systems.experiment import experiment_on
 from bench.systems.faults import aimed, check_verbs, names_leader
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
@@ -69,6 +70,33 @@ def test_a_server_that_is_not_installed_is_named_with_its_package(tmp_path: Path
     path = written(tmp_path, driver=("program=sys.executable", 'program="no-such-broker"'))
     with pytest.raises(NotInstalled, match=r"no-such-broker is not installed .*install python3"):
         load_configuration(path)
+
+
+@pytest.mark.parametrize(
+    "driver, said",
+    [
+        (("BROKER = Path", "BROKER = Pth"), "line 21: NameError: name 'Pth' is not defined"),
+        (("    settings=", "    setings="), "TypeError: System.__init__() got an unexpected"),
+        (('settings["durable"]', 'settings["d"]'), "toy_driver.py: start: line 28: KeyError: 'd'"),
+        (("for server in servers", "for server in ()"), "0 starts for 1 servers"),
+    ],
+)
+def test_a_slip_in_a_driver_is_told_as_one_with_its_line(
+    driver: tuple[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(WrongDriver, match=re.escape(said)) as error:
+        load_configuration(written(tmp_path, driver=driver))
+    assert error.value.exit_status == 2
+
+
+def test_a_server_that_does_not_say_its_version_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "brokerd"
+    program.write_bytes(b"no program at all")
+    program.chmod(0o755)
+    with pytest.raises(NotInstalled, match=r"brokerd does not say its version: .*format"):
+        load_configuration(
+            written(tmp_path, driver=("program=sys.executable", f"program={str(program)!r}"))
+        )
 
 
 def test_a_client_library_that_is_not_installed_is_named(tmp_path: Path) -> None:
