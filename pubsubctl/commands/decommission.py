@@ -15,9 +15,9 @@ def decommission(
 ) -> Result:
     """Give up a broker that is down for good, so that nothing is kept for it any more.
 
-    Without --yes only what is lost by it is said. All other brokers must be up. When the broker
-    comes back all the same, it is told so, and ends: its clients have to go elsewhere. Once more
-    does no harm.
+    Without --yes only what is lost by it is said. All other brokers must be up. `deploy` does not
+    start the broker any more; when it comes back all the same, it is told so, and ends: its
+    clients have to go elsewhere. Once more does no harm.
     """
     import trio
 
@@ -34,7 +34,7 @@ def decommission(
             leaving = await decommissioning.look_at_leaving(lab, broker)
             if leaving.refusals:
                 raise PreflightFailed(f"{broker} cannot be given up now", *leaving.refusals)
-            if does and not leaving.is_over:
+            if does:
                 await decommissioning.decommission(lab, leaving)
             return leaving
 

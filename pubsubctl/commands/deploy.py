@@ -169,8 +169,9 @@ def _steps(
 def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
     wanted, identity = deployment.wanted, deployment.identity
     steps = len(deployment.plan.steps) + len(rolled.brokers)
-    brokers = len(wanted.placement.brokers)
+    brokers = len(deployment.brokers)
     hosts = len(wanted.placement.hosts)
+    from pubsubctl.deploying.plan import is_not_started
     from pubsubctl.deploying.topologies import parameters_in_words
 
     parameters = parameters_in_words(wanted.topology, wanted.protocol)
@@ -185,12 +186,14 @@ def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
         text += f"; replaced {', '.join(rolled.brokers)}"
     if not steps:
         text = f"nothing to do: {text}"
+    text = "\n".join([text, *map(is_not_started, deployment.plan.decommissioned)])
     return Result(
         document={
             "schema": "pubsubctl/deploy/1",
             "deployment_id": identity,
             "changed": bool(steps),
             "replaced": rolled.brokers,
+            "decommissioned": [*deployment.plan.decommissioned],
             "topology": wanted.topology.name,
             "protocol": wanted.protocol,
             "digest": wanted.digest,

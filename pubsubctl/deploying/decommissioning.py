@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.interface import Farewell
 from brokerd.protocols.registry import definition_of
+from pubsubctl.deploying.plan import decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
@@ -58,7 +61,12 @@ async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
     if record is None:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
     _check(record, broker)
-    hosts = {row["broker"]: row["host"] for row in record["placement"]["brokers"]}
+    gone = {*decommissioned(record)} - {broker}
+    hosts = {
+        row["broker"]: row["host"]
+        for row in record["placement"]["brokers"]
+        if row["broker"] not in gone
+    }
     said: dict[str, Farewell] = {}
     silent: list[str] = []
 
@@ -93,6 +101,8 @@ async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
 async def decommission(lab: Lab, leaving: Leaving) -> None:
     """Have all others go on without a broker; it is on the disks of all when this returns.
 
+    That is in the records of the deployment, too, so that `deploy` does not start the broker.
+
     Raises:
         HostError: some could not be told; those that were tell them.
     """
@@ -108,9 +118,21 @@ async def decommission(lab: Lab, leaving: Leaving) -> None:
             except (ControlError, Unreachable) as error:
                 failed.append(f"{name} was not told: {error}; its neighbours tell it")
 
-    await lab.on_all(tell)
+    if not leaving.is_over:
+        await lab.on_all(tell)
+    await lab.on_all(partial(_record, leaving.broker))
     if failed:
         raise HostError(*failed)
+
+
+async def _record(broker: str, connector: Connector) -> None:
+    """Write down on a host that a broker is not to be started any more."""
+    record = await connector.read_deployment()
+    if record is None or broker in decommissioned(record):
+        return
+    topology = Topology.from_mapping(record["topology"], "deployment.json")
+    content = {**record, "decommissioned": [*decommissioned(record), broker]}
+    await connector.write_deployment(content, toml_text(topology.to_mapping()))
 
 
 def _check(record: Mapping[str, Any], broker: str) -> None:

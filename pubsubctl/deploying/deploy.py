@@ -35,7 +35,15 @@ from pubsubctl.deploying.membership import change_members
 from pubsubctl.deploying.pinning import check_pinning
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.deploying.placing import Placing, chosen_placement
-from pubsubctl.deploying.plan import Observed, Plan, Wanted, deploy_plan, down_plan
+from pubsubctl.deploying.plan import (
+    Observed,
+    Plan,
+    Wanted,
+    decommissioned,
+    deploy_plan,
+    down_plan,
+    is_not_started,
+)
 from pubsubctl.errors import (
     HostError,
     LabDirty,
@@ -130,11 +138,11 @@ async def deployed(
         lease_ms: what is started is stopped by its agents this long after the last renewal;
             0 lets it run until `down`.
         may_change: whether brokers may join and leave a deployment that runs already, or come to
-            be something else in the overlay.
+            be something else in the overlay, and may be lacking that were decommissioned.
 
     Raises:
-        PreflightFailed: as `planned`; also where it would take such a change, where the
-            certificates are of another authority, or a disk is full.
+        PreflightFailed: as `planned`; also where it would take such a change, where a broker was
+            decommissioned, where the certificates are of another authority, or a disk is full.
         HostError: an agent or broker did not start; says why.
     """
     with interruption.stoppable():
@@ -145,6 +153,11 @@ async def deployed(
             raise PreflightFailed(
                 f"the running deployment of {wanted.topology.name} differs in {names}; "
                 "`pubsubctl deploy` changes it"
+            )
+        if plan.decommissioned and not may_change:
+            raise PreflightFailed(
+                *map(is_not_started, plan.decommissioned),
+                "this needs all brokers; `pubsubctl down`, then once more",
             )
         found = await lab.observe()
         check_transport(found, lab.inventory)
@@ -166,10 +179,10 @@ async def deployed(
                     await change_members(deployment, progress, record, timeout_s)
                 if plan.of("start-broker"):
                     await _start_brokers(deployment, progress)
-                brokers = len(wanted.placement.brokers)
-                patience_s = timeout_s + brokers * READY_TIMEOUT_PER_BROKER_S
+                patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
                 await wait_ready(deployment, progress, patience_s)
-                await check_pinning(deployment.agents, wanted.placement)
+                running = replace(wanted.placement, brokers=deployment.brokers)
+                await check_pinning(deployment.agents, running)
                 if plan.of("change-record"):
                     await record()
         except BaseException:
@@ -189,7 +202,10 @@ async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
     Raises:
         Unreachable: an agent does not answer.
     """
-    deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, Plan(()))
+    found = await lab.observe()
+    records = [row.deployment for row in found if row.deployment is not None]
+    gone = dict.fromkeys(name for record in records for name in decommissioned(record))
+    deployment = Deployment(_recorded_identity(found), wanted, lab, Plan((), (*gone,)))
     try:
         await deployment.connect()
         yield deployment
@@ -282,6 +298,7 @@ async def _record(deployment: Deployment, purpose: str, verb: str = "record", **
         "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "purpose": purpose,
         "tool_version": importlib.metadata.version("pubsubctl"),
+        "decommissioned": [*deployment.plan.decommissioned],
         **more,
     }
     topology = toml_text(deployment.wanted.topology.to_mapping())

@@ -44,6 +44,12 @@ class Deployment:
     _held_at_s: float = field(default=-math.inf, init=False)
     _lines: dict[str, AgentLine] = field(default_factory=dict, init=False)
 
+    @property
+    def brokers(self) -> tuple[PlacedBroker, ...]:
+        """Those that are to run: all that are placed but those that were decommissioned."""
+        gone = self.plan.decommissioned
+        return tuple(row for row in self.wanted.placement.brokers if row.broker not in gone)
+
     async def connect(self) -> None:
         """Reach the agents of all hosts that are used."""
         hosts = self.wanted.placement.hosts

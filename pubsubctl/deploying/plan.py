@@ -87,9 +87,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order they are taken; steps of one verb on different hosts run side by side."""
+    """Steps in the order they are taken; steps of one verb on different hosts run side by side.
+
+    Attributes:
+        decommissioned: brokers that are not started, because the others go on without them.
+    """
 
     steps: tuple[Step, ...]
+    decommissioned: tuple[str, ...] = ()
 
     def of(self, verb: str) -> tuple[Step, ...]:
         """The steps with that verb."""
@@ -97,15 +102,30 @@ class Plan:
 
     def to_mapping(self) -> dict[str, Any]:
         """The same bytes for the same plan."""
-        return {"schema": "pubsubctl/plan/1", "steps": [asdict(step) for step in self.steps]}
+        return {
+            "schema": "pubsubctl/plan/1",
+            "steps": [asdict(step) for step in self.steps],
+            "decommissioned": [*self.decommissioned],
+        }
 
     def text(self) -> str:
-        """One line per step."""
-        return "\n".join(str(step) for step in self.steps) or "nothing to do"
+        """One line per step, and one per broker that is not started."""
+        steps = [str(step) for step in self.steps] or ["nothing to do"]
+        return "\n".join([*steps, *map(is_not_started, self.decommissioned)])
+
+
+def is_not_started(broker: str) -> str:
+    """What is said of a broker that the others go on without."""
+    return f"{broker} was decommissioned and is not started; a new deployment takes it in again"
+
+
+def decommissioned(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The brokers that the others go on without, by the content of a deployment.json."""
+    return tuple(record.get("decommissioned", ()))
 
 
 def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
-    """What is missing for `wanted` to run.
+    """What is missing for `wanted` to run; a broker that was decommissioned is not.
 
     Raises:
         PreflightFailed: something else runs there; says what differs and what to do about it.
@@ -127,16 +147,24 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
     _refuse_changes(wanted, changes)
     steps += changes
     started: list[str] = []
-    for row in wanted.placement.brokers:
+    recorded = {
+        name
+        for row in found
+        if row.deployment is not None
+        for name in decommissioned(row.deployment)
+    }
+    placed = [row for row in wanted.placement.brokers if row.broker not in recorded]
+    for row in placed:
         if (by_host[row.host].processes or {}).get(row.broker) != "running":
             core = f" core {row.core}" if row.core >= 0 else ""
             details = f"{row.address}{core} {wanted.protocol}"
             steps.append(Step("start-broker", row.host, row.broker, details))
             started.append(row.broker)
     if started or changes:
-        count = len(wanted.placement.brokers)
+        count = len(placed)
         steps.append(Step("await-ready", "all", f"{count} brokers", f"digest {wanted.digest[:8]}"))
-    return Plan(tuple(steps))
+    gone = tuple(row.broker for row in wanted.placement.brokers if row.broker in recorded)
+    return Plan(tuple(steps), gone)
 
 
 def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:

@@ -71,7 +71,7 @@ async def roll(
         await deployment.replace_agent(host)
         rolled.agents.append(host)
         progress.update({"agents": f"{len(rolled.agents)}/{len(hosts)}"})
-    brokers = [row.broker for row in deployment.wanted.placement.brokers if row.host in hosts]
+    brokers = [row.broker for row in deployment.brokers if row.host in hosts]
     progress.phase("replacing brokers")
     # A broker away already would make it one too many.
     await wait_ready(deployment, progress, timeout_s)

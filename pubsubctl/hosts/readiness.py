@@ -21,7 +21,7 @@ class Answered:
     """What a broker says of itself.
 
     Attributes:
-        has_probed: it has tried all brokers near it.
+        has_probed: it has tried all brokers near it that are to run.
     """
 
     core: CoreStatus[str]
@@ -31,10 +31,12 @@ class Answered:
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
     """Until every broker has every session it wants, ready at both ends, and knows its ball.
 
+    Those that were decommissioned are left out.
+
     Raises:
         HostError: a broker ended, or they were not ready in time; says what is pending.
     """
-    names = [row.broker for row in deployment.wanted.placement.brokers]
+    names = [row.broker for row in deployment.brokers]
     pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
     progress.phase("waiting for sessions")
     with trio.move_on_after(timeout_s):
@@ -101,12 +103,13 @@ async def _broker_status(deployment: Deployment, name: str) -> "Answered | str":
         f"{name} computes digest {status['topology_digest']} of the topology, "
         f"we computed {deployment.wanted.digest}"
     )
-    return Answered(CoreStatus.from_mapping(status), status["probed"])
+    unprobed = {*status["unprobed"]}.difference(deployment.plan.decommissioned)
+    return Answered(CoreStatus.from_mapping(status), not unprobed)
 
 
 async def _fail_if_ended(deployment: Deployment) -> None:
     problems: list[str] = []
-    present = deployment.wanted.topology.present()
+    present = {row.broker for row in deployment.brokers}
     for host, agent in deployment.agents.items():
         for name, row in (await agent.status())["processes"].items():
             if name in present and row["role"] == "broker" and row["state"] != "running":
