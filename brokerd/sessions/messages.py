@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 22
+WIRE_VERSION = 23
 
 Role = Literal["broker", "client", "probe"]
 

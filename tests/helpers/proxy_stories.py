@@ -1,5 +1,6 @@
 """Stories of multi_proxy: proxies, servers and edges, and what brokers have told each other."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParam
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clock import MILLISECOND_NS
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
 from tests.helpers.cluster import STEADY
 
 Message = TypeVar("Message")
@@ -81,3 +82,50 @@ class Story:
             sent.append(self.cluster.publish(at, kind=kind))
             self.cluster.run_for(pause_s)
         return sent
+
+
+class CountedStory(Story):
+    """A story whose publications are counted at those who have subscribed.
+
+    Attributes:
+        kinds: that there are publications of.
+        subscriptions: each with the kind that it is for.
+        sent: what was put, each with its kind.
+    """
+
+    def __init__(self, topology: Topology, kinds: str, **parameters: Any) -> None:
+        super().__init__(topology, **parameters)
+        self.kinds = kinds
+        self.subscriptions: list[tuple[str, Subscription]] = []
+        self.sent: list[tuple[str, Published]] = []
+
+    def subscribe(self, at: str, kind: str) -> None:
+        """One more subscription, for publications of one kind."""
+        self.subscriptions.append((kind, self.cluster.subscribe(at, f"kind = '{kind}'")))
+
+    def put(self, homes: Sequence[str] = ("e1", "e2")) -> None:
+        """One of each kind at some homes, over both proxies."""
+        for kind in self.kinds:
+            for at in homes:
+                self.sent.append((kind, self.publish(at, 1, kind=kind)[0]))
+
+    def lost(self) -> int:
+        """How many do not come, and how many come twice."""
+        twice = sum(
+            len(had.received) - len({*map(str, had.received)}) for _, had in self.subscriptions
+        )
+        return twice + sum(
+            each not in had.received
+            for kind, each in self.sent
+            for wanted, had in self.subscriptions
+            if kind == wanted
+        )
+
+    def when_told(self, kind: type, then: Callable[[], Any]) -> None:
+        """Run until somebody says such a thing, and do something at once."""
+        for _ in range(20_000):
+            if any(type(message) is kind for _, _, message in self.said):
+                then()
+                return
+            self.cluster.run_for(0.0005)
+        raise AssertionError(f"nobody has said any {kind.__name__}")

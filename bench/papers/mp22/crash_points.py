@@ -1,7 +1,8 @@
 """The design's crash points, on simulated brokers: one dies there, and comes back a while later.
 
-Of the design's fifteen those are not here that a simulated broker does not have: a full disk (C8),
-topics that move to any server (C14) and a torn record (C15). Of the report's three files (C7) there
+Of the design's fifteen those are not here that a simulated broker does not have: a full disk (C8)
+and a torn record (C15). Where topics move (C14) the first server comes only when the others own
+all of them. Of the report's three files (C7) there
 is one record, of which a crash keeps all or nothing.
 
 Paper: [MP22] §4, §5.1.
@@ -10,7 +11,7 @@ Paper: [MP22] §4, §5.1.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from bench.papers.mp22.proxy_experiments import CrashExperiment, Row
 from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
@@ -18,21 +19,26 @@ from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.protocols.interface import Append, Commit, Effect, Event, MessageReceived
+from brokerd.protocols.multi_proxy.arbiter import OWNERS
 from brokerd.protocols.multi_proxy.messages import (
     Assigned,
     Claim,
     Get,
     Located,
     Messages,
+    Move,
     Put,
     Stored,
     Transfer,
     Transferred,
 )
+from brokerd.protocols.multi_proxy.moves import MOVES
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
 
 KINDS: Final = "abcdefgh"
+MORE_KINDS: Final = "abcdefghijklmnopqrstuvwxyz"
+MOVING: Final = "C14"
 STEP_S: Final = 0.02
 STEPS: Final = 5
 """Between two publications."""
@@ -92,6 +98,32 @@ def _writes(
     return is_it
 
 
+def _is_given(row: Sequence[Any]) -> bool:
+    _owner, is_over, *_generation = row
+    return bool(is_over)
+
+
+def _has_moved(row: Sequence[Any]) -> bool:
+    *_first, had = row
+    return isinstance(had, list) and bool(had)
+
+
+def _commits(
+    table: str, is_it: Callable[[Sequence[Any]], bool]
+) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
+    """A broker writes such a row."""
+
+    def commits(_broker: SimulatedBroker, _event: Event, effects: Sequence[Effect]) -> bool:
+        return any(
+            change.table == table and is_it(change.value)
+            for effect in effects
+            if type(effect) is Commit
+            for change in effect.changes
+        )
+
+    return commits
+
+
 CRASHES: Final[Mapping[str, CrashPoint]] = {
     "C1": CrashPoint(_gets(Publish, ""), before=True),
     "C2": CrashPoint(_gets(Stored, "home"), before=True),
@@ -107,8 +139,15 @@ CRASHES: Final[Mapping[str, CrashPoint]] = {
     "C13-pending": CrashPoint(_writes(Claim, "server", Commit), before=False),
     "C13-assigned": CrashPoint(_gets(Assigned, "arbiter"), before=True),
     "C13-owned": CrashPoint(_says(Located, "server"), before=True),
+    "C14-decided": CrashPoint(_writes(Move, "server", Commit), before=False),
+    "C14-frozen": CrashPoint(_says(Transfer, "giver"), before=True),
+    "C14-taken": CrashPoint(_says(Transferred, "server"), before=True),
+    "C14-given": CrashPoint(_commits(MOVES, _is_given), before=False),
+    "C14-owned": CrashPoint(_commits(OWNERS, _has_moved), before=False),
 }
 
+LATE: Final = "v1"
+"""Comes when the others own all topics, where these are to move."""
 _PROXIES_ONLY: Final = frozenset({"C10"})
 
 
@@ -163,10 +202,22 @@ def crash(experiment: CrashExperiment, point: Row, run: int, seed: int) -> Row:
     name = point["crash_point"]
     random = Random(f"crash {name} {seed}")
     killer = Killer(name, 1 + random.randrange(3), random.choice((0.0, 0.3, 1.5)))
-    world = World(experiment, seed, killer.watch, ownership=point["ownership"], topics=64)
+    moves = name.startswith(MOVING)
+    world = World(
+        experiment,
+        seed,
+        killer.watch,
+        ownership=point["ownership"],
+        topics=64,
+        spread_topics=2 * moves,
+    )
+    kinds: Sequence[str] = KINDS
+    if moves:
+        kinds = [kind for kind in MORE_KINDS if world.arbiter(kind) != LATE]
+        world.cluster.broker(LATE).kill()
     killer.world = world
     try:
-        _play(experiment, world, killer, random)
+        _play(experiment, world, killer, random, kinds)
         violations = world.violations()
     except InvariantViolated as violation:
         violations = {violation.rule: 1}
@@ -183,14 +234,18 @@ def crash(experiment: CrashExperiment, point: Row, run: int, seed: int) -> Row:
     }
 
 
-def _play(experiment: CrashExperiment, world: World, killer: Killer, random: Random) -> None:
+def _play(
+    experiment: CrashExperiment, world: World, killer: Killer, random: Random, kinds: Sequence[str]
+) -> None:
     """Subscriptions begin one after the other, so that topics get their owners; then all else."""
-    for home, kinds in zip(HOMES, (KINDS, KINDS[::-1]), strict=True):
-        for kind in kinds:
+    for home, wanted in zip(HOMES, (kinds, kinds[::-1]), strict=True):
+        for kind in wanted:
             world.cluster.subscribe(home, f"kind = '{kind}'", client=f"s-{home}")
             killer.pass_time(world, STEP_S)
+    if kinds is not KINDS:
+        world.cluster.broker(LATE).start()
     for _ in range(experiment.publications):
         for home in HOMES:
-            world.publish(home, random.choice(KINDS))
+            world.publish(home, random.choice(kinds))
         killer.pass_time(world, STEPS * STEP_S)
     killer.pass_time(world, SETTLING_S)

@@ -41,6 +41,11 @@ CRASH_POINTS: Final[Mapping[str, str]] = {
     "C13-pending": ARBITER,
     "C13-assigned": ARBITER,
     "C13-owned": ARBITER,
+    "C14-decided": ARBITER,
+    "C14-frozen": ARBITER,
+    "C14-taken": ARBITER,
+    "C14-given": ARBITER,
+    "C14-owned": ARBITER,
 }
 """The design's crash points that a simulated broker has, each with the ownership that has it."""
 

@@ -9,9 +9,12 @@ from brokerd.config import MILLISECOND_NS
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.places import Places
+from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.wire.attributes import decode_attribute_table
 
 Watcher = Callable[[SimulatedBroker, Event, list[Effect]], None]
 
@@ -68,6 +71,13 @@ class World:
         self.sent_ns: dict[str, int] = {}
         self.came_ns: dict[str, list[int]] = {}
         self.cluster.run_for(1)
+
+    def arbiter(self, kind: str) -> str:
+        """The server that decides who owns the topic of a kind."""
+        topic = Topics(self.parameters, decode_attribute_table).of_value(kind)
+        return self.topology.brokers[
+            Places(0, self.topology, self.parameters.topics).arbiters[topic]
+        ]
 
     @property
     def now_ns(self) -> int:

@@ -10,60 +10,31 @@ that has forgotten everything parts nobody from a topic that is in use.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import Locate, Located, Merged, Owner
-from brokerd.protocols.multi_proxy.owners import Answered, Owners
+from brokerd.protocols.multi_proxy.moving_owners import CHOSEN, MovingOwners
 from brokerd.protocols.multi_proxy.paper import PaperClaims
-from brokerd.protocols.parts.durability import Durability
-
-CHOSEN: Final = "chosen"
-"""Per topic the server that a home goes to."""
 
 
 class CausalClaims(PaperClaims):
     """What one proxy thinks: it gives topics to servers, and finds out who else has done so."""
 
 
-class CausalOwners(Owners):
+class CausalOwners(MovingOwners):
     """The server to which one home goes for each topic; another one only when that one says so.
 
     Args:
-        names: of all servers; topics go only to servers whose name comes before.
         carrier: a server that is reached, over which a proxy is asked; None: none is.
-        on_gone: told of topics that another server has now, each with who had it.
-        on_moved: told of a topic, who had it and who has it.
-        on_merged: told of a topic that its server has more of than this home may know.
     """
 
-    may_change = True
-
     def __init__(
-        self,
-        broker: BrokerNumber,
-        arbiters: Sequence[BrokerNumber],
-        names: Mapping[BrokerNumber, str],
-        disk: Durability,
-        *,
-        carrier: Callable[[], BrokerNumber | None],
-        send: Callable[[Locate], None],
-        on_known: Callable[[Sequence[int]], None],
-        answered: Answered,
-        on_gone: Callable[[Mapping[int, BrokerNumber]], object],
-        on_moved: Callable[[int, BrokerNumber, BrokerNumber], None],
-        on_merged: Callable[[int, BrokerNumber], None],
+        self, *arguments: Any, carrier: Callable[[], BrokerNumber | None], **callbacks: Any
     ) -> None:
-        super().__init__(broker, arbiters, {}, send=send, on_known=on_known, answered=answered)
-        self._names = names
-        self._disk = disk
+        super().__init__(*arguments, **callbacks)
         self._carrier = carrier
-        self._on_gone = on_gone
-        self._on_moved = on_moved
-        self._on_merged = on_merged
-        self._choosing: dict[int, BrokerNumber] = {}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See Owners."""
@@ -117,54 +88,18 @@ class CausalOwners(Owners):
             self._answered(message.server, Locate, wholly=not self.awaits(message.server))
         self._choose(new)
 
-    def _check(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        for topic, server in owners:
-            if topic >= len(self._arbiters) or server not in self._names:
-                raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
-
-    def _choose(self, owners: Sequence[Owner]) -> None:
-        self._choosing.update(owners)
-
-        def chosen() -> None:
-            for topic, _ in owners:
-                self._choosing.pop(topic, None)
-            self._add(owners)
-
-        self._disk.commit([Change(CHOSEN, str(topic), server) for topic, server in owners], chosen)
-
     # ------------------------------------------------------------ what servers say
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
-        """Servers have given topics to others, or have been given them."""
+        """See MovingOwners: a topic goes only to servers whose name comes before."""
         self._check(peer, message.owners)
         self._choose([owner for owner in message.owners if self._is_new(owner.topic)])
         moved = [owner for owner in message.owners if self._is_before(owner)]
-        for topic, server in message.owners:
-            if self._known.get(topic) == server:
-                self._on_merged(topic, server)
-        self._choosing.update(moved)
-
-        def chosen() -> None:
-            for owner in moved:
-                self._move(owner)
-
-        self._disk.commit([Change(CHOSEN, str(topic), server) for topic, server in moved], chosen)
-
-    def _is_new(self, topic: int) -> bool:
-        return topic not in self._known and topic not in self._choosing
+        self._hear_again(message.owners)
+        self._change(moved)
 
     def _is_before(self, owner: Owner) -> bool:
-        topic, server = owner
-        known = self._known.get(topic)
-        if known is None or topic in self._choosing:
+        known = self._known.get(owner.topic)
+        if known is None or owner.topic in self._choosing:
             return False
-        return self._names[server] < self._names[known]
-
-    def _move(self, owner: Owner) -> None:
-        topic, server = owner
-        del self._choosing[topic]
-        gone = {topic: self._known[topic]}
-        self._on_gone(gone)
-        self._known[topic] = server
-        self._on_moved(topic, gone[topic], server)
-        self._on_known((topic,))
+        return self._names[owner.server] < self._names[known]

@@ -3,9 +3,9 @@
 Paper: [MP22].
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
@@ -24,9 +24,10 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.multi_proxy.arbiter import Ownership
+from brokerd.protocols.multi_proxy.arbiter import GIVING, Ownership
 from brokerd.protocols.multi_proxy.causal import CausalClaims
 from brokerd.protocols.multi_proxy.claims import Claims
+from brokerd.protocols.multi_proxy.giving import Giving
 from brokerd.protocols.multi_proxy.held_puts import HELD
 from brokerd.protocols.multi_proxy.home import Home
 from brokerd.protocols.multi_proxy.logs import LOG
@@ -35,6 +36,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Claim,
     Decommissioned,
     Merge,
+    Move,
     Owned,
     Request,
     Servers,
@@ -52,7 +54,7 @@ from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.server import WAITING, Server
-from brokerd.protocols.multi_proxy.sharing import PERIOD, Sharing
+from brokerd.protocols.multi_proxy.sharing import PERIOD, Passing, Sharing
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -60,6 +62,8 @@ from brokerd.protocols.parts.decommissioning import Decommissioning
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
+
+Sharer = TypeVar("Sharer", bound=Passing)
 
 _COUNTERS: Final = (
     "publications_received",
@@ -111,6 +115,7 @@ class MultiProxy(LogFirstMachine):
                 self._ownership = Ownership(
                     broker,
                     self._disk,
+                    self._deadlines,
                     parameters.assign_retry_ns,
                     decides=lambda topic: places.arbiter(topic) == broker,
                     proxies=self._sessions,
@@ -137,7 +142,11 @@ class MultiProxy(LogFirstMachine):
                 take=lambda peer, message: self._from_servers[type(message)](peer, message),
                 on_servers=self._reaches,
                 claims=_CLAIMS.get(parameters.ownership, Claims)(
-                    len(places.arbiters), places.servers_by_name, self._sessions.__contains__
+                    len(places.arbiters),
+                    places.servers_by_name,
+                    self._sessions.__contains__,
+                    places.arbiters,
+                    parameters.spread_topics if parameters.ownership == ARBITER else 0,
                 ),
                 on_owned=lambda proxy, owners: self._owners.learn(proxy, owners),
             )
@@ -185,6 +194,7 @@ class MultiProxy(LogFirstMachine):
         if self._ownership is not None:
             self._from_brokers |= self._ownership.handlers()
             self._from_brokers[Claim] = partial(self._on_request, self._ownership.arbiter.on_claim)
+            self._from_brokers[Move] = self._on_move
         if parameters.ownership == PAPER and self.server is not None:
             self._periods = Periods(
                 broker, self, self._deadlines, parameters.period_ns, self.server, self._sessions
@@ -192,10 +202,14 @@ class MultiProxy(LogFirstMachine):
             self._from_brokers[Merge] = self._on_merge
 
         if parameters.ownership == CAUSAL and self.server is not None:
-            self._share(self.server)
+            self._share(self.server, Sharing)
+        elif self._ownership is not None and self.server is not None:
+            ownership, arbiters = self._ownership, places.arbiters
+            kind = partial(Giving, ownership=ownership, arbiter=arbiters.__getitem__)
+            ownership.give = self._share(self.server, kind).give
 
-    def _share(self, server: Server) -> None:
-        server.sharing = Sharing(
+    def _share(self, server: Server, kind: Callable[..., Sharer]) -> Sharer:
+        server.sharing = sharing = kind(
             self._broker,
             dict(self._places.servers_by_name),
             self._disk,
@@ -205,9 +219,9 @@ class MultiProxy(LogFirstMachine):
             proxies=self._sessions,
         )
         self._from_brokers |= {
-            kind: partial(self._from_proxy, handler)
-            for kind, handler in server.sharing.handlers().items()
+            each: partial(self._from_proxy, handler) for each, handler in sharing.handlers().items()
         }
+        return sharing
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -380,6 +394,11 @@ class MultiProxy(LogFirstMachine):
         self._places.check_proxy(peer, [owner.server for owner in message.owners])
         self.server.merge(message.owners)
 
+    def _on_move(self, peer: Any, message: Move) -> None:
+        assert self._ownership is not None, f"{self._broker} is no arbiter"
+        self._places.check_proxy(peer, [owner.server for owner in message.owners])
+        self._ownership.arbiter.on_move(peer, message)
+
     def _from_proxy(self, handler: MessageHandler, peer: Any, message: Any) -> None:
         """A proxy, or another server over it, tells this server something."""
         self._places.check_proxy(peer, ())
@@ -417,6 +436,9 @@ class MultiProxy(LogFirstMachine):
                 assert self.server is not None, f"{whose} gives no topics away"
                 assert self.server.sharing is not None, f"{whose} gives no topics away"
                 self.server.sharing.moves.due()
+            elif purpose == GIVING:
+                assert self._ownership is not None, f"{whose} is no arbiter"
+                self._ownership.arbiter.due()
             elif purpose == WAITING:
                 assert self.server is not None, f"get of {whose} waits at no server"
                 self.server.due(whose)

@@ -47,16 +47,11 @@ class Follower:
 
 
 class Followers:
-    """All that follow something of one server.
+    """All that follow something of one server."""
 
-    Args:
-        are_shared: topics may come here from other servers.
-    """
-
-    def __init__(self, broker: BrokerNumber, log: TopicLog, *, are_shared: bool) -> None:
+    def __init__(self, broker: BrokerNumber, log: TopicLog) -> None:
         self._broker = broker
         self._log = log
-        self._are_shared = are_shared
         self._all: dict[BrokerNumber, Follower] = {}
         self._gone: dict[BrokerNumber, None] = {}
 
@@ -102,8 +97,8 @@ class Followers:
         follower = self._all[home]
         own = [part.topic for part in follower.done if part.server == self._broker]
         value: list[Any] = [*follower.version, own]
-        if self._are_shared:
-            others = [part for part in follower.done if part.server != self._broker]
+        others = [part for part in follower.done if part.server != self._broker]
+        if others or follower.expected:
             value.append([[*part, follower.done[part]] for part in others])
             value.append([*follower.expected])
         return Change(FOLLOWERS, str(home), value)

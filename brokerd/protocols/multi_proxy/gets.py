@@ -10,7 +10,7 @@ tells apart from that up to where the clients are done.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -54,6 +54,8 @@ class FollowedTopic:
         goes_on: somebody was subscribed before a crash, whoever else waits to be; else nothing
             before the head is needed.
         after: what is up to this position has come; None until the server has said where to begin.
+        last: of positions that another server has given, which gives no more: the last one.
+        age: how many owners of the topic came after the one that has given these positions.
         handed: what clients are not done with, in order.
     """
 
@@ -62,6 +64,8 @@ class FollowedTopic:
     goes_on: bool = False
     followers: int = 0
     after: int | None = None
+    last: int = 0
+    age: int = 0
     handed: deque[Handed] = field(default_factory=deque)
 
     @property
@@ -197,7 +201,7 @@ class Gets:
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
         """Topics that are followed at a server are another one's: follow them there too."""
-        for number, server in message.owners:
+        for number, server, _ in message.owners:
             if server not in self._servers:
                 raise RemoteProtocolError(peer, f"broker {server} owns topic {number}")
             self._follow_also(number, server)
@@ -310,6 +314,8 @@ class Gets:
             topic = self._told_of(followed, stream)
             if topic is not None and topic.after is None:
                 topic.after = each.done if topic.goes_on else each.head
+            if topic is not None and each.part != followed.server:
+                topic.last, topic.age = each.head, len(heads[each.topic]) - 1
         for other in message.elsewhere:
             stream = self._stream(other.part, other.topic)
             heads.setdefault(other.topic, {})[stream] = other.through
@@ -359,7 +365,7 @@ class Gets:
             return
         wanted = tuple(
             Wanted(topic.stream.broker, topic.number, topic.done, topic.after, self._room(topic))
-            for topic in followed.topics.values()
+            for topic in self._in_turn(followed)
             if topic.after is not None
         )
         followed.is_getting = bool(wanted)
@@ -370,6 +376,18 @@ class Gets:
             self._stream(each.part, each.topic) for each in wanted if not each.most
         )
         self._send(Get(followed.server, self._broker, self._incarnation, followed.got, wanted))
+
+    def _in_turn(self, followed: FollowedServer) -> Iterable[FollowedTopic]:
+        """All that is followed at a server, but for what later owners of a topic have given while
+        something of an earlier one has not come, where one follows the other."""
+        topics = followed.topics.values()
+        lacking: dict[int, int] = {}
+        for topic in topics if self._owners.are_in_turn else ():
+            if (topic.after or 0) < topic.last:
+                lacking[topic.number] = max(topic.age, lacking.get(topic.number, 0))
+        if not lacking:
+            return topics
+        return [topic for topic in topics if topic.age >= lacking.get(topic.number, 0)]
 
     def on_messages(self, peer: Peer, message: Messages) -> None:
         """Publications of a topic; what has come before, or lies behind a hole, is let go."""

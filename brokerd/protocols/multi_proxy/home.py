@@ -4,6 +4,7 @@ Paper: [MP22] §2. Deviates: the paper's client is one user; a home is one for a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
@@ -11,6 +12,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.multi_proxy.causal import CausalOwners
 from brokerd.protocols.multi_proxy.clients import Clients
 from brokerd.protocols.multi_proxy.gets import Gets
+from brokerd.protocols.multi_proxy.giving import GivenOwners
 from brokerd.protocols.multi_proxy.messages import (
     Answered,
     Following,
@@ -21,6 +23,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Request,
     Stored,
 )
+from brokerd.protocols.multi_proxy.moving_owners import MovingOwners
 from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.paper import PaperOwners
 from brokerd.protocols.multi_proxy.parameters import (
@@ -117,22 +120,24 @@ class Home:
             return PaperOwners(
                 broker, arbiters, send=send, on_known=on_known, answered=answered, on_gone=on_gone
             )
+        if ownership == RENDEZVOUS:
+            known = dict(enumerate(arbiters))
+            return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)
+        kind: Callable[..., MovingOwners] = GivenOwners
         if ownership == CAUSAL:
-            return CausalOwners(
-                broker,
-                arbiters,
-                dict(places.servers_by_name),
-                self._disk,
-                carrier=self.ways.first_server,
-                send=send,
-                on_known=on_known,
-                answered=answered,
-                on_gone=on_gone,
-                on_moved=lambda topic, before, server: self.gets.move(topic, before, server),
-                on_merged=lambda topic, server: self.gets.ask_again(topic, server),
-            )
-        known = dict(enumerate(arbiters)) if ownership == RENDEZVOUS else {}
-        return Owners(broker, arbiters, known, send=send, on_known=on_known, answered=answered)
+            kind = partial(CausalOwners, carrier=self.ways.first_server)
+        return kind(
+            broker,
+            arbiters,
+            dict(places.servers_by_name),
+            self._disk,
+            send=send,
+            on_known=on_known,
+            answered=answered,
+            on_gone=on_gone,
+            on_moved=lambda topic, before, server: self.gets.move(topic, before, server),
+            on_merged=lambda topic, server: self.gets.ask_again(topic, server),
+        )
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which answer of a server."""
@@ -145,7 +150,7 @@ class Home:
             Located: self.owners.on_located,
             Merged: (
                 self.owners.on_merged
-                if isinstance(self.owners, CausalOwners)
+                if isinstance(self.owners, MovingOwners)
                 else self.gets.on_merged
             ),
         }

@@ -224,15 +224,22 @@ class Answered:
 
 
 class Owner(NamedTuple):
-    """A topic, and a server that owns it or may be told to."""
+    """A topic, and a server that owns it or may be told to.
+
+    Attributes:
+        generation: of several owners the one with the highest has the topic (`arbiter`); 0: its
+            arbiter has not said it.
+    """
 
     topic: int
     server: BrokerNumber
+    generation: int = 0
 
 
 @record
 class Owned:
-    """Server → proxy → home: who owns these topics, for ever."""
+    """Server → proxy → home: who owns these topics, until another one is told in a higher
+    generation."""
 
     owners: tuple[Owner, ...]
 
@@ -290,6 +297,29 @@ class Assigned:
 
 
 @record
+class Move:
+    """Proxy → arbiter: these servers have fewest topics, so let them have these (`arbiter`)."""
+
+    server: BrokerNumber
+    owners: tuple[Owner, ...]
+
+
+@record
+class Give:
+    """Arbiter → a topic's server, over a proxy: give it to another one (`arbiter`).
+
+    Attributes:
+        generation: in which that one has it.
+    """
+
+    server: BrokerNumber
+    arbiter: BrokerNumber
+    topic: int
+    owner: BrokerNumber
+    generation: int
+
+
+@record
 class Merge:
     """Proxy → server: these servers own topics of yours too; let them have these."""
 
@@ -299,7 +329,7 @@ class Merge:
 
 @record
 class Merged:
-    """Server → home: what you follow here, these servers own; subscribe there."""
+    """Server → home: what you follow here, these servers own; follow it there."""
 
     home: BrokerNumber
     owners: tuple[Owner, ...]
@@ -373,11 +403,16 @@ class CarriedFollower(NamedTuple):
 
 @record
 class Transfer:
-    """Server → server, over a proxy: all that I have of a topic, beside what it carries; own it."""
+    """Server → server, over a proxy: all that I have of a topic, beside what it carries; own it.
+
+    Attributes:
+        generation: in which the other one owns it; 0: no arbiter has said so (`causal`).
+    """
 
     server: BrokerNumber
     giver: BrokerNumber
     topic: int
+    generation: int
     parts: tuple[CarriedPart, ...]
     sources: tuple[PutThrough, ...]
     followers: tuple[CarriedFollower, ...]
@@ -448,5 +483,7 @@ KINDS = (
     MessageKind(130, Transfer),
     MessageKind(131, Transferred),
     MessageKind(132, Decommissioned),
+    MessageKind(133, Move),
+    MessageKind(134, Give),
 )
-"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 132."""
+"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 134."""

@@ -1,11 +1,12 @@
-"""Topics that a server gives to another one, and those that it is given (`causal`).
+"""Topics that a server gives to another one, and those that it is given (`causal`, `arbiter`).
 
 A proxy that finds two owners of a topic tells the one whose name comes last to give it to the
-other (MERGE). That one takes nothing for it any more, which is on disk, and sends all it has of
-it: publications at their positions, how far sources have come, and who follows it from where on
-(TRANSFER). The other one has that on disk before it says so; then homes hear who has the topic.
-Positions stay what they were: who has had one of them does not get it again, wherever it is kept.
-What is sent is the same each time until it is answered, and what has come is not taken again.
+other (MERGE); or a topic's arbiter tells its owner to (`giving.py`). That one takes nothing for it
+any more, which is on disk, and sends all it has of it: publications at their positions, how far
+sources have come, and who follows it from where on (TRANSFER). The other one has that on disk
+before it says so; then homes hear who has the topic. Positions stay what they were: who has had one
+of them does not get it again, wherever it is kept. What is sent is the same each time until it is
+answered, and what has come is not taken again.
 
 Paper: [MP22] §3.1.6, §3.1.7. Deviates: nothing is merged but side by side, so that nothing can be
 lost or doubled; how far sources have come goes along, which the report's TRANSFER lacks.
@@ -38,30 +39,32 @@ from brokerd.protocols.parts.durability import Durability
 MOVING: Final = "moving"
 """Purpose of the deadline at which what was not answered is sent again."""
 MOVES: Final = "moves"
-"""Per topic that is another server's: whose, and whether that one has said so."""
+"""Per topic that is another server's: whose, whether that one has said so, and in which
+generation, where an arbiter has given it one."""
 PARTS: Final = "parts"
-"""Per topic and server whose positions were carried here: by whom."""
+"""Per topic and server whose positions were carried here: by whom, and their age."""
 
 
 class Moves:
     """The topics of one server that it gives away or is given.
 
     Args:
-        names: of all servers; the topic goes to the one whose name comes first.
         proxies: those with which there is a session.
+        may_have: whether a topic may be given to a server.
         gone: told of topics that are another one's now, once nothing is put to them any more.
-        came: told of topics that are here now, with all that was carried.
+        rows: what is to be on disk of a topic that comes in a generation, beside what it has.
+        came: told of topics that are here now, with all that was carried, and in which generation.
         tell: tells a home who has a topic.
 
     Attributes:
         moving: topics that are being given away, and to whom.
         moved: topics that were, and to whom.
+        generations: in which the others have them, where arbiters say it.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
-        names: Mapping[BrokerNumber, str],
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         retry_ns: int,
@@ -69,23 +72,27 @@ class Moves:
         followers: Followers,
         *,
         proxies: Collection[BrokerNumber],
+        may_have: Callable[[BrokerNumber], bool],
         frozen: Callable[[int], None],
         gone: Callable[[int], None],
-        came: Callable[[int], None],
+        rows: Callable[[int, int], Sequence[Change]],
+        came: Callable[[int, int], None],
         tell: Callable[[BrokerNumber, Merged], None],
     ) -> None:
         self.moving: dict[int, BrokerNumber] = {}
         self.moved: dict[int, BrokerNumber] = {}
+        self.generations: dict[int, int] = {}
         self._broker = broker
-        self._names = names
         self._disk = disk
         self._deadlines = deadlines
         self._retry_ns = retry_ns
         self._log = log
         self._followers = followers
         self._proxies = proxies
+        self._may_have = may_have
         self._frozen = frozen
         self._gone = gone
+        self._rows = rows
         self._came = came
         self._tell = tell
         self._coming: dict[int, BrokerNumber] = {}
@@ -93,11 +100,14 @@ class Moves:
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Take over what an earlier incarnation has given away and was given."""
-        for key, (owner, is_over) in recovered.get(MOVES, {}).items():
+        for key, (owner, is_over, *generation) in recovered.get(MOVES, {}).items():
             (self.moved if is_over else self.moving)[int(key)] = owner
-        for key in recovered.get(PARTS, {}):
+            self.generations.update((int(key), number) for number in generation)
+        for key, row in recovered.get(PARTS, {}).items():
             number, server = map(int, key.split("."))
-            self._log.part(Part(server, number)).is_here = True
+            _giver, *age = row if isinstance(row, list) else [row]  # an older program's
+            part = self._log.part(Part(server, number))
+            part.is_here, part.age = True, sum(age)
 
     def begin(self) -> None:
         """All that was on disk is known: go on with what was not answered."""
@@ -113,7 +123,11 @@ class Moves:
 
     def tell_owner(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
         """Tell a home who has those topics that this server has given away; whether there are."""
-        owners = tuple(Owner(each, self.moved[each]) for each in topics if each in self.moved)
+        owners = tuple(
+            Owner(each, self.moved[each], self.generations.get(each, 0))
+            for each in topics
+            if each in self.moved
+        )
         if owners:
             self._tell(home, Merged(home, owners))
         return bool(owners)
@@ -122,23 +136,32 @@ class Moves:
 
     def on_merge(self, peer: Peer, message: Merge) -> None:
         """Other servers own these topics too, and are to have them."""
-        for number, owner in message.owners:
-            if self._names[owner] >= self._names[self._broker]:
+        for number, owner, _ in message.owners:
+            if not self._may_have(owner):
                 raise RemoteProtocolError(peer, f"topic {number} is to be {owner}'s")
-        for number, owner in message.owners:
+        for number, owner, _ in message.owners:
             if not self.is_away(number):
-                self._give(number, owner)
+                self.give(number, owner)
 
-    def _give(self, number: int, owner: BrokerNumber) -> None:
+    def give(self, number: int, owner: BrokerNumber, generation: int = 0) -> None:
+        """Give a topic that is this server's to another one."""
         self.moving[number] = owner
+        if generation:
+            self.generations[number] = generation
         self._freeze(number)
 
         def written() -> None:
             # What was put before this, and is answered when it is on disk, goes along.
-            change = Change(MOVES, str(number), [owner, False])
+            change = self._row(number, owner, is_over=False)
             self._disk.commit((change,), lambda: self._send_topic(number))
 
         self._disk.sync(LOG, written)
+
+    def _row(self, number: int, owner: BrokerNumber, *, is_over: bool) -> Change:
+        value: list[Any] = [owner, is_over]
+        if number in self.generations:
+            value.append(self.generations[number])
+        return Change(MOVES, str(number), value)
 
     def _freeze(self, number: int) -> None:
         for topic in self._log.parts(number):
@@ -166,6 +189,7 @@ class Moves:
                 owner,
                 self._broker,
                 number,
+                self.generations.get(number, 0),
                 tuple(map(_carried, topics)),
                 tuple(PutThrough(*pair) for pair in sources),
                 tuple(
@@ -188,11 +212,11 @@ class Moves:
         number = message.topic
         if self.moving.get(number) != message.server:
             return
-        if self._names[message.owner] >= self._names[self._broker]:
+        if not self._may_have(message.owner):
             raise RemoteProtocolError(peer, f"topic {number} is {message.owner}'s")
         if message.owner != message.server:
             self.moving[number] = message.owner
-            change = Change(MOVES, str(number), [message.owner, False])
+            change = self._row(number, message.owner, is_over=False)
             self._disk.commit((change,), lambda: self._send_topic(number))
             return
         del self.moving[number]
@@ -204,7 +228,7 @@ class Moves:
             for home in homes:
                 self.tell_owner(home, (number,))
 
-        change = Change(MOVES, str(number), [message.owner, True])
+        change = self._row(number, message.owner, is_over=True)
         self._disk.commit((change, *self._followers.leave(number)), over)
 
     def _drop(self, number: int) -> None:
@@ -252,8 +276,9 @@ class Moves:
         number = message.topic
         self._coming[number] = message.giver
         rows: list[Change] = []
-        for each in message.parts:
-            rows.append(Change(PARTS, f"{number}.{each.part}", message.giver))
+        for age, each in enumerate(message.parts, 1):
+            rows.append(Change(PARTS, f"{number}.{each.part}", [message.giver, age]))
+            self._log.part(Part(each.part, number)).age = age
             rows += self._log.settle_at(Part(each.part, number), each.last)
             rows += self._log.part(Part(each.part, number)).lost.carry(each.lost)
         rows += self._log.put_through(number, dict(message.sources))
@@ -261,6 +286,7 @@ class Moves:
             self._followers.expect(each_home, number)
         parts = [self._log.part(Part(each.part, number)) for each in message.parts]
         rows += self._followers.carried(number, parts)
+        rows += self._rows(number, message.generation)
 
         def taken() -> None:
             del self._coming[number]
@@ -270,7 +296,7 @@ class Moves:
                 self._freeze(number)
             for source, through in message.sources:
                 self._log.topic(number).came(source, through)
-            self._came(number)
+            self._came(number, message.generation)
             self._answer(peer, Transferred(self._broker, message.giver, number, self._broker))
 
         self._disk.commit(rows, taken)

@@ -378,10 +378,10 @@ BUGS: Final = (
         "Who owns a topic is on its arbiter's disk before anybody is told.",
         "arbiter.py",
         (
-            "                owners = (Owner(topic, decision.server),)\n"
+            "                owners = (Owner(topic, decision.server, decision.generation),)\n"
             "                self._answer(home, Located(self._broker, home, owners))\n\n"
             "        self._disk.commit((_row(topic, decision),), kept)",
-            "                owners = (Owner(topic, decision.server),)\n"
+            "                owners = (Owner(topic, decision.server, decision.generation),)\n"
             "                self._answer(home, Located(self._broker, home, owners))\n\n"
             "        self._disk.commit((_row(topic, decision),), int)\n"
             "        kept()",
@@ -490,7 +490,7 @@ BUGS: Final = (
         "sharing.py",
         ("        if unknown:\n", "        if False:\n"),
         (
-            "            self._server.tell(home, Merged(home, (Owner(number, self._broker),)))\n"
+            "            self._server.tell(home, Merged(home, (self._here(number),)))\n"
             "        self._server.settle_all()",
             "            home += 0\n        self._server.settle_all()",
         ),
@@ -611,6 +611,87 @@ BUGS: Final = (
         "What is to be another server's is so after a restart.",
         "moves.py",
         ("(self.moved if is_over else self.moving)[int(key)] = owner", "key += str(owner)"),
+    ),
+    _bug(
+        "never-spread",
+        "A server with many more topics than another one gives some to it.",
+        "claims.py",
+        ("if not self._spread or not heard:", "if self._names:"),
+    ),
+    _bug(
+        "moves-what-it-knows",
+        "A proxy counts the topics of servers that have said all that they own.",
+        "claims.py",
+        ("if server in self._heard]", "if self._is_reached(server)]"),
+    ),
+    _bug(
+        "moves-back",
+        "A topic does not come back to a server that has given it away.",
+        "arbiter.py",
+        ("server not in (decision.server, *decision.had):", "server != decision.server:"),
+    ),
+    _bug(
+        "moves-before-it-is-written",
+        "That a topic is to move is on its arbiter's disk before anybody is told.",
+        "arbiter.py",
+        (
+            "self._disk.commit((_row(topic, decision),), tell)",
+            "self._disk.commit((_row(topic, decision),), int); tell()",
+        ),
+    ),
+    _bug(
+        "move-forgotten",
+        "An arbiter knows after a restart what is to move, and from whom it has moved.",
+        "arbiter.py",
+        ("decision.to, decision.had = next(iter(moves[0]), None), (*moves[1],)", "moves.clear()"),
+    ),
+    _bug(
+        "told-to-give-once",
+        "A server is told to give a topic away until it has said that it has.",
+        "arbiter.py",
+        (
+            "        self._deadlines.set((GIVING, self._broker), ",
+            "        max((GIVING, self._broker), (GIVING, 0)) and int(",
+        ),
+    ),
+    _bug(
+        "given-and-not-said",
+        "A server says that it has given a topic away whenever it is told to.",
+        "giving.py",
+        (
+            "            if number in self.moves.moved:\n",
+            "            if False:\n",
+        ),
+    ),
+    _bug(
+        "given-and-not-owned",
+        "A server that was given a topic owns it after a restart.",
+        "giving.py",
+        ("return (self._ownership.assignments.row(number, generation),)", "return ()"),
+    ),
+    _bug(
+        "moved-home-forgotten",
+        "A home knows after a restart to which server a topic has moved.",
+        "giving.py",
+        ("in recovered.get(CHOSEN, {}).items():", "in {}.items():"),
+    ),
+    _bug(
+        "later-owner-first",
+        "What a topic's former owner has given comes before what the later one gives.",
+        "gets.py",
+        ("            if (topic.after or 0) < topic.last:\n", "            if False:\n"),
+    ),
+    _bug(
+        "age-forgotten",
+        "A server that was down knows which of the former owners came later.",
+        "moves.py",
+        ("part.is_here, part.age = True, sum(age)", "part.is_here, part.age = True, -sum(age)"),
+    ),
+    _bug(
+        "older-owner-followed",
+        "A home goes by the highest generation in which it was told who owns a topic.",
+        "giving.py",
+        ("return owner.generation > self._generation(owner)", "return owner.generation > 0"),
     ),
     _bug(
         "never-merges",

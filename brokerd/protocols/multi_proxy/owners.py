@@ -1,6 +1,7 @@
 """Which server owns each topic, as one home knows it, and what waits until it does.
 
-What a home was told once stays true: no topic changes its owner. Where owners follow from a hash
+What a home was told once stays true: no topic changes its owner. Where it does, there are others
+(`moving_owners.py`, `paper.py`). Where owners follow from a hash
 all are known from the start, and nobody is asked.
 
 Paper: [MP22] §3. Deviates: the home asks, through a proxy, and keeps the answer; the paper's
@@ -42,9 +43,11 @@ class Owners:
 
     Attributes:
         may_change: a topic may come to have another owner.
+        are_in_turn: it has one owner at a time.
     """
 
     may_change = False
+    are_in_turn = False
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class Owners:
 
     def remember(self, owners: Sequence[Owner]) -> None:
         """Owners that this home knew before a crash."""
-        self._known.update(owners)
+        self._known.update((owner.topic, owner.server) for owner in owners)
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
         """Somebody says who owns these topics.
@@ -112,7 +115,7 @@ class Owners:
         Raises:
             RemoteProtocolError: it was told otherwise before, or there is no such topic.
         """
-        for topic, server in owners:
+        for topic, server, _ in owners:
             if topic >= len(self._arbiters):
                 raise RemoteProtocolError(peer, f"there is no topic {topic}")
             if self._known.get(topic, server) != server:
@@ -122,10 +125,10 @@ class Owners:
 
     def _add(self, owners: Sequence[Owner]) -> None:
         new = [owner for owner in owners if owner.topic not in self._known]
-        self._known.update(new)
-        for topic, _ in new:
+        self._known.update((owner.topic, owner.server) for owner in new)
+        for owner in new:
             for sought in self._sought.values():
-                sought.pop(topic, None)
+                sought.pop(owner.topic, None)
         if new:
             self._on_known([owner.topic for owner in new])
             self._go_on()

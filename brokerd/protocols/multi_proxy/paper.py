@@ -78,7 +78,7 @@ class PaperOwners(Owners):
     def _set(self, owners: Sequence[Owner]) -> None:
         changed = {
             topic: self._known[topic]
-            for topic, server in owners
+            for topic, server, _ in owners
             if self._known.get(topic, server) != server
         }
         for topic in changed:
@@ -112,7 +112,7 @@ class PaperClaims(Claims):
 
     def _smaller(self, peer: Peer, owner: Owner) -> Owner:
         """Two servers own a topic: the one whose name comes first keeps it."""
-        topic, server = owner
+        topic, server, _ = owner
         if server not in self._names:
             raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
         both = sorted((server, self._known[topic]), key=self._names.__getitem__)

@@ -38,15 +38,19 @@ class MultiProxyParameters:
             "rendezvous": the server that follows from the hash owns it; "causal": each proxy by
             itself, so that two may own it until that is found, and what they have is merged;
             "paper": the same, but merging them loses publications.
-        period_ns: with "causal" and "paper", how often a server tells proxies what it owns.
+        period_ns: with "causal" and "paper", how often a server tells proxies what it owns; with
+            "arbiter" and "causal", how often it tells homes of topics that have come to it.
         topic_attribute: whose value decides a publication's topic.
         apart_attribute: publications that have it have no topic attribute, so that who asks for
             it need not follow every topic; "" for none.
         topics: how many there are, beside that of publications without the topic attribute; equal
             values have the same one.
         assign_retry_ns: how long an arbiter waits for a server to take a topic before it lets
-            another one have it; with "causal", how long a server that gives a topic to another one
-            waits for its answer before it sends all of it again.
+            another one have it; with "arbiter" and "causal", how long a server that gives a topic
+            to another one waits for its answer before it sends all of it again.
+        spread_topics: with "arbiter", a server that has so many topics more than another one that
+            is reached gives one to it, until none has; a topic never comes back to a server that
+            has given it away; 0: topics stay where they are.
         timeout_ns: how long an answer is waited for before another proxy is tried.
         get_wait_ns: how long a server may wait for something to answer a get with.
         get_publications: of a topic, at most, in one answer to a get.
@@ -74,6 +78,7 @@ class MultiProxyParameters:
     apart_attribute: str = "fence"
     topics: int = 64
     assign_retry_ns: int = SECOND_NS
+    spread_topics: int = 0
     period_ns: int = 5 * SECOND_NS
     timeout_ns: int = 250 * MILLISECOND_NS
     get_wait_ns: int = 500 * MILLISECOND_NS
@@ -109,6 +114,8 @@ class MultiProxyParameters:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        if self.spread_topics < 0 or self.spread_topics == 1:
+            raise ConfigError(f"{where}: spread_topics = {self.spread_topics}; 0, or at least 2")
         for name in _AT_LEAST_NOTHING:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 0")

@@ -21,6 +21,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Follow,
     Following,
     Get,
+    Give,
     Locate,
     Located,
     Lost,
@@ -84,6 +85,7 @@ class Proxy:
         between: dict[type, MessageHandler] = {
             Assign: self._on_assign,
             Assigned: self._on_assigned,
+            Give: self._on_give,
             Owned: self._on_owners,
             Periodic: self._on_periodic,
             Carry: self._on_given,
@@ -104,6 +106,7 @@ class Proxy:
     def lost(self, peer: BrokerNumber) -> None:
         """A session is over."""
         if peer in self._servers:
+            self._claims.lose(peer)
             self._tell_all()
 
     def pass_on(self, request: Request) -> None:
@@ -146,12 +149,16 @@ class Proxy:
 
     def _on_owners(self, peer: Any, message: Owned) -> None:
         self._check_server(peer)
+        self._claims.hear(peer)
         self._learn(peer, message.owners)
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
         """Somebody says who owns topics: homes hear what is new."""
         new = self._claims.learn(peer, owners)
         self._merge()
+        move = self._claims.move()
+        if move is not None:
+            self._send(move.server, move)
         if not new:
             return
         for home in self._homes:
@@ -188,6 +195,12 @@ class Proxy:
     def _on_assign(self, peer: Any, message: Assign) -> None:
         self._check_server(peer)
         self._check_server(message.server, peer)
+        self._send(message.server, message)
+
+    def _on_give(self, peer: Any, message: Give) -> None:
+        self._check_server(peer)
+        for server in (message.server, message.owner, message.arbiter):
+            self._check_server(server, peer)
         self._send(message.server, message)
 
     def _on_assigned(self, peer: Any, message: Assigned) -> None:

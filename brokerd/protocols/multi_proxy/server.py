@@ -28,9 +28,9 @@ from brokerd.protocols.multi_proxy.messages import (
     Stored,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.parameters import CAUSAL, MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.sharing import Sharing
+from brokerd.protocols.multi_proxy.sharing import Passing
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -52,7 +52,7 @@ class Server:
         log, followers: what it keeps, and for whom.
         retention: what it lets go of for its age, or for lack of room.
         tell: tells a home something.
-        sharing: what it does beside where two servers may own a topic and nothing is lost.
+        sharing: what it does beside where topics go from one server to another and nothing is lost.
         asked: topics that homes have asked for, so that they know it to be the owner.
     """
 
@@ -80,8 +80,8 @@ class Server:
         self._answer = self.tell = answer
         self._announce = announce
         self.asked: dict[int, None] = {}
-        self.followers = Followers(broker, self.log, are_shared=parameters.ownership == CAUSAL)
-        self.sharing: Sharing | None = None
+        self.followers = Followers(broker, self.log)
+        self.sharing: Passing | None = None
         self._held = HeldPuts(
             self._machine, deadlines, parameters, append=self._append, say_held=self._say_held
         )

@@ -1,4 +1,7 @@
-"""A server of topics that two may own until that is found, and nothing is lost (`causal`).
+"""A server of topics that go from one server to another, and nothing is lost.
+
+`Giving` is that of topics which their arbiters give to others, `Sharing` of those that two may own
+until that is found (`causal`).
 
 Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7, §4. Deviates: see `known.py` and `moves.py`.
 """
@@ -8,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.interface import Instant
+from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.multi_proxy.followers import Follower, Followers
 from brokerd.protocols.multi_proxy.known import Known
 from brokerd.protocols.multi_proxy.messages import (
@@ -61,15 +64,16 @@ class SharingParameters(Protocol):
         """Before it sends again what another server has not answered."""
 
 
-class Sharing:
-    """What one server does so that nothing is lost while another one owns its topics, too.
+class Passing:
+    """What one server does so that nothing is lost while topics go from one to another.
 
     Args:
         names: of all servers.
+        known: of positions that others have given.
         proxies: those with which there is a session.
 
     Attributes:
-        known: of positions that others have given.
+        known: see above.
         moves: topics that are given away, or come.
     """
 
@@ -82,6 +86,7 @@ class Sharing:
         parameters: SharingParameters,
         server: Hosting,
         *,
+        known: Known,
         proxies: Collection[BrokerNumber],
     ) -> None:
         self._broker = broker
@@ -91,19 +96,19 @@ class Sharing:
         self._server = server
         self._names = names
         self._proxies = proxies
-        self._incarnation = self._number = 0
-        self.known = Known(broker, [*names], server.log)
+        self.known = known
         self.moves = Moves(
             broker,
-            names,
             disk,
             deadlines,
             parameters.assign_retry_ns,
             server.log,
             server.followers,
             proxies=proxies,
+            may_have=self._may_have,
             frozen=server.freeze,
             gone=self._gone,
+            rows=self._rows,
             came=self._came,
             tell=server.tell,
         )
@@ -111,8 +116,6 @@ class Sharing:
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes what proxies and other servers say."""
         return {
-            Periodic: self._on_periodic,
-            Merge: self.moves.on_merge,
             Carry: self._from_server(self.moves.on_carry),
             Transfer: self._from_server(self.moves.on_transfer),
             Transferred: self._on_transferred,
@@ -120,12 +123,11 @@ class Sharing:
 
     def begin(self, incarnation: int) -> None:
         """All that was on disk is known."""
-        self._incarnation = incarnation
         self.moves.begin()
         self.period()
 
     def aftermath(self) -> Sequence[str]:
-        """What is left of two servers having owned a topic, in words."""
+        """What is left of topics that went from one server to another, in words."""
         expected = sum(len(follower.expected) for _, follower in self._server.followers)
         moving = len(self.moves.moving)
         return tuple(
@@ -137,27 +139,28 @@ class Sharing:
     # ------------------------------------------------------------ what others are told
 
     def period(self) -> None:
-        """Say what this server is asked for, and see to it that it is said again in time."""
-        for proxy in self._proxies:
-            self.tell(proxy)
+        """Tell homes of topics that have come here, until they have said that they know."""
         for home, follower in self._server.followers:
             for number in follower.expected:
-                self._server.tell(home, Merged(home, (Owner(number, self._broker),)))
-        self._deadlines.set((PERIOD, self._broker), self._machine.now_ns + self._period_ns)
+                self._server.tell(home, Merged(home, (self._here(number),)))
 
     def tell(self, proxy: BrokerNumber) -> None:
-        """Say it to one proxy."""
-        self._number += 1
-        topics = tuple(self._server.asked)
-        known = self.known.all()
-        said = Periodic(self._broker, self._incarnation, self._number, topics, known)
-        self._machine.send(proxy, said)
+        """A session with a proxy has begun."""
 
-    def _on_periodic(self, peer: Peer, message: Periodic) -> None:
-        if message.server not in self._names:
-            raise RemoteProtocolError(peer, f"broker {message.server} says what it is asked for")
-        if self.known.hear(message):
-            self._server.settle_all()
+    def _here(self, number: int) -> Owner:
+        return Owner(number, self._broker)
+
+    def _may_have(self, owner: BrokerNumber) -> bool:
+        """Whether a topic of this server's may be given to another one."""
+        return owner != self._broker
+
+    def _rows(self, number: int, generation: int) -> Sequence[Change]:
+        """What is to be on disk of a topic that comes, beside what it has."""
+        return ()
+
+    def _again(self) -> None:
+        """See to it that it is said again in time."""
+        self._deadlines.set((PERIOD, self._broker), self._machine.now_ns + self._period_ns)
 
     # ------------------------------------------------------------ what homes ask
 
@@ -207,7 +210,7 @@ class Sharing:
             and self._server.log.holds(part)
         }
         if unknown:
-            owners = tuple(Owner(number, self._broker) for number in unknown)
+            owners = tuple(map(self._here, unknown))
             self._server.tell(home, Merged(home, owners))
 
     # ------------------------------------------------------------ topics that come and go
@@ -215,10 +218,10 @@ class Sharing:
     def _gone(self, number: int) -> None:
         self._server.asked.pop(number, None)
 
-    def _came(self, number: int) -> None:
+    def _came(self, number: int, generation: int) -> None:
         self._server.asked[number] = None
         for home, _ in self._server.followers.of(number):
-            self._server.tell(home, Merged(home, (Owner(number, self._broker),)))
+            self._server.tell(home, Merged(home, (self._here(number),)))
         self._server.settle_all()
 
     def _from_server(self, handler: MessageHandler) -> MessageHandler:
@@ -234,3 +237,62 @@ class Sharing:
         if message.giver != self._broker or not {message.server, message.owner} <= {*self._names}:
             raise RemoteProtocolError(peer, f"broker {message.server} has topic {message.topic}")
         self.moves.on_transferred(peer, message)
+
+
+class Sharing(Passing):
+    """The same where proxies find two owners of a topic, and what other servers know counts."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        names: Mapping[BrokerNumber, str],
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: SharingParameters,
+        server: Hosting,
+        *,
+        proxies: Collection[BrokerNumber],
+    ) -> None:
+        known = Known(broker, [*names], server.log)
+        super().__init__(
+            broker, names, disk, deadlines, parameters, server, known=known, proxies=proxies
+        )
+        self._incarnation = self._number = 0
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """See Passing."""
+        merging: dict[type, MessageHandler] = {
+            Periodic: self._on_periodic,
+            Merge: self.moves.on_merge,
+        }
+        return {**super().handlers(), **merging}
+
+    def begin(self, incarnation: int) -> None:
+        """See Passing."""
+        self._incarnation = incarnation
+        super().begin(incarnation)
+
+    def period(self) -> None:
+        """See Passing: also say what this server is asked for."""
+        for proxy in self._proxies:
+            self.tell(proxy)
+        super().period()
+        self._again()
+
+    def tell(self, proxy: BrokerNumber) -> None:
+        """See Passing: say it to one proxy."""
+        self._number += 1
+        topics = tuple(self._server.asked)
+        known = self.known.all()
+        said = Periodic(self._broker, self._incarnation, self._number, topics, known)
+        self._machine.send(proxy, said)
+
+    def _may_have(self, owner: BrokerNumber) -> bool:
+        """See Passing: it goes to the one whose name comes first."""
+        return self._names[owner] < self._names[self._broker]
+
+    def _on_periodic(self, peer: Peer, message: Periodic) -> None:
+        if message.server not in self._names:
+            raise RemoteProtocolError(peer, f"broker {message.server} says what it is asked for")
+        if self.known.hear(message):
+            self._server.settle_all()

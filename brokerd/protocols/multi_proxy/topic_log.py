@@ -65,6 +65,7 @@ class Topic:
         stored: the last one of each that is on disk.
         runs: what is on disk and not released, in order; sequences are positions.
         retained_bytes: of their payloads.
+        age: of positions that earlier owners have given: an older one has the higher age.
         since: of those, up to which position they are kept since when.
         lost: of what was released, that with which somebody is not done.
     """
@@ -81,6 +82,7 @@ class Topic:
     stored: dict[SourceId, int] = field(default_factory=dict)
     runs: deque[PublicationRun] = field(default_factory=deque)
     retained_bytes: int = 0
+    age: int = 0
     since: deque[tuple[int, Instant]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -204,10 +206,14 @@ class TopicLog:
         return part in self._topics and self._topics[part].is_here
 
     def parts(self, number: int) -> list[Topic]:
-        """All that homes may follow here of a topic, this server's own positions first."""
+        """All that homes may follow here of a topic, this server's own positions first.
+
+        Then those of the owner before, and so on.
+        """
         parts = (part for part in self._topics if part.topic == number)
         others = [self._topics[part] for part in parts if part.server != self._broker]
-        return [self.topic(number), *(each for each in others if each.is_here)]
+        here = sorted((each for each in others if each.is_here), key=lambda each: each.age)
+        return [self.topic(number), *here]
 
     def everything(self, number: int) -> list[Topic]:
         """All that there is of a topic, also what is not here for homes to follow."""

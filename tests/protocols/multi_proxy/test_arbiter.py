@@ -34,7 +34,7 @@ def owners_told(story: Story) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for _, _, message in story.said:
         if isinstance(message, Located):
-            for topic, server in message.owners:
+            for topic, server, _ in message.owners:
                 found.setdefault(topic, set()).add(server)
     return found
 
@@ -88,8 +88,8 @@ def claim(candidate: int, home: int = HOME) -> Claim:
     return Claim(SERVER, home, (Owner(TOPIC, candidate),))
 
 
-def located(owner: int, home: int = HOME) -> Located:
-    return Located(SERVER, home, (Owner(TOPIC, owner),))
+def located(owner: int, home: int = HOME, number: int = 1) -> Located:
+    return Located(SERVER, home, (Owner(TOPIC, owner, number),))
 
 
 def assign(server: int, number: int) -> Assign:
@@ -133,7 +133,7 @@ def a_late_server_loses_its_topic() -> bool:
     return (
         disk.tell(claim(3)) == [assign(3, 2)]
         and disk.tell(assigned(2, 1)) == []
-        and disk.tell(assigned(3, 2)) == [located(3)]
+        and disk.tell(assigned(3, 2)) == [located(3, number=2)]
     )
 
 

@@ -35,55 +35,24 @@ from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
-from tests.helpers.proxy_stories import Story, sides
+from tests.helpers.proxy_stories import CountedStory, Story, sides
 from tests.protocols.multi_proxy.test_server import Disk, put
 
 KINDS = "abcdef"
 HOME, TOPIC = 3, 3
 
 
-class Twins(Story):
+class Twins(CountedStory):
     """Two proxies have given most topics to different servers; each home goes over one of them."""
 
     def __init__(self, ownership: str = CAUSAL, **parameters: int) -> None:
-        super().__init__(
-            sides(proxies=2, servers=3, edges=2), ownership=ownership, topics=64, **parameters
-        )
-        self.subscriptions: list[tuple[str, Subscription]] = []
-        self.sent: list[tuple[str, Published]] = []
+        topology = sides(proxies=2, servers=3, edges=2)
+        super().__init__(topology, KINDS, ownership=ownership, topics=64, **parameters)
         for at, kinds in (("e1", KINDS), ("e2", KINDS[::-1])):
             for kind in kinds:
-                self.subscriptions.append((kind, self.cluster.subscribe(at, f"kind = '{kind}'")))
+                self.subscribe(at, kind)
                 self.cluster.run_for(0.05)
-
-    def put(self) -> None:
-        """One of each kind at both homes, over both proxies."""
-        for kind in KINDS:
-            for at in ("e1", "e2"):
-                self.sent.append((kind, self.publish(at, 1, kind=kind)[0]))
-
-    def lost(self) -> int:
-        """How many do not come, and how many come twice."""
-        twice = sum(
-            len(had.received) - len({*map(str, had.received)}) for _, had in self.subscriptions
-        )
-        return twice + sum(
-            each not in had.received
-            for kind, each in self.sent
-            for wanted, had in self.subscriptions
-            if kind == wanted
-        )
-
-    def when_told(self, kind: type, then: Callable[[], Any]) -> None:
-        """Run until somebody says such a thing, and do something at once."""
-        for _ in range(20_000):
-            if any(type(message) is kind for _, _, message in self.said):
-                then()
-                return
-            self.cluster.run_for(0.0005)
-        raise AssertionError(f"nobody has said any {kind.__name__}")
 
 
 # ------------------------------------------------------------ stories
@@ -241,6 +210,7 @@ def transfer(last: int) -> Transfer:
         1,
         2,
         TOPIC,
+        0,
         (CarriedPart(2, 0, last, ()),),
         (PutThrough(SourceId(HOME, 0, 1), last),),
         (CarriedFollower(HOME, (Elsewhere(2, TOPIC, 1),)),),

@@ -10,7 +10,7 @@ from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import DeadlineReached, Send
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
-from brokerd.protocols.multi_proxy.messages import Get, Lost, LostRun, Messages, Wanted
+from brokerd.protocols.multi_proxy.messages import Get, Lost, LostRun, Messages, Stored, Wanted
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 
@@ -19,9 +19,10 @@ TOPIC = 1
 SOURCE = SourceId(HOME, 0, 1)
 
 
-def check(*said: tuple[int, Any], ownership: str = "arbiter") -> None:
+def check(*said: tuple[int, Any], ownership: str = "arbiter", spread_topics: int = 0) -> None:
     """Brokers say this, one after the other."""
-    world: Any = SimpleNamespace(parameters=MultiProxyParameters(ownership=ownership))
+    parameters = MultiProxyParameters(ownership=ownership, spread_topics=spread_topics)
+    world: Any = SimpleNamespace(parameters=parameters)
     checks = MultiProxyChecks(world)
     for number, message in said:
         broker: Any = SimpleNamespace(number=number, name=f"b{number}")
@@ -43,6 +44,10 @@ def given(first: int, sequences: Sequence[int], server: int = SERVER) -> tuple[i
     return server, Messages(HOME, TOPIC, run)
 
 
+def stored(through: int, server: int = SERVER) -> tuple[int, Stored]:
+    return server, Stored(server, HOME, TOPIC, SOURCE, through)
+
+
 def lost(first: int, low: int, high: int) -> tuple[int, Lost]:
     return SERVER, Lost(SERVER, HOME, SERVER, TOPIC, (LostRun(first, SOURCE, low, high),))
 
@@ -56,6 +61,9 @@ def test_what_is_right_is_let_pass() -> None:
     check(get(0, 4), get(3, 4), get(3, 9), get(0, 0, incarnation=2))
     check(given(1, [5]), given(1, [5], server=OTHER), ownership=PAPER)
     check(given(1, [5]), given(1, [6], server=OTHER), ownership=CAUSAL)
+    check(given(1, [5]), given(1, [6], server=OTHER), spread_topics=2)
+    check(stored(5), stored(6), stored(7, server=OTHER))
+    check(stored(5), stored(6, server=OTHER), stored(7), ownership=CAUSAL)
 
 
 def test_two_owners_may_not_both_have_a_publication_where_that_is_merged() -> None:
@@ -72,6 +80,7 @@ def test_two_owners_may_not_both_have_a_publication_where_that_is_merged() -> No
         ("put twice", [lost(1, 5, 5), given(4, [5])]),
         ("topic order", [given(1, [6, 5])]),
         ("two owners", [given(1, [5]), given(1, [5], server=OTHER)]),
+        ("two owners", [stored(5), stored(6, server=OTHER), stored(7)]),
         ("done less", [get(3, 4), get(2, 4)]),
         ("done less", [get(3, 2)]),
     ],

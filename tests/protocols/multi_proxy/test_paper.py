@@ -48,7 +48,7 @@ def test_proxies_that_ask_nobody_make_two_owners_and_find_it() -> None:
     told: dict[int, set[int]] = {}
     for _, _, message in story.said:
         if isinstance(message, Located):
-            for topic, server in message.owners:
+            for topic, server, _ in message.owners:
                 told.setdefault(topic, set()).add(server)
     assert any(len(servers) > 1 for servers in told.values())
     story.cluster.run_for(7)

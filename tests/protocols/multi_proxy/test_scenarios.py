@@ -62,6 +62,7 @@ CRASHES: Mapping[str, str] = {
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
     "C15": "storage/test_crashes.py::test_no_crash_loses_what_was_acknowledged",
     "C13": f"{HERE}test_arbiter.py::decisions_outlive_a_crash",
+    "C14": f"{HERE}test_giving.py::servers_die_at_each_write_of_a_move",
 }
 
 
@@ -192,7 +193,6 @@ MISSING = {
     "another incarnation, see the swarm's `forget`",
     "b22-clock-jump": "no clock decides anything",
     "C7": "one record holds what the paper writes to three files",
-    "C14": "topics that move to any server, beside those that two own",
 }
 
 

@@ -11,6 +11,7 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.protocols.multi_proxy.test_arbiter import RULES as AT_AN_ARBITER
 from tests.protocols.multi_proxy.test_causal import RULES as WITH_MERGES
 from tests.protocols.multi_proxy.test_decommissioning import RULES as WHERE_A_HOME_IS_GONE
+from tests.protocols.multi_proxy.test_giving import RULES as WHERE_TOPICS_MOVE
 from tests.protocols.multi_proxy.test_homes import RULES as AT_A_HOME
 from tests.protocols.multi_proxy.test_paper import RULES as WITH_TWO_OWNERS
 from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
@@ -56,6 +57,7 @@ def test_each_bug_has_a_story() -> None:
         *WITH_MERGES,
         *WHERE_IT_IS_LET_GO_OF,
         *WHERE_A_HOME_IS_GONE,
+        *WHERE_TOPICS_MOVE,
         "over-a-hole",
         "begins-for-all",
         *AT_A_HOME,

@@ -24,7 +24,7 @@ from brokerd.protocols.interface import (
     Shutdown,
     Started,
 )
-from brokerd.protocols.multi_proxy.causal import CHOSEN
+from brokerd.protocols.multi_proxy.arbiter import OWNERS
 from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS
 from brokerd.protocols.multi_proxy.messages import (
@@ -35,6 +35,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Claim,
     Follow,
     Get,
+    Give,
     Located,
     Lost,
     Merge,
@@ -47,6 +48,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
+from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
+from brokerd.protocols.multi_proxy.sharing import Sharing
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -80,6 +83,8 @@ MARKS = (
         "other-candidate", "an arbiter gave a topic that was not taken to another server", seeds=60
     ),
     Mark("owners-told", "a proxy was told what a server owns as their session began", seeds=4),
+    Mark("topic-moved", "an arbiter was told that a topic is another server's", seeds=20),
+    Mark("give-again", "an arbiter told a server again to give a topic away", seeds=60),
     Mark("topic-given", "a server gave a topic to another one that owned it too", seeds=12),
     Mark("topic-carried", "publications of a topic were carried to its other owner", seeds=20),
     Mark("topic-came", "a server had all of a topic that another one gave it", seeds=12),
@@ -176,7 +181,7 @@ def _shared(
     elif type(message) is Get and message.server == broker.number:
         core: Any = broker.core
         sharing, log = core.server.sharing, core.server.log
-        if sharing is None:
+        if not isinstance(sharing, Sharing):
             return
         for topic in log:
             done = core.server.followers.done_with(topic)
@@ -191,7 +196,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
     if any(type(each) is Assign and each.generations[0].number > 1 for each in said):
         yield "other-candidate"
     role = broker.core.status().detail["role"]
-    if type(event) is SessionEstablished and role == "server" and Owned in kinds:
+    owned = any(type(each) is Owned and each.owners for each in said)
+    if type(event) is SessionEstablished and role == "server" and owned:
         yield "owners-told"
     if type(event) is RecordsRead:
         yield "log-read"
@@ -204,6 +210,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
     yield from _lost(broker, event, said, effects)
     yield from _shared(broker, event, said, effects)
     if type(event) is DeadlineReached:
+        if Give in kinds:
+            yield "give-again"
         if any(kind in kinds for kind in (Put, Get, Follow)):
             yield "asked-in-vain"
         if Put in kinds:
@@ -214,7 +222,9 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
         return
     message = event.message
     if type(message) is Assigned and message.arbiter == broker.number:
-        yield "owner-found"
+        rows = [change for effect in effects if type(effect) is Commit for change in effect.changes]
+        has_moved = any(row.table == OWNERS and len(row.value) > 3 for row in rows)
+        yield "topic-moved" if has_moved else "owner-found"
     elif type(message) is Claim and Located in kinds:
         yield "owner-known"
     elif type(message) is Assign and message.server == broker.number:

@@ -18,6 +18,9 @@ from brokerd.simulator.world.clock import MILLISECOND_NS
 _SHARED: Final = 0.4
 """Of all seeds, in so many two servers may own a topic until that is found."""
 
+_MOVING: Final = 0.6
+"""Of those where arbiters say who owns topics, in so many they move topics."""
+
 _SENT_AGAIN_NS: Final = 50 * MILLISECOND_NS
 """How soon a server gives a topic again that was not said to have come, at the earliest."""
 
@@ -77,6 +80,11 @@ class MultiProxyPlanning(ProtocolPlanning):
             chosen = replace(
                 chosen, ownership=CAUSAL, period_ns=period_ns, assign_retry_ns=retry_ns
             )
+        moving = Random(f"spread {seed}")
+        if chosen.ownership == ARBITER and moving.random() < _MOVING:
+            period_ns = moving.choice((100, 400, 1_600)) * MILLISECOND_NS
+            spread_topics = moving.choice((2, 2, 3))
+            chosen = replace(chosen, period_ns=period_ns, spread_topics=spread_topics)
         if long:
             return chosen
         max_retain_ns = early.choice((0, 0, 200, 600)) * MILLISECOND_NS
@@ -110,4 +118,5 @@ class MultiProxyPlanning(ProtocolPlanning):
         """
         chosen: MultiProxyParameters = parameters
         asked_ns = 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)
-        return asked_ns + 2 * chosen.period_ns * (chosen.ownership == CAUSAL)
+        is_moving = chosen.ownership == CAUSAL or chosen.spread_topics > 0
+        return asked_ns + 2 * chosen.period_ns * is_moving

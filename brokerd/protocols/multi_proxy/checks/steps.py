@@ -24,7 +24,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.protocols.interface import Effect, Event, Send
-from brokerd.protocols.multi_proxy.messages import Get, Lost, Messages
+from brokerd.protocols.multi_proxy.messages import Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
@@ -42,6 +42,8 @@ class MultiProxyChecks(ProtocolChecks):
         self._owners: dict[int, BrokerNumber] = {}
         ownership = world.parameters.ownership
         self._has_one_owner = ownership not in (CAUSAL, PAPER)
+        self._stays = self._has_one_owner and not world.parameters.spread_topics
+        self._stored_at: dict[int, list[BrokerNumber]] = {}
         self._puts_once = ownership != PAPER
         self._places: dict[tuple[StreamId | int, _Origin], tuple[StreamId, int]] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
@@ -58,6 +60,8 @@ class MultiProxyChecks(ProtocolChecks):
                 run = message.run
                 origins = [(each.source, n) for each in run.origins for n in each.sequences]
                 self._check_told(broker, run.source, [*zip(run.sequences, origins, strict=True)])
+            elif type(message) is Stored and message.server == broker.number:
+                self._check_turn(broker, message.topic)
             elif type(message) is Lost and message.server == broker.number:
                 stream = StreamId(message.part, message.topic, 0)
                 self._check_told(broker, stream, [*_places(message)])
@@ -72,6 +76,16 @@ class MultiProxyChecks(ProtocolChecks):
         core: Any = broker.core
         return core.server is not None
 
+    def _check_turn(self, broker: BrokerView, topic: int) -> None:
+        """Once a topic has moved to another server nothing is stored at the one before."""
+        turns = self._stored_at.setdefault(topic, [broker.number])
+        if turns[-1] == broker.number or not self._has_one_owner:
+            return
+        if broker.number in turns:
+            what = f"{broker.name} stores something in topic {topic}"
+            raise InvariantViolated("two owners", f"{what}, which is {turns[-1]}'s by now")
+        turns.append(broker.number)
+
     def _check_told(
         self, broker: BrokerView, stream: StreamId, places: Sequence[tuple[int, _Origin]]
     ) -> None:
@@ -80,7 +94,7 @@ class MultiProxyChecks(ProtocolChecks):
         The same holds for what is lost: whoever is told of it must know what it was.
         """
         topic, owner = stream.publisher, stream.broker
-        if self._owners.setdefault(topic, owner) != owner and self._has_one_owner:
+        if self._owners.setdefault(topic, owner) != owner and self._stays:
             what = f"{broker.name} gives out topic {topic}"
             raise InvariantViolated("two owners", f"{what}, which is {self._owners[topic]}'s")
         told = self._told.setdefault(stream, {})

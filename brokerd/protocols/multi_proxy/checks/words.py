@@ -16,12 +16,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Following,
     Generation,
     Get,
+    Give,
     Locate,
     Located,
     Lost,
     Merge,
     Merged,
     Messages,
+    Move,
     Owned,
     Owner,
     Periodic,
@@ -78,7 +80,7 @@ class MultiProxyWording(Wording):
                 return f"answered {self._between(message.server, message.home)}"
             case Owned(owners=owners):
                 return f"owned {self._owners(owners)}"
-            case Merge(owners=owners) | Merged(owners=owners):
+            case Merge(owners=owners) | Merged(owners=owners) | Move(owners=owners):
                 return f"{type(message).__name__.lower()} {self._owners(owners)}"
             case Periodic(server=server, topics=topics):
                 return f"asked {self.name(server)} topics {_listed(topics)}"
@@ -92,6 +94,9 @@ class MultiProxyWording(Wording):
             case Transferred(topic=topic, owner=owner):
                 ways = self._between(message.server, message.giver)
                 return f"transferred {ways} topic {topic} to {self.name(owner)}"
+            case Give(topic=topic, owner=owner, generation=generation):
+                ways = self._between(message.arbiter, message.server)
+                return f"give {ways} {topic}/{generation} to {self.name(owner)}"
             case Locate(topics=topics):
                 return f"locate {self._between(message.home, message.server)} {_listed(topics)}"
             case Claim(candidates=candidates):

@@ -1,0 +1,168 @@
+"""Topics that go from one server to another because their arbiters say so (`arbiter`; MOVE).
+
+A proxy that hears of a server with many more topics than another one has asks the arbiter of one
+of them to let the other one have it. The arbiter has that on disk, and tells the owner, which
+gives the topic away as servers do (`moves.py`): nothing is put to it until all of it is on disk at
+the other one, in the higher generation; then the owner has on disk who has it, tells homes, and
+tells the arbiter. So whenever somebody crashes, there is one server at most that anything is put
+at, and homes go by the highest generation that they have heard of, which is on their disk.
+
+Paper: none; [MP22] §3.1.6, §3.1.7 has topics go to other servers where two own them. A topic does
+not come back to a server that has given it away, so that no two know it as each other's.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.interface import Change
+from brokerd.protocols.multi_proxy.arbiter import Ownership
+from brokerd.protocols.multi_proxy.known import Known
+from brokerd.protocols.multi_proxy.messages import Give, Located, Merged, Owner
+from brokerd.protocols.multi_proxy.moving_owners import CHOSEN, MovingOwners
+from brokerd.protocols.multi_proxy.owners import Owners
+from brokerd.protocols.multi_proxy.sharing import Hosting, Passing, SharingParameters
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+
+
+class Giving(Passing):
+    """What a server does with topics that their arbiters have it give away, or that come to it.
+
+    Args:
+        ownership: what it was told to own.
+        arbiter: that of a topic.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        names: Mapping[BrokerNumber, str],
+        disk: Durability,
+        deadlines: DeadlineQueue[Any],
+        parameters: SharingParameters,
+        server: Hosting,
+        *,
+        ownership: Ownership,
+        arbiter: Callable[[int], BrokerNumber],
+        proxies: Collection[BrokerNumber],
+    ) -> None:
+        alone = Known(broker, [broker], server.log)
+        super().__init__(
+            broker, names, disk, deadlines, parameters, server, known=alone, proxies=proxies
+        )
+        self._ownership = ownership
+        self._arbiter = arbiter
+
+    def begin(self, incarnation: int) -> None:
+        """See Passing."""
+        super().begin(incarnation)
+        self._ownership.arbiter.begin()
+
+    def period(self) -> None:
+        """See Passing: only where there is somebody to be told."""
+        super().period()
+        if any(follower.expected for _, follower in self._server.followers):
+            self._again()
+
+    def give(self, message: Give) -> None:
+        """Give a topic away, or say again that this is done."""
+        number, generation = message.topic, message.generation
+        if self.moves.generations.get(number, 0) >= generation:
+            if number in self.moves.moved:
+                self._say_given(number)
+        elif 0 < self._ownership.assignments.generation(number) < generation:
+            self.moves.give(number, message.owner, generation)
+
+    def _say_given(self, number: int) -> None:
+        owner, generation = self.moves.moved[number], self.moves.generations[number]
+        self._ownership.given(self._arbiter(number), number, owner, generation)
+
+    def _here(self, number: int) -> Owner:
+        return Owner(number, self._broker, self._ownership.assignments.generation(number))
+
+    def _rows(self, number: int, generation: int) -> Sequence[Change]:
+        return (self._ownership.assignments.row(number, generation),)
+
+    def _gone(self, number: int) -> None:
+        super()._gone(number)
+        self._say_given(number)
+
+    def _came(self, number: int, generation: int) -> None:
+        self._ownership.assignments.keep(number, generation)
+        super()._came(number, generation)
+        self._ownership.announce((number,))
+        if any(follower.expected for _, follower in self._server.followers):
+            self._again()
+
+
+class GivenOwners(MovingOwners):
+    """The owners that one home knows, each in the highest generation that it has heard of.
+
+    The first owner of a topic its subscriptions know after a crash, or an arbiter does; any later
+    one is on disk before the home goes by it, for what an older one says of it is not true any
+    more.
+    """
+
+    are_in_turn = True
+
+    def __init__(self, *arguments: Any, **callbacks: Any) -> None:
+        super().__init__(*arguments, **callbacks)
+        self._generations: dict[int, int] = {}
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See Owners."""
+        for key, (server, generation) in recovered.get(CHOSEN, {}).items():
+            self._known[int(key)], self._generations[int(key)] = server, generation
+
+    def remember(self, owners: Sequence[Owner]) -> None:
+        """See Owners: what is on disk by itself is newer."""
+        self._known.update(
+            (owner.topic, owner.server) for owner in owners if owner.topic not in self._known
+        )
+
+    def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
+        """See Owners: whoever says it, the highest generation counts."""
+        self._check(peer, owners)
+        for owner in owners:
+            before = self._known.get(owner.topic)
+            if before not in (None, owner.server) and owner.generation == self._generation(owner):
+                reason = f"topic {owner.topic} is {before}'s and not {owner.server}'s"
+                raise RemoteProtocolError(peer, reason)
+        first = [owner for owner in owners if self._is_new(owner.topic)]
+        self._choose([owner for owner in first if owner.generation > 1])
+        self._go_by([owner for owner in first if owner.generation <= 1])
+        self._change([owner for owner in owners if self._is_later(owner)])
+
+    def _generation(self, owner: Owner) -> int:
+        return self._generations.get(owner.topic, 0)
+
+    def _is_later(self, owner: Owner) -> bool:
+        if self._known.get(owner.topic) is None or owner.topic in self._choosing:
+            return False
+        if self._known[owner.topic] == owner.server:
+            self._generations[owner.topic] = max(owner.generation, self._generation(owner))
+            return False
+        return owner.generation > self._generation(owner)
+
+    def _go_by(self, owners: Sequence[Owner]) -> None:
+        for owner in owners:
+            self._generations[owner.topic] = owner.generation
+        self._add(owners)
+
+    def _row(self, owner: Owner) -> Change:
+        return Change(CHOSEN, str(owner.topic), [owner.server, owner.generation])
+
+    def on_located(self, peer: Peer, message: Located) -> None:
+        """See Owners."""
+        Owners.on_located(self, peer, message)
+
+    def on_merged(self, peer: Peer, message: Merged) -> None:
+        """See MovingOwners."""
+        self.learn(peer, message.owners)
+        self._hear_again(message.owners)
+
+    def _move(self, owner: Owner) -> None:
+        self._generations[owner.topic] = owner.generation
+        super()._move(owner)

@@ -1,0 +1,334 @@
+"""Topics that arbiters have their servers give to others: one server at a time has each."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.named_bugs import planted
+from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished, Started
+from brokerd.protocols.multi_proxy.claims import Claims
+from brokerd.protocols.multi_proxy.messages import (
+    Assign,
+    Assigned,
+    CarriedPart,
+    Claim,
+    Follow,
+    Following,
+    Generation,
+    Give,
+    Located,
+    Merged,
+    Move,
+    Owned,
+    Owner,
+    Transfer,
+    Transferred,
+)
+from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.places import Places
+from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.wire.attributes import decode_attribute_table
+from tests.helpers.proxy_stories import CountedStory, sides
+from tests.protocols.multi_proxy.test_causal import HOME, carry, of_kind, transfer
+from tests.protocols.multi_proxy.test_server import Disk
+
+KINDS = "abcdefghijklmnop"
+SERVERS = ("v1", "v2", "v3")
+
+
+class Uneven(CountedStory):
+    """The first of three servers has no topics, as it was down when they were new."""
+
+    def __init__(self, spread_topics: int = 2) -> None:
+        super().__init__(
+            sides(proxies=2, servers=3, edges=2),
+            "",
+            ownership=ARBITER,
+            topics=64,
+            spread_topics=spread_topics,
+        )
+        topics = Topics(self.parameters, decode_attribute_table)
+        self.kinds = "".join(
+            kind for kind in KINDS if self.owner(topics.of_value(kind)) != SERVERS[0]
+        )
+        self.cluster.broker("v1").kill()
+        for kind in self.kinds:
+            self.subscribe("e1", kind)
+            self.subscribe("e2", kind)
+        self.cluster.run_for(0.5)
+        self.put()
+        self.cluster.run_for(0.5)
+
+    def owned(self) -> list[int]:
+        """How many topics each server is asked for."""
+        cores: list[Any] = [each.core for each in self.cluster.brokers if each.name in SERVERS]
+        return [len(core.server.asked) for core in cores]
+
+    def is_in_order(self) -> bool:
+        """Whether all that has come of one publisher in a topic has come in its order."""
+        return all(
+            [each for each in had.received if each.client == client]
+            == [each for _, each in self.sent if each.client == client and each in had.received]
+            for _, had in self.subscriptions
+            for client in {each.client for each in had.received}
+        )
+
+    def is_over(self) -> bool:
+        """Whether all has come, and nothing is kept."""
+        self.cluster.run_for(8)
+        self.cluster.oracle.judge_end()
+        kept = [broker.core.status().queued for broker in self.cluster.brokers]
+        return self.lost() == 0 and not any(kept)
+
+
+# ------------------------------------------------------------ stories
+
+
+def a_server_that_was_away_gets_as_many_topics_as_the_other_one() -> bool:
+    """What is put meanwhile comes once, and in the end nothing is kept."""
+    story = Uneven()
+    before = story.owned()
+    story.cluster.broker("v1").start()
+    for _ in range(10):
+        story.put()
+    is_over, after = story.is_over(), story.owned()
+    story.put()
+    return not before[0] and max(after) - min(after) < 2 and is_over and story.is_over()
+
+
+def topics_stay_where_they_are_unless_they_are_to_be_spread() -> bool:
+    story = Uneven(spread_topics=0)
+    story.cluster.broker("v1").start()
+    story.put()
+    return story.is_over() and story.owned()[0] == 0
+
+
+def servers_die_at_each_write_of_a_move() -> bool:
+    """Each time all of them, and a home with them."""
+    story = Uneven()
+    story.cluster.broker("v1").start()
+    for when in (Move, Give, Transfer, Transferred, Assigned, Merged):
+        story.said.clear()
+        story.when_told(
+            when, lambda: [story.cluster.broker(each).kill().start() for each in (*SERVERS, "e1")]
+        )
+        story.put()
+    return story.is_over() and all(story.owned())
+
+
+def a_home_that_was_down_goes_where_its_topics_have_moved() -> bool:
+    """What is put meanwhile is kept there, although it follows them at the first server, too."""
+    story = Uneven()
+    story.cluster.broker("v1").start()
+    story.cluster.run_for(3)
+    story.cluster.broker("e1").kill()
+    story.put(homes=("e2",))
+    story.cluster.run_for(1)
+    story.cluster.broker("e1").start()
+    return story.is_over()
+
+
+def what_the_former_owner_has_given_comes_first() -> bool:
+    """A home that was down while the topic moved gets both together."""
+    story = Uneven()
+    story.cluster.broker("e1").kill()
+    for _ in range(5):
+        story.put(homes=("e2",))
+    story.cluster.broker("v1").start()
+    story.cluster.run_for(3)
+    for _ in range(5):
+        story.put(homes=("e2",))
+    story.cluster.broker("e1").start()
+    return story.is_over() and story.is_in_order()
+
+
+def who_asks_the_former_owner_hears_who_has_the_topic() -> bool:
+    """A home that knows the former owner only, which has all but forgotten the topic."""
+    server = given_away()
+    told = server.tell(Follow(GIVER, HOME, 1, 1, (TOPIC,)))
+    return told == [Merged(HOME, (Owner(TOPIC, TAKER, 2),))]
+
+
+# ------------------------------------------------------------ one server, message by message
+
+TAKER, GIVER = 1, 2
+TOPIC = Places(TAKER, sides(1, 2, 2), 8).arbiters.index(TAKER)
+"""A topic on which the first of two servers decides."""
+
+
+def an_arbiter() -> Disk:
+    """The first of three servers; the second one owns the topic."""
+    disk = Disk(ARBITER, 3)
+    disk.tell(Claim(1, HOME, (Owner(DECIDED, 2),)))
+    disk.tell(Assigned(2, 1, (Generation(DECIDED, 1),)))
+    return disk
+
+
+DECIDED = Places(1, sides(1, 3, 2), 8).arbiters.index(1)
+"""A topic on which the first of three servers decides."""
+
+
+def move(server: int) -> Move:
+    return Move(1, (Owner(DECIDED, server),))
+
+
+def give(server: int, owner: int, number: int) -> Give:
+    return Give(server, 1, DECIDED, owner, number)
+
+
+def moved(owner: int, number: int) -> Assigned:
+    return Assigned(owner, 1, (Generation(DECIDED, number),))
+
+
+def located(owner: int, number: int) -> list[Located]:
+    return [Located(1, HOME, (Owner(DECIDED, owner, number),))]
+
+
+def a_topic_moves_to_a_server_that_has_not_had_it() -> bool:
+    """Homes hear of the first one until the other one has it."""
+    disk = an_arbiter()
+    claim = Claim(1, HOME, (Owner(DECIDED, 3),))
+    return (
+        disk.tell(move(2)) == []
+        and disk.tell(move(3)) == [give(2, 3, 2)]
+        and disk.tell(move(1)) == []
+        and disk.tell(claim) == located(2, 1)
+        and disk.tell(moved(3, 2)) == []
+        and disk.tell(claim) == located(3, 2)
+        and disk.tell(move(2)) == []
+        and disk.tell(moved(3, 2)) == []
+    )
+
+
+def that_a_topic_is_to_move_is_on_disk_before_anybody_hears_of_it() -> bool:
+    return an_arbiter().ask(move(3)) == []
+
+
+def an_arbiter_that_was_down_goes_on_with_a_move() -> bool:
+    disk = an_arbiter()
+    disk.tell(move(3))
+    disk.start(2)
+    disk.now_ns += 10**10
+    pending = of_kind(disk.tick(), Give)
+    disk.tell(moved(3, 2))
+    disk.start(3)
+    disk.now_ns += 10**10
+    owner = disk.tell(Claim(1, HOME, (Owner(DECIDED, 2),)))
+    return pending == [give(2, 3, 2)] and owner == located(3, 2) and disk.tell(move(2)) == []
+
+
+def given_away() -> Disk:
+    """The second of two servers, which has given the topic to the first one, its arbiter."""
+    server = Disk(ARBITER, servers=2, number=GIVER)
+    server.tell(Assign(GIVER, TAKER, (Generation(TOPIC, 1),)))
+    server.tell(Give(GIVER, TAKER, TOPIC, TAKER, 2))
+    server.tell(Transferred(TAKER, GIVER, TOPIC, TAKER))
+    return server
+
+
+def who_has_given_a_topic_away_says_so_whenever_it_is_told_to() -> bool:
+    server = given_away()
+    server.start(2)
+    again = server.tell(Give(GIVER, TAKER, TOPIC, TAKER, 2))
+    return again == [Assigned(TAKER, TAKER, (Generation(TOPIC, 2),))]
+
+
+def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
+    """In the generation in which it was given."""
+    server = Disk(ARBITER, servers=2)
+    server.tell(carry(1, 4))
+    come = replace(transfer(4), generation=2)
+    told = of_kind(server.tell(come), Owned)
+    server.start(2)
+    answers = server.tell(Follow(TAKER, HOME, 1, 1, (come.topic,)))
+    return told == [Owned((Owner(come.topic, TAKER, 2),))] and bool(of_kind(answers, Following))
+
+
+def what_was_said_of_a_topic_before_it_moved_changes_nothing() -> bool:
+    proxy, home = 0, 3
+    core = make_protocol(
+        "multi_proxy",
+        home,
+        sides(proxies=1, servers=2, edges=1),
+        MultiProxyParameters(ownership=ARBITER, topics=8, topic_attribute="kind"),
+        decode_attribute_table,
+    )
+    core.handle(Started(2, True, {"chosen": {str(TOPIC): [TAKER, 2]}}), 0)
+    core.handle(SessionEstablished(proxy, 7, 1), 0)
+
+    def chooses(owner: Owner) -> bool:
+        effects = core.handle(MessageReceived(proxy, 7, Merged(home, (owner,))), 0)
+        return any(isinstance(each, Commit) for each in effects)
+
+    older, later = Owner(TOPIC, GIVER, 1), Owner(TOPIC, GIVER, 3)
+    return not chooses(older) and chooses(later)
+
+
+def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
+    """It knows of one what a home was told, and of the other one nothing yet."""
+    claims = Claims(8, [(1, "v1"), (2, "v2")], lambda _server: True, [1] * 8, spread=2)
+    claims.learn(1, [Owner(topic, 1, 1) for topic in (5, 3)])
+    claims.hear(1)
+    early = claims.move()
+    claims.hear(2)
+    return early is None and claims.move() == Move(1, (Owner(3, 2),))
+
+
+def who_owned_a_topic_when_is_known_after_a_crash() -> bool:
+    """It was the third server's, then the second one's, and is the first one's."""
+    server = Disk(ARBITER, servers=3)
+    parts = (CarriedPart(2, 4, 4, ()), CarriedPart(3, 5, 5, ()))
+    server.tell(replace(transfer(4), generation=3, parts=parts, followers=()))
+    follow = Follow(1, HOME, 1, 1, (transfer(4).topic,))
+    (before,) = of_kind(server.tell(follow), Following)
+    server.start(2)
+    (after,) = of_kind(server.tell(follow), Following)
+    return [[each.part for each in told.topics] for told in (before, after)] == [[1, 2, 3]] * 2
+
+
+RULES: dict[str, Callable[[], bool]] = {
+    "never-spread": a_server_that_was_away_gets_as_many_topics_as_the_other_one,
+    "moved-home-forgotten": a_home_that_was_down_goes_where_its_topics_have_moved,
+    "moves-what-it-knows": a_proxy_waits_until_servers_have_said_what_they_own,
+    "moves-back": a_topic_moves_to_a_server_that_has_not_had_it,
+    "moves-before-it-is-written": that_a_topic_is_to_move_is_on_disk_before_anybody_hears_of_it,
+    "move-forgotten": an_arbiter_that_was_down_goes_on_with_a_move,
+    "told-to-give-once": an_arbiter_that_was_down_goes_on_with_a_move,
+    "given-and-not-said": who_has_given_a_topic_away_says_so_whenever_it_is_told_to,
+    "given-and-not-owned": who_was_given_a_topic_owns_it_after_a_crash,
+    "later-owner-first": what_the_former_owner_has_given_comes_first,
+    "age-forgotten": who_owned_a_topic_when_is_known_after_a_crash,
+    "older-owner-followed": what_was_said_of_a_topic_before_it_moved_changes_nothing,
+}
+
+STORIES = (
+    topics_stay_where_they_are_unless_they_are_to_be_spread,
+    servers_die_at_each_write_of_a_move,
+    who_asks_the_former_owner_hears_who_has_the_topic,
+)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_nothing_is_lost_or_doubled_by(story: Callable[[], bool]) -> None:
+    assert story()
+
+
+@pytest.mark.parametrize("bug", RULES)
+def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
+    assert RULES[bug]()
+    with planted([MUTANTS[bug]]):
+        try:
+            assert not RULES[bug]()
+        except (InvariantViolated, RemoteProtocolError):
+            pass
+
+
+def test_a_spread_of_one_topic_is_none() -> None:
+    with pytest.raises(ConfigError, match="spread_topics = 1; 0, or at least 2"):
+        MultiProxyParameters(spread_topics=1).check("here")
