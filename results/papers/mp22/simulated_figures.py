@@ -215,7 +215,8 @@ def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         "C1 to C4 are homes: before what was published is put, before it is known to be stored, "
         "before what has come is handed out, and after. C5 to C7 are servers: before what is put "
         "is written, when it is, and in between. C9 and C10 are proxies, C11 and C12 two servers "
-        "that merge what both own, C13 an arbiter and who is to own a topic.",
+        "that merge what both own, C13 an arbiter and who is to own a topic, C14 the arbiter of a "
+        "topic that moves, who gives it away and who takes it.",
     )
 
 
