@@ -25,6 +25,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.changes import Changes
 from brokerd.protocols.ges_reliable.following import Followed, Following, Handed, stream_of
+from brokerd.protocols.ges_reliable.heirs import Heirs, after_all
 from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.puts import Puts
@@ -76,12 +77,13 @@ class RoamingClients(OwnSubscriptions[Handed]):
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._storages = storages
-        self._tree = tree
         self._changes = changes
+        self._heirs = Heirs(changes, storages[0], tree)
 
     def use(self, following: Following, puts: Puts) -> None:
         """Have these fetch for clients, and store."""
         self._following = following
+        self._heirs.use(following)
         self._puts = puts
 
     # ------------------------------------------------------------ subscriptions
@@ -176,7 +178,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
         """It is stored for, or its heir is asked."""
         if local.is_over:
-            self._end_where_it_is(local, begun)
+            self._heirs.end(local, begun)
             return
         after, heir = begun.after, begun.heir
         if after is None and heir is not None:
@@ -193,68 +195,16 @@ class RoamingClients(OwnSubscriptions[Handed]):
         local.begins_after = {stream_of(local.storage): after}
         self._begin_one(client, local)
         self._following.begin(local, after)
-        self._hand_over(client, local, heir)
-
-    # ------------------------------------------------------------ from storage to storage
+        self._heirs.hand_over(local, heir)
 
     def change(self, storages: Sequence[BrokerNumber], tree: Collection[BrokerNumber]) -> None:
         """Another storage may store for this broker's unit from now on; see the class."""
-        self._storages, self._tree = storages, tree
+        self._storages = storages
+        self._heirs.change(storages[0], tree)
         for client in self._clients.values():
             for local in map(_followed, client.subscriptions.values()):
                 if local.started and local.heir is None:
-                    self._hand_over(client, local)
-
-    def _hand_over(
-        self, client: OwnClient, local: Followed, heir: BrokerNumber | None = None
-    ) -> None:
-        """Have a subscription go on at the storage of this broker's unit, or where it was to go.
-
-        Both have the same epochs. It begins there first, and ends where it was when its client is
-        done with what is before; so wherever its client comes next, one of the two has the rest.
-
-        Paper: [GES] §4 (a finer storage takes over the clients of its unit).
-        """
-        first = local.storage
-        assert first is not None, f"{local} is stored nowhere"
-        if heir is not None:
-            local.heir = heir
-            self._begin_at_heir(client, local)
-        elif first != self._storages[0] and first in self._tree:
-            local.heir = self._storages[0]
-            wish = Wish(local.key, local.generation, local.predicate, heir=local.heir)
-            self._changes.tell(first, wish, lambda begun: self._on_heir(client, local, begun))
-
-    def _on_heir(self, client: OwnClient, local: Followed, begun: Begun) -> None:
-        """Where it is stored for they know of its heir."""
-        if not local.is_over and begun.after is not None:
-            self._begin_at_heir(client, local)
-
-    def _begin_at_heir(self, client: OwnClient, local: Followed) -> None:
-        assert local.heir is not None, f"{local} stays"
-
-        def begun(answer: Begun) -> None:
-            if local.is_over or answer.after is None:
-                return
-            local.until = max(answer.after, local.handed)
-            self._following.leave(local, lambda: self._go_on(client, local))
-
-        wish = Wish(local.key, local.generation, local.predicate)
-        self._changes.tell(local.heir, wish, begun)
-
-    def _go_on(self, client: OwnClient, local: Followed) -> None:
-        """Its client is done with what is before: all that follows comes of the heir."""
-        before, heir, after = local.storage, local.heir, local.until
-        assert before is not None, f"{local} is stored nowhere"
-        assert heir is not None, f"{local} stays"
-        assert after is not None, f"{local} has not begun at {heir}"
-        self._following.stop(local)
-        local.storage, local.heir, local.until = heir, None, None
-        local.earlier.append(before)
-        self._following.begin(local, after, told=0)
-        wish = Wish(local.key, local.generation, None, heir=heir)
-        self._changes.tell(before, wish, lambda begun: None)
-        self._hand_over(client, local)
+                    self._heirs.hand_over(local)
 
     # ------------------------------------------------------------ deliveries and ends
 
@@ -311,7 +261,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     def _end_everywhere(self, client: RoamingClient, number: int, then: Callable[[], None]) -> None:
         """End a subscription, or with 0 all of a client, that any storage may know."""
-        ended = _after_all(len(self._storages), then)
+        ended = after_all(len(self._storages), then)
         for storage in self._storages:
             wish = Wish(Key(client.name, number), client.generation, None)
             self._changes.tell(storage, wish, ended)
@@ -331,38 +281,14 @@ class RoamingClients(OwnSubscriptions[Handed]):
         if not over:
             then()
             return
-        ended = _after_all(len(over), then)
+        ended = after_all(len(over), then)
         for local in map(_followed, over):
             if local.storage is None:
                 self._end_everywhere(_roaming(client), local.number, ended)
                 continue
             local.ended = ended
             if local.started:
-                self._end_where_it_is(local, Begun(local.key, 0, local.heir))
-
-    def _end_where_it_is(self, local: Followed, begun: Begun) -> None:
-        """Of one that is over, tell its storage, and its heir; who has handed it over says whom.
-
-        Args:
-            begun: what is known of where it is.
-        """
-        ended, local.ended = local.ended, None
-        if ended is None or local.storage is None:
-            return
-        wish = Wish(local.key, local.generation, None)
-        if begun.after is None and begun.heir is not None:
-            local.earlier.append(local.storage)
-            local.storage, local.ended = begun.heir, ended
-            asked = Wish(local.key, local.generation, local.predicate, claims=True)
-            self._changes.tell(begun.heir, asked, partial(self._end_where_it_is, local))
-            return
-        there = [local.storage, *([] if begun.heir is None else [begun.heir])]
-        over_there = _after_all(len(there), ended)
-        for storage in there:
-            self._changes.tell(storage, wish, over_there)
-        for storage in dict.fromkeys(local.earlier):
-            if storage not in there:
-                self._changes.tell(storage, wish, lambda begun: None)
+                self._heirs.end(local, Begun(local.key, 0, local.heir))
 
     def _rows_over(self, key: str) -> Sequence[Any]:
         """See OwnSubscriptions: nothing is on this broker's disk."""
@@ -415,18 +341,6 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See OwnSubscriptions: nothing is kept here."""
-
-
-def _after_all(count: int, then: Callable[[], None]) -> Callable[..., None]:
-    """What does `then` when it was called so often, with whatever."""
-    left = [count]
-
-    def one(*_: Any) -> None:
-        left[0] -= 1
-        if not left[0]:
-            then()
-
-    return one
 
 
 def _roaming(client: OwnClient) -> RoamingClient:

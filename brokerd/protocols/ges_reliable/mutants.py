@@ -187,7 +187,7 @@ BUGS: Final = (
     _bug(
         "heir-gives-again",
         "What a storage gave its heir does not give.",
-        "clients.py",
+        "heirs.py",
         ("local.until = max(answer.after, local.handed)", "local.until = answer.after"),
     ),
     _bug(
@@ -214,7 +214,7 @@ BUGS: Final = (
     _bug(
         "heir-knows-nothing-of-its-end",
         "A subscription ends at its heir, too.",
-        "clients.py",
+        "heirs.py",
         ("[] if begun.heir is None else [begun.heir]", ""),
     ),
     _bug(
@@ -232,7 +232,7 @@ BUGS: Final = (
     _bug(
         "end-stays-where-it-was",
         "A subscription that ends before its home knows where it is ends there.",
-        "clients.py",
+        "heirs.py",
         (
             "        if begun.after is None and begun.heir is not None:\n"
             "            local.earlier.append",
