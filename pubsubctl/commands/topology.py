@@ -230,7 +230,7 @@ def store(
     ],
 ) -> Result:
     """Make a broker of a hierarchy a storage; `deploy` then has it begin while brokers run."""
-    return _change(context, file, lambda topology: topology.with_role(broker, str(level), file))
+    return _change_role(context, file, broker, str(level))
 
 
 @app.command("retire")
@@ -240,7 +240,21 @@ def retire(
     broker: Annotated[str, typer.Argument(help="A storage of a hierarchy, but no root.")],
 ) -> Result:
     """Have a storage take nothing new after the next `deploy`; its subscriptions go elsewhere."""
-    return _change(context, file, lambda topology: topology.with_role(broker, "retired", file))
+    return _change_role(context, file, broker, "retired")
+
+
+def _change_role(context: typer.Context, file: str, broker: str, role: str) -> Result:
+    """Refused, too, where a protocol that has such roles could not run on what comes of it."""
+    from brokerd.protocols import registry
+
+    def change(topology: Topology) -> Topology:
+        changed = topology.with_role(broker, role, file)
+        for protocol in registry.that_run_on(topology):
+            if registry.definition_of(protocol).promises.roles_may_change:
+                registry.check_runs_on(changed, protocol, file)
+        return changed
+
+    return _change(context, file, change)
 
 
 def _picture(call: Invocation, topology: Topology) -> str:

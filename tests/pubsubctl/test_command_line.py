@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,6 +226,19 @@ def test_what_needs_a_tree_is_refused_on_another_kind(
     )
     answer = call(*arguments)
     assert (answer.status, said in answer.err) == (2, True), answer.err
+
+
+def test_a_storage_retires_behind_those_that_take_from_it(call: Call, project: Path) -> None:
+    shutil.copy(ROOT / "bench" / "topologies" / "t22-stored.toml", project / "t.toml")
+    assert call("topology", "store", "t.toml", "n10", "--level", "3").status == 0
+    assert call("topology", "store", "t.toml", "n11", "--level", "1").status == 0
+    before = (project / "t.toml").read_text()
+    early = call("topology", "retire", "t.toml", "n10")
+    assert early.status == 2
+    assert "n10 is retired, and n11 takes what it stores from it; retire n11 first" in early.err
+    assert (project / "t.toml").read_text() == before
+    assert call("topology", "retire", "t.toml", "n11").status == 0
+    assert call("topology", "retire", "t.toml", "n10").status == 0
 
 
 def test_a_tree_is_drawn_from_its_first_broker(call: Call) -> None:
