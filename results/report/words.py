@@ -99,14 +99,13 @@ def bare(text: str) -> str:
 
 
 def title(text: str) -> str:
-    """Without its article, and with a capital letter where the first is a Latin one."""
-    text = bare(text)
-    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+    """Without its article, and as a sentence begins."""
+    return sentence(bare(text))
 
 
 def sentence(text: str) -> str:
-    """With a capital letter at its start."""
-    return text[:1].upper() + text[1:]
+    """With a capital letter at its start, unless it starts with a Greek one."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def verdict_word(story: RunStory) -> str:
