@@ -1,5 +1,6 @@
 """`bench`: put a workload on brokers, with or without faults, and judge what came of it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,6 +142,15 @@ def bench(
             "--max-unavailable", metavar="N", min=1, help="With --rolling: how many at a time."
         ),
     ] = 1,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--role",
+            metavar="BROKER=ROLE",
+            help="During the run this broker comes to be a storage, as in b11=1, or b11=retired; "
+            "repeatable, one after the other.",
+        ),
+    ] = None,
     instances: Annotated[
         int | None,
         typer.Option(
@@ -183,6 +193,9 @@ def bench(
         records=records,
         keys=settings_of(setting or []) or None,
     )
+    others = (highest, against, sweep, rolling, instances is not None, budget is not None)
+    if role and (any(others) or is_sweep_name(call, workload) or is_configuration(workload)):
+        raise UserError(f"{workload}: --role {role[0]} goes with one run of brokers of ours")
     if highest:
         from pubsubctl.running.finding import Asked as Wanted
         from pubsubctl.running.finding import find_max
@@ -235,6 +248,11 @@ def bench(
             f"{spec.source}: {late[0]} subscribes while publications flow, which only simulated "
             f"brokers do; `pubsubctl simulate {workload} --record`"
         )
+    from pubsubctl.deploying.roles import read_roles
+
+    roles = read_roles(role or (), spec.topology, spec.protocol)
+    if roles:
+        spec = replace(spec, overrides={**spec.overrides, "roles": role})
     if call.dry_run:
         return _planned(call, spec, schedule)
     if instances is not None:
@@ -253,6 +271,7 @@ def bench(
         check=check,
         teardown=not no_teardown,
         rolling=max_unavailable if rolling else 0,
+        roles=roles,
     )
 
 

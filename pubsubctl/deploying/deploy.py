@@ -174,7 +174,7 @@ async def deployed(
                 deployment.lease_ms = lease_ms
                 await deployment.keep()
                 await deployment.tell_metrics()
-                record = partial(_record, deployment, purpose, "change-record")
+                record = partial(write_record, deployment, purpose, "change-record")
                 if plan.of("change-record"):
                     await change_members(deployment, progress, record, timeout_s)
                 if plan.of("start-broker"):
@@ -283,7 +283,9 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
     }
 
 
-async def _record(deployment: Deployment, purpose: str, verb: str = "record", **more: Any) -> None:
+async def write_record(
+    deployment: Deployment, purpose: str, verb: str = "record", **more: Any
+) -> None:
     """Write down what is going to run, on every host that the plan names for that."""
     content = {
         "schema": DEPLOYMENT_SCHEMA,
@@ -329,7 +331,7 @@ async def _start_agents(
     deployment: Deployment, progress: Progress, purpose: str, lease_ms: int
 ) -> None:
     lab = deployment.lab
-    await _record(deployment, purpose)
+    await write_record(deployment, purpose)
     starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
     if not starting:
         return

@@ -28,6 +28,7 @@ from pubsubctl.deploying.deploy import (
 )
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.plan import Wanted, deploy_plan
+from pubsubctl.deploying.roles import Role, change_roles
 from pubsubctl.deploying.rolling import roll
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
@@ -48,6 +49,7 @@ class Experiment:
         results: the folder that gets <experiment>/<run id>.
         teardown: whether what is deployed for it is taken down again.
         rolling: how many brokers at once are replaced meanwhile, until all were; 0 for none.
+        roles: what brokers come to be meanwhile, one after the other.
         on_run: told of the run's folder before anything is run.
     """
 
@@ -56,6 +58,7 @@ class Experiment:
     results: Path
     teardown: bool = True
     rolling: int = 0
+    roles: tuple[Role, ...] = ()
     on_run: Callable[[Path], None] = lambda run: None
 
 
@@ -94,6 +97,14 @@ async def carry_out(
                 hosts = wanted.placement.hosts
                 await roll(deployment, hosts, progress, max_unavailable=experiment.rolling)
 
+            async def change() -> None:
+                measured_s = spec.workload.phases.measure / 1e9
+                pause_s = measured_s / (len(experiment.roles) + 1)
+                await change_roles(deployment, experiment.roles, progress, purpose, pause_s=pause_s)
+
+            meanwhile = replace_all if experiment.rolling else None
+            if experiment.roles:
+                meanwhile = change
             run = new_run_directory(experiment.results, spec.name)
             experiment.on_run(run)
             progress.say(f"run {run}")
@@ -104,7 +115,7 @@ async def carry_out(
                     run,
                     experiment.schedule,
                     progress,
-                    replace_all if experiment.rolling else None,
+                    meanwhile,
                 )
     return outcome
 
@@ -236,11 +247,12 @@ def run_and_judge(
     check: bool,
     teardown: bool,
     rolling: int = 0,
+    roles: tuple[Role, ...] = (),
 ) -> Result:
     """The whole of `bench`: deploy where needed, run, take down, judge."""
     lab = lab_for(call)
     folder = call.project.results_folder(results)
-    experiment = Experiment(spec, schedule, folder, teardown, rolling)
+    experiment = Experiment(spec, schedule, folder, teardown, rolling, roles)
     purpose = f"bench {spec.workload.name}"
     with call.console.progress() as progress:
 

@@ -121,6 +121,12 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["chain3", "--faults", "demo"], "calm = true says that nothing is going to fail"),
         (["demo", "--label", "x"], "write KEY=VALUE"),
         (["demo", "--duration", "5s", "--faults", "demo"], "after the origin"),
+        (["demo", "--role", "b1=0"], "with delta_tree no broker comes to be something else"),
+        (["t22-stored", "--role", "n19"], "--role n19: not BROKER=LEVEL or BROKER=retired"),
+        (["t22-stored", "--role", "n91=3"], "did you mean 'n9'?"),
+        (["t22-stored", "--role", "n19=4"], "a level from 0 to 3"),
+        (["t22-stored", "--role", "n1=retired"], "n1 is the root storage of its unit"),
+        (["t22-stored", "--role", "n19=3", "--rolling"], "one run of brokers of ours"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_refused(

@@ -1,0 +1,71 @@
+"""Brokers of a deployment that is used come to be something else in the overlay, one by one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import check_runs_on, definition_of
+from pubsubctl.console.console import Progress
+from pubsubctl.deploying.deploy import write_record
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.membership import change_members
+from pubsubctl.deploying.plan import deploy_plan
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.readiness import wait_ready
+
+READY_TIMEOUT_S = 60.0
+
+Role = tuple[str, str]
+"""A broker's name, and what it comes to be, as a topology file says it."""
+
+
+def read_roles(texts: Sequence[str], topology: Topology, protocol: str) -> tuple[Role, ...]:
+    """What `BROKER=ROLE` asks for, in this order.
+
+    Raises:
+        UserError: not of that form, or it cannot be with this topology and protocol; says why.
+    """
+    roles = [text.partition("=") for text in texts]
+    if roles and not definition_of(protocol).promises.roles_may_change:
+        raise UserError(f"--role {texts[0]}: with {protocol} no broker comes to be something else")
+    for broker, _, role in roles:
+        if not role:
+            raise UserError(f"--role {broker}: not BROKER=LEVEL or BROKER=retired")
+        try:
+            topology = topology.with_role(broker, role, f"--role {broker}={role}")
+            check_runs_on(topology, protocol, f"--role {broker}={role}")
+        except ConfigError as error:
+            raise UserError(str(error)) from None
+    return tuple((broker, role) for broker, _, role in roles)
+
+
+async def change_roles(
+    deployment: Deployment,
+    roles: Sequence[Role],
+    progress: Progress,
+    purpose: str,
+    *,
+    pause_s: float,
+) -> None:
+    """Tell all brokers of one change after the other, as `deploy` does.
+
+    Args:
+        pause_s: before each of them.
+
+    Raises:
+        HostError, ControlError: a broker refuses, or is not ready in time.
+    """
+    for broker, role in roles:
+        await trio.sleep(pause_s)
+        topology = deployment.wanted.topology.with_role(broker, role, broker)
+        deployment.wanted = replace(deployment.wanted, topology=topology)
+        deployment.plan = deploy_plan(deployment.wanted, await deployment.lab.observe())
+        record = partial(write_record, deployment, purpose, "change-record")
+        await change_members(deployment, progress, record, READY_TIMEOUT_S)
+        await record()
+        await wait_ready(deployment, progress, READY_TIMEOUT_S)
+        progress.say(f"all know that {broker} is {role} now")
