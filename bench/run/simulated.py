@@ -17,7 +17,8 @@ from brokerd.simulator.experiment import (
 )
 from brokerd.wire.attributes import encode_attributes
 from fault_injection.schedule.plan import PlannedStep, expand
-from fault_injection.schedule.schedule import END, FaultSchedule, Problem, ScheduleError
+from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
+from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import read_target
 
 SIMULATED_VERBS = (

@@ -19,12 +19,11 @@ from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.guard import FaultGuard, failed_together
 from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import (
-    END,
-    STARTED_WITHIN_NS,
     FaultSchedule,
     Problem,
     ScheduleError,
 )
+from fault_injection.schedule.step import END, STARTED_WITHIN_NS
 from fault_injection.schedule.targets import Machines, Target, read_target
 from fault_injection.schedule.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, VERB_TABLE
 

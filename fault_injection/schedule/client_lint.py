@@ -6,7 +6,8 @@ from typing import Final
 
 from brokerd.overlay.topology import Topology, nearest
 from fault_injection.schedule.durations import format_duration
-from fault_injection.schedule.schedule import END, STARTED_WITHIN_NS, FaultSchedule, Problem, Step
+from fault_injection.schedule.schedule import FaultSchedule, Problem
+from fault_injection.schedule.step import END, STARTED_WITHIN_NS, Step
 from fault_injection.schedule.targets import Clients, Role
 from fault_injection.schedule.verbs import CLIENT_VERBS, ENDING_VERBS, FAILING_VERBS, VERB_TABLE
 

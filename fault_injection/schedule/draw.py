@@ -10,13 +10,11 @@ from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.schedule.schedule import (
     FaultSchedule,
-    Pick,
     Problem,
     ScheduleError,
-    Step,
-    spell_out,
     wrong_target,
 )
+from fault_injection.schedule.step import Pick, Step, spelled_out
 from fault_injection.schedule.targets import Machines, read_target
 from fault_injection.schedule.verbs import LINK_VERBS
 
@@ -74,7 +72,7 @@ def draw_targets(
                 assert step.after is not None, step
                 name, dot, stage = step.after.partition(".")
                 changes["after"] = name + suffix + dot + stage
-            for spelled in spell_out(step.model_copy(update=changes)):
+            for spelled in spelled_out(step.model_copy(update=changes)):
                 drawn[spelled.id] = f"{_shown(step.pick)}, seed {seed}"
                 steps.append(spelled)
     return replace(schedule, steps=tuple(steps), seed=seed, drawn=drawn)

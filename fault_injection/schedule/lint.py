@@ -17,7 +17,8 @@ from fault_injection.schedule.client_lint import check_client_overlaps, check_cl
 from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.guard import Element, FaultGuard, failed_together
 from fault_injection.schedule.plan import ender_of
-from fault_injection.schedule.schedule import END, FaultSchedule, Problem, Step, wrong_target
+from fault_injection.schedule.schedule import FaultSchedule, Problem, wrong_target
+from fault_injection.schedule.step import END, Step
 from fault_injection.schedule.targets import Clients, Machines, Target, read_target
 from fault_injection.schedule.verbs import (
     ENDING_VERBS,

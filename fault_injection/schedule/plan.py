@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fault_injection.schedule.durations import Span, format_duration
-from fault_injection.schedule.schedule import (
+from fault_injection.schedule.schedule import FaultSchedule
+from fault_injection.schedule.step import (
     END,
     OBSERVE_WITHIN_NS,
     RECOVER_WITHIN_NS,
     Await,
     Expect,
-    FaultSchedule,
     Step,
 )
 from fault_injection.schedule.targets import is_same_target
@@ -129,6 +129,7 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
 
 def _parameters_of(step: Step) -> dict[str, int | str]:
     """What a step says of its verb, in the words of agents and brokers."""
+    assert not isinstance(step.to, list), f"{step} stands for several"
     found: dict[str, int | str | None] = {
         "delay_ms": None if step.latency is None else step.latency // 1_000_000,
         "bytes_per_second": step.bytes_per_second,

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError, Step
+from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
+from fault_injection.schedule.step import Step
 from fault_injection.schedule.verbs import CLIENT_VERBS
 
 ROLES: Final = ("publisher", "subscriber")

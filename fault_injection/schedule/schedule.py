@@ -10,25 +10,33 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
-    PlainSerializer,
     ValidationError,
 )
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from brokerd.text import shown
-from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
+from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.lanes import LaneError, steps_of
+from fault_injection.schedule.step import (
+    END,
+    MOST_PICKED,
+    STAGES,
+    Await,
+    Closed,
+    Exercised,
+    Expect,
+    Guard,
+    Pick,
+    Step,
+    spelled_out,
+)
 from fault_injection.schedule.verbs import (
     CLIENT_VERBS,
     ENDING_VERBS,
@@ -45,15 +53,6 @@ SCHEMA: Final = "pubsubctl/faults/1"
 FOLDER: Final = Path(__file__).parents[1]
 MOST_STEPS: Final = 2_000
 """What lint compares step with step of, in seconds."""
-
-STAGES: Final = ("applied", "observed", "healed", "recovered")
-END: Final = "end"
-"""The stage that a bare step id means: the end of its `for`."""
-
-OBSERVE_WITHIN_NS: Final = 5 * 10**9
-RECOVER_WITHIN_NS: Final = 60 * 10**9
-STARTED_WITHIN_NS: Final = 20 * 10**9
-"""What a broker that is started, or a client that moves, is given at least to be seen so."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SYNONYMS: Final = {
@@ -78,7 +77,6 @@ _SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
 MODES: Final = ("blackhole", "cut")
 BACKENDS: Final = ("broker", "nft")
 MOST_LATENCY_NS: Final = 60 * 10**9
-MOST_PICKED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,123 +115,6 @@ class ScheduleError(ConfigError):
         super().__init__("\n".join(map(str, self.problems)))
 
 
-SpanText = Annotated[
-    Span, BeforeValidator(Span.read), PlainSerializer(lambda span: span.to_value())
-]
-DurationText = Annotated[
-    int,
-    BeforeValidator(parse_duration_ns),
-    PlainSerializer(format_duration, return_type=str),
-]
-
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True
-    )
-
-
-class Guard(_Closed):
-    """Limits that hold whatever the steps say.
-
-    Attributes:
-        lease: targets heal themselves this long after the controller vanishes.
-        max_faulty_brokers: how many brokers and links may be failed at once; δ by default.
-    """
-
-    lease: DurationText = 15 * 10**9
-    max_faulty_brokers: Annotated[int, Field(ge=0)] | None = None
-
-
-class Exercised(_Closed):
-    """What must have happened, or the verdict is unknown.
-
-    Attributes:
-        absorbed_msgs_min: publications that were absorbed, over all steps.
-        subscribers_on_path: brokers whose subscribers must be owed some of what was at risk.
-    """
-
-    absorbed_msgs_min: Annotated[int, Field(ge=0)] = 0
-    subscribers_on_path: list[str] = Field(default_factory=list)
-
-
-class Expect(_Closed):
-    """What a kill must be seen to have done, and by when."""
-
-    exit_signal: Annotated[int, Field(ge=1, le=64)] | None = None
-    within: DurationText = OBSERVE_WITHIN_NS
-
-
-class Await(_Closed):
-    """Until when a broker or link must have recovered; else the step has not."""
-
-    state: Literal["ready"] = "ready"
-    within: DurationText = RECOVER_WITHIN_NS
-
-
-class Pick(_Closed):
-    """Targets that are drawn from the seed, in place of `on`.
-
-    Attributes:
-        count: how many, or a share of what there is, such as "17%".
-        out_of: from which, `b[2:98:2]` standing for many; of all brokers, or all links, without.
-        chains: "<=delta" for no more than delta consecutive brokers of a path among them,
-            ">delta" for a chain of more.
-        like: the id of a step whose targets are taken, one by one.
-    """
-
-    count: int | str = 1
-    out_of: Annotated[
-        list[str] | Literal["brokers", "links"], BeforeValidator(expanded_list), Field(alias="from")
-    ] = "brokers"
-    chains: Literal["any", "<=delta", ">delta"] = "any"
-    like: str | None = None
-
-    @classmethod
-    def read(cls, value: object) -> object:
-        """A count or a share alone is short for the table with it."""
-        return {"count": value} if isinstance(value, int | str) else value
-
-    def number(self, available: int) -> int:
-        """How many of so many; a share is at least one."""
-        if isinstance(self.count, int):
-            return self.count
-        share = Fraction(self.count.removesuffix("%")) / 100
-        return max(1, round(share * available))
-
-
-class Step(_Closed):
-    """One [[step]] of a schedule file; `plan.expand` gives it its drawn values."""
-
-    id: str = ""
-    at: SpanText | None = None
-    after: str | None = None
-    delay: SpanText | None = None
-    do: str
-    on: str = ""
-    pick: Annotated[Pick | None, BeforeValidator(Pick.read)] = None
-    lasts: Annotated[SpanText | None, Field(alias="for")] = None
-    signal: str | None = None
-    expect: Expect | None = None
-    awaits: Annotated[Await | None, Field(alias="await")] = None
-    stall: SpanText | None = None
-    down: SpanText | None = None
-    latency: DurationText | None = None
-    bytes_per_second: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
-    free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
-    mode: str | None = None
-    backend: str | None = None
-    to: str | None = None
-
-    @property
-    def anchor(self) -> tuple[str, str] | None:
-        """(step, stage) that `after` names."""
-        if self.after is None:
-            return None
-        step, dot, stage = self.after.partition(".")
-        return step, stage if dot else END
-
-
 _OPTIONS: Final = (
     *("stall", "down", "latency", "bytes_per_second", "free_bytes", "mode", "backend", "to"),
 )
@@ -246,7 +127,7 @@ _TABLES: Final[Mapping[str, type[BaseModel]]] = {
 }
 
 
-class _Document(_Closed):
+class _Document(Closed):
     schema_: Annotated[Literal["pubsubctl/faults/1"], Field(alias="schema")]
     name: str
     seed: Annotated[int, Field(ge=0)] = 1
@@ -336,9 +217,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         ScheduleError: unknown or missing keys, wrong values, steps that make no sense.
     """
     document = _without_lanes(document, where)
-    if (count := _step_count(document)) > MOST_STEPS:
-        text = f"{count:,} steps; at most {MOST_STEPS:,}"
-        raise ScheduleError([Problem(where, "", "", None, text)])
+    _check_count(_step_count(document), where)
     try:
         read = _Document.model_validate(document)
     except ValidationError as error:
@@ -350,7 +229,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         own = [Problem(where, named.id, *found) for found in _check_step(named)]
         problems += own
         if not own:
-            steps += [named] if named.pick else spell_out(named)
+            steps += [named] if named.pick else spelled_out(named)
     seen: set[str] = set()
     for step in steps:
         if step.id in seen:
@@ -358,6 +237,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         seen.add(step.id)
     if problems:
         raise ScheduleError(problems)
+    _check_count(len(steps), where)
     return FaultSchedule(read.name, read.seed, read.guard, read.exercised, tuple(steps), where)
 
 
@@ -380,6 +260,12 @@ def _with_changes(
 def _id_in(row: Mapping[str, Any]) -> str:
     """What a step is called, which may have no name of its own."""
     return str(row.get("id") or _id_of(str(row.get("do", "")), str(row.get("on", ""))))
+
+
+def _check_count(steps: int, where: str) -> None:
+    if steps > MOST_STEPS:
+        text = f"{steps:,} steps; at most {MOST_STEPS:,}"
+        raise ScheduleError([Problem(where, "", "", None, text)])
 
 
 def _step_count(document: Mapping[str, Any]) -> int:
@@ -432,6 +318,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         "signal": (step.signal, takers("signal")),
         "expect": (step.expect, ENDING_VERBS),
         "await": (step.awaits, (*LASTING_VERBS, "restart", "crash")),
+        "times": (step.times, (*LASTING_VERBS, "client-roam")),
         **{key: (getattr(step, key), takers(key)) for key in _OPTIONS},
         "latency": (step.latency and format_duration(step.latency), takers("latency")),
     }
@@ -453,12 +340,22 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
             yield key, value, f"there is none called so{nearest(value, known)}"
     if step.signal is not None and step.signal not in _SIGNALS:
         yield "signal", step.signal, f"no signal that kills{nearest(step.signal, _SIGNALS)}"
+    yield from _check_repetition(step)
     if "->" in step.on and step.do not in LINK_VERBS:
         yield "on", step.on, wrong_target(step.do)
     if bool(step.on) == (step.pick is not None):
         yield "", None, "needs either on or pick"
     if step.pick is not None:
         yield from _check_pick(step.do, step.pick)
+
+
+def _check_repetition(step: Step) -> Iterator[tuple[str, object, str]]:
+    if (step.times is None) != (step.pause is None):
+        yield "", None, "times and pause go together: how often, and how long in between"
+    if isinstance(step.to, list) and step.times is None:
+        yield "to", step.to, "several places are for a step with times"
+    if step.times is not None and step.pick is not None:
+        yield "times", step.times, "what is drawn is done once; give on"
 
 
 def _check_pick(verb: str, pick: Pick) -> Iterator[tuple[str, object, str]]:
@@ -486,37 +383,6 @@ def wrong_target(verb: str) -> str:
         return f"{verb} is for {VERB_TABLE[verb].on[0]}s of the load, as in b1-sub-1"
     kind = "machines" if verb in MACHINE_VERBS else "brokers, not for links"
     return f"{verb} is for {kind}"
-
-
-def spell_out(step: Step) -> list[Step]:
-    """A crash as the steps it is short for; any other step as it is."""
-    if step.do != "crash":
-        return [step]
-    kill_id, steps = f"{step.id}-kill", []
-    start: dict[str, Any] = {"at": step.at, "after": step.after, "delay": step.delay}
-    if step.stall is not None:
-        stall_id = f"{step.id}-stall"
-        steps.append(
-            Step.model_construct(id=stall_id, do="absorb", on=step.on, lasts=step.stall, **start)
-        )
-        start = {"at": None, "after": stall_id, "delay": None}
-    steps.append(
-        Step.model_construct(
-            id=kill_id, do="kill", on=step.on, expect=Expect(exit_signal=9), **start
-        )
-    )
-    if step.down is not None:
-        steps.append(
-            Step.model_construct(
-                id=f"{step.id}-restart",
-                do="restart",
-                on=step.on,
-                after=f"{kill_id}.applied",
-                delay=step.down,
-                awaits=step.awaits,
-            )
-        )
-    return steps
 
 
 def _explain(error: ValidationError, document: Mapping[str, Any], where: str) -> Iterator[Problem]:

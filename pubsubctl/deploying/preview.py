@@ -13,7 +13,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.plan import PlannedStep
-from fault_injection.schedule.schedule import END
+from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import Target
 from fault_injection.schedule.verbs import CLIENT_VERBS, HOLDING_VERBS, LIMITING_VERBS
 from pubsubctl.deploying.blast_radius import Effect, Pair, effect_of

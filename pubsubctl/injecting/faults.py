@@ -11,7 +11,6 @@ from fault_injection.schedule.guard import FaultGuard
 from fault_injection.schedule.lint import check_backends, lint
 from fault_injection.schedule.roles import Placed, placed
 from fault_injection.schedule.schedule import (
-    MOST_PICKED,
     SCHEMA,
     FaultSchedule,
     Problem,
@@ -20,6 +19,7 @@ from fault_injection.schedule.schedule import (
     read_schedule,
     wrong_target,
 )
+from fault_injection.schedule.step import MOST_PICKED
 from fault_injection.schedule.targets import Clients, Machines, read_target
 from fault_injection.schedule.verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
 from pubsubctl.deploying.placement import Placement

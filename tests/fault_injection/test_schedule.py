@@ -195,6 +195,27 @@ def test_a_crash_without_stall_is_a_kill_at_its_time() -> None:
     assert (kill.verb, kill.at_ns) == ("kill", 5 * SECOND_NS)
 
 
+def test_a_step_with_times_is_done_again_after_each_pause() -> None:
+    text = step(id='"w"', at='"2s"', do='"freeze"', on='"b1"', for_='"1s"', times="3", pause='"4s"')
+    first, *others = expand(read(text))
+    assert (first.id, first.verb, first.at_ns) == ("w-1", "freeze", 2 * SECOND_NS)
+    assert [(each.id, each.after, each.delay_ns) for each in others] == [
+        ("w-2", ("w-1", "end"), 4 * SECOND_NS),
+        ("w-3", ("w-2", "end"), 4 * SECOND_NS),
+    ]
+    assert {each.duration_ns for each in (first, *others)} == {SECOND_NS}
+
+
+def test_a_client_roams_to_one_place_after_the_other_and_again() -> None:
+    where = '["b1", "b2"]'
+    text = step(
+        id='"w"', at='"2s"', do='"client-roam"', on='"s1-sub-1"', to=where, times="3", pause='"1s"'
+    )
+    moves = expand(read(text))
+    assert [move.parameters["to"] for move in moves] == ["b1", "b2", "b1"]
+    assert [move.after for move in moves[1:]] == [("w-1", "observed"), ("w-2", "observed")]
+
+
 @pytest.mark.parametrize(
     "steps,ended_by",
     [
@@ -229,6 +250,24 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         (
             step(at='"1s"', after='"x"', do='"kill"', on='"b1"'),
             "step kill-b1: needs either at or after",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', times="2", pause='"1s"'),
+            "step a: times = '2': kill takes none; only",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', times="2"),
+            "step a: times and pause go together",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"client-roam"', on='"s1-sub-1"', to='["b1", "b2"]'),
+            "step a: to = ['b1', 'b2']: several places are for a step with times",
+        ),
+        (
+            step(
+                id='"a"', at='"1s"', do='"freeze"', pick="1", for_='"1s"', times="2", pause='"1s"'
+            ),
+            "step a: times = 2: what is drawn is done once",
         ),
         (
             step(id='"a"', at='"1s"', do='"absorp"', on='"b1"', for_='"1s"'),
