@@ -10,7 +10,7 @@ tells apart from that up to where the clients are done.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -308,12 +308,13 @@ class Gets:
         followed.is_answered = True
         self._answered(message.server, Follow)
         heads: dict[int, dict[StreamId, int]] = {}
+        new = [number for number in follow.topics if self._begins(followed, number)]
         for each in message.topics:
             stream = self._stream(each.part, each.topic)
             heads.setdefault(each.topic, {})[stream] = each.head
             topic = self._told_of(followed, stream)
             if topic is not None and topic.after is None:
-                topic.after = each.done if topic.goes_on else each.head
+                topic.after = each.head if each.topic in new else each.done
             if topic is not None and each.part != followed.server:
                 topic.last, topic.age = each.head, len(heads[each.topic]) - 1
         for other in message.elsewhere:
@@ -326,9 +327,17 @@ class Gets:
             beginning.awaited -= 1
             if not beginning.awaited:
                 beginning.then(beginning.heads)
-        self._leave(followed)
+        self._leave(followed, follow.topics)
         self._follow(followed)
         self._get(followed)
+
+    def _begins(self, followed: FollowedServer, number: int) -> bool:
+        """Whether nothing that a server has of a topic is needed, but what is still to come.
+
+        Even if the server takes this home for one that had followed it before, elsewhere.
+        """
+        own = followed.topics.get(self._stream(followed.server, number))
+        return own is not None and own.after is None and not own.goes_on
 
     def _told_of(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic | None:
         """What is followed of positions that a server says it has; of other servers' too."""
@@ -339,10 +348,10 @@ class Gets:
             topic.followers, topic.goes_on = own.followers, True
         return topic
 
-    def _leave(self, followed: FollowedServer) -> None:
-        """A server knows now of all topics; those that nobody follows it need keep no longer."""
+    def _leave(self, followed: FollowedServer, told: Collection[int]) -> None:
+        """A server knows now of these topics; those that nobody follows it need keep no longer."""
         for topic in [*followed.topics.values()]:
-            if not topic.followers:
+            if not topic.followers and topic.number in told:
                 del followed.topics[topic.stream]
                 followed.is_stale = True
 

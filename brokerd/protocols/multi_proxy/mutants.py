@@ -295,7 +295,19 @@ BUGS: Final = (
         "goes-on-at-the-head",
         "A home goes on behind what it was done with.",
         "gets.py",
-        ("topic.after = each.done if topic.goes_on else each.head", "topic.after = each.head"),
+        ("topic.after = each.head if each.topic in new else each.done", "topic.after = each.head"),
+    ),
+    _bug(
+        "begins-with-what-was-kept",
+        "Who subscribes begins behind all there is, also of what another server has given.",
+        "gets.py",
+        ("each.head if each.topic in new else", "each.head if not topic.goes_on else"),
+    ),
+    _bug(
+        "left-before-it-was-said",
+        "A home that needs a topic no more has first said that it follows it.",
+        "gets.py",
+        ("if not topic.followers and topic.number in told:", "if not topic.followers:"),
     ),
     _bug(
         "recovers-unfollowed",

@@ -344,34 +344,66 @@ def what_is_given_away_is_not_put_any_more() -> bool:
     )
 
 
+class FormerFollower:
+    """A home that has gone to the topic's server long ago, and needs the topic no more."""
+
+    server, home = 1, 2
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+        self.core = make_protocol(
+            "multi_proxy",
+            self.home,
+            sides(proxies=1, servers=1, edges=1),
+            MultiProxyParameters(ownership=CAUSAL, topics=8, topic_attribute="kind"),
+            decode_attribute_table,
+        )
+        self.core.handle(Started(2, True, {"chosen": {str(TOPIC): self.server}}), 0)
+        self.core.handle(SessionEstablished(0, 7, 1), 0)
+        self.told(Servers((self.server,)))
+
+    def told(self, message: Any) -> None:
+        effects = self.core.handle(MessageReceived(0, 7, message), 0)
+        self.said.extend(each.message for each in effects if isinstance(each, Send))
+
+    def answered(self, number: int, *topics: int) -> None:
+        """The server knows what its request of this number says."""
+        followed = tuple(Followed(self.server, topic, 0, 0) for topic in topics)
+        self.told(Following(self.server, self.home, 2, number, followed, ()))
+
+    def waited_for(self) -> None:
+        """The server takes the home for one that follows the topic, and is not sure."""
+        self.told(Merged(self.home, (Owner(TOPIC, self.server),)))
+
+    def followed(self) -> list[tuple[int, ...]]:
+        """What it has said that it follows, request by request."""
+        return [each.topics for each in of_kind(self.said, Follow)]
+
+
 def who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it() -> bool:
-    """A home that went there long ago: that it follows the topic, and then that it does not."""
-    said: list[Any] = []
-    proxy, server, home = 0, 1, 2
-    core = make_protocol(
-        "multi_proxy",
-        home,
-        sides(proxies=1, servers=1, edges=1),
-        MultiProxyParameters(ownership=CAUSAL, topics=8, topic_attribute="kind"),
-        decode_attribute_table,
-    )
+    """That it follows the topic, and then that it does not."""
+    home = FormerFollower()
+    home.answered(1)
+    home.waited_for()
+    home.answered(2, TOPIC)
+    return home.followed() == [(), (TOPIC,), ()]
 
-    def told(message: Any) -> None:
-        effects = core.handle(MessageReceived(proxy, 7, message), 0)
-        said.extend(each.message for each in effects if isinstance(each, Send))
 
-    core.handle(Started(2, True, {"chosen": {str(TOPIC): server}}), 0)
-    core.handle(SessionEstablished(proxy, 7, 1), 0)
-    told(Servers((server,)))
-    told(Following(server, home, 2, 1, (), ()))
-    said.clear()
-    told(Merged(home, (Owner(TOPIC, server),)))
-    told(Following(server, home, 2, 2, (Followed(server, TOPIC, 0, 0),), ()))
-    return [each.topics for each in of_kind(said, Follow)] == [(TOPIC,), ()]
+def who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer() -> bool:
+    home = FormerFollower()
+    home.waited_for()
+    home.answered(1)
+    home.waited_for()
+    home.answered(2, TOPIC)
+    home.answered(3)
+    return home.followed()[:3] == [(), (TOPIC,), ()]
 
 
 RULES: dict[str, Callable[[], bool]] = {
     "waited-for-in-vain": who_needs_a_topic_no_more_says_so_to_the_server_that_waits_for_it,
+    "left-before-it-was-said": (
+        who_needs_a_topic_no_more_says_so_also_when_it_was_told_before_an_answer
+    ),
     "kept-for-followers-only": what_was_put_before_a_merge_comes_after_it,
     "moved-and-begun-anew": what_was_put_before_a_merge_comes_after_it,
     "untold-of-what-has-come": what_was_put_before_a_merge_comes_after_it,

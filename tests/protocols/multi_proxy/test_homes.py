@@ -39,7 +39,7 @@ from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
 
-PROXY, SERVER, HOME = 0, 1, 2
+PROXY, SERVER, HOME, FORMER = 0, 1, 2, 9
 
 
 def make_home() -> DeliveryProtocol:
@@ -53,9 +53,13 @@ def make_home() -> DeliveryProtocol:
 
 
 class Home:
-    """A home's core with one client, which has subscribed to one topic; its disk is quick."""
+    """A home's core with one client, which has subscribed to one topic; its disk is quick.
 
-    def __init__(self) -> None:
+    Args:
+        elsewhere: what of the topic was given by another server, and was told to be for this home.
+    """
+
+    def __init__(self, elsewhere: int = 0) -> None:
         self.core = make_home()
         self.now_ns = 0
         self.said: list[Any] = []
@@ -70,6 +74,8 @@ class Home:
         follow = next(each for each in reversed(self.said) if isinstance(each, Follow))
         (self.topic,) = follow.topics
         topics = (Followed(SERVER, self.topic, 0, 0),)
+        if elsewhere:
+            topics += (Followed(FORMER, self.topic, 0, elsewhere),)
         self.do(MessageReceived(PROXY, 7, Following(SERVER, HOME, 1, follow.number, topics, ())))
 
     def do(self, event: Any) -> None:
@@ -105,6 +111,19 @@ def nothing_is_taken_behind_a_hole() -> bool:
     home.messages(4, 5)
     home.messages(3, 5)
     return home.got == [1, 2, 3, 4, 5]
+
+
+def who_subscribes_needs_nothing_that_was_there_before() -> bool:
+    """Even where its server takes it for a follower of old, who has lacked that."""
+    home = Home(elsewhere=3)
+    (get,) = [each for each in home.said if isinstance(each, Get)]
+    return [(each.part, each.after) for each in get.wanted] == [(SERVER, 0), (FORMER, 3)]
+
+
+def test_who_subscribes_needs_nothing_that_was_there_before() -> None:
+    assert who_subscribes_needs_nothing_that_was_there_before()
+    with planted([MUTANTS["begins-with-what-was-kept"]]):
+        assert not who_subscribes_needs_nothing_that_was_there_before()
 
 
 def test_nothing_is_taken_behind_a_hole() -> None:

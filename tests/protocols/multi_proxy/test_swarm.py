@@ -60,6 +60,7 @@ def test_each_bug_has_a_story() -> None:
         *WHERE_TOPICS_MOVE,
         "over-a-hole",
         "begins-for-all",
+        "begins-with-what-was-kept",
         *AT_A_HOME,
     }
     assert told == {*MUTANTS}
