@@ -239,6 +239,10 @@ class ConsumingClients(MovingClients):
                 self._machine.send(local.client, ConsumedCommitted(local.number, request.number))
         self._commits.soon()
 
+    def uncommitted(self) -> Mapping[StreamId, None]:
+        """See DurableClients; what tokens have moved is let go of with the next commit."""
+        return {**super().uncommitted(), **self._moved}
+
     def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
         """See DurableClients; what tokens have moved is worked out anew with the next commit."""
         return (each for each in super().kept_released() if each[0] not in self._moved)

@@ -216,8 +216,8 @@ class Durable(Gryphon):
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
         found = list(super().aftermath())
-        if self._durable.uncommitted:
-            found.append(f"{self._durable.uncommitted} streams with something to commit")
+        if uncommitted := self._durable.uncommitted():
+            found.append(f"{len(uncommitted)} streams with something to commit")
         if self._durable.arrivals:
             found.append(f"{len(self._durable.arrivals)} subscriptions that have just come")
         if self._holds:

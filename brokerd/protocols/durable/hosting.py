@@ -150,15 +150,14 @@ class DurableClients(Clients):
         locals_ = self._clients[client].subscriptions.values()
         return (local.lane(stream) for local in self._ours(locals_))
 
-    @property
-    def uncommitted(self) -> int:
-        """In how many streams more is delivered, or acknowledged, than is committed."""
+    def uncommitted(self) -> Mapping[StreamId, None]:
+        """The streams of which more is delivered, or acknowledged, than is committed."""
         changed = {lane.stream: None for lane in self._changed}
         for identity, hosted in self._hosted.items():
             lanes = (each.lane(identity) for each in self._all.values())
             if hosted.is_ahead or any(lane.committed < lane.acknowledged for lane in lanes):
                 changed[identity] = None
-        return len(changed)
+        return changed
 
     def delivered_on_disk(self, stream: StreamId) -> int:
         """Up to where a restart goes on behind what was delivered of a stream."""

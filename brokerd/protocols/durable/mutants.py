@@ -478,7 +478,7 @@ BUGS: Final = (
         "quiet-before-its-commit",
         "A broker is not quiet while a commit is to come.",
         "core.py",
-        ("        if self._durable.uncommitted:\n", "        if False:\n"),
+        ("if uncommitted := self._durable.uncommitted():", "if uncommitted := ():"),
     ),
     _bug(
         "expected-only-what-is-known",
@@ -641,6 +641,12 @@ BUGS: Final = (
             "                self._moved[lane.stream] = None\n            self._commits.soon()\n",
             "",
         ),
+    ),
+    _bug(
+        "at-rest-before-tokens-let-go",
+        "A broker that has to let go of what tokens have moved is not at rest.",
+        "consuming.py",
+        ("return {**super().uncommitted(), **self._moved}", "return super().uncommitted()"),
     ),
 )
 

@@ -274,7 +274,27 @@ def came_back_with_more() -> bool:
     return core.statistics()["released_us.0.0"] == 9
 
 
+def committed_and_not_let_go_of() -> bool:
+    """Whether a broker is at rest only when it has let go of what a consumer has committed."""
+    story = DurableStory(commit_interval_ns=SECOND_NS)
+    subscription = consumer(story)
+    subscription.client.works_ns = 10**12
+    story.publish(1)
+    story.cluster.run_for(3)
+    subscription.client._commit()
+    story.wait_for(lambda: not subscription.client.waits)
+    assert matches(story) == 1
+    under_way = story.core("s1").aftermath()
+    story.cluster.run_for(2)
+    return bool(under_way) and not story.core("s1").aftermath() and matches(story) == 0
+
+
+def matches(story: DurableStory, at: str = "s1") -> int:
+    return sum(len(hosted.log) for hosted in story.core(at).hosted())
+
+
 STORIES = (
+    ("at-rest-before-tokens-let-go", committed_and_not_let_go_of, [()]),
     ("adopted-releases-nothing", came_back_with_more, [()]),
     ("answered-before-committed", crashed_together, [(each,) for each in MOMENTS]),
     ("redelivered-unmarked", crashed, [(each,) for each in MOMENTS]),
