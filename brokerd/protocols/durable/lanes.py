@@ -82,12 +82,14 @@ class DurableSubscription(OwnSubscription):
         presented: how far it had come in each stream, as its client has said last.
         lanes: by stream.
         generation: of its client's stay at this broker.
+        unwritten: that is on its way to disk, where an earlier one was before.
         uncommitted: how many events its application may be given before it commits, where this
             broker keeps how far that is; 0 where the client does.
     """
 
     identity: int = 0
     generation: int = 0
+    unwritten: bool = False
     uncommitted: int = 0
     accepted: bool = False
     is_attached: bool = False

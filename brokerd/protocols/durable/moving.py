@@ -110,23 +110,37 @@ class MovingClients(DurableClients):
             self.arrivals.ended(durable)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        """See DurableClients; nothing is lacked here that others could have released."""
-        super()._claim(client, subscription)
-        _moving(client).brought.pop(subscription.number, None)
-        (durable,) = self._ours((subscription,))
-        generation = _moving(client).generation
-        if durable.accepted and durable.generation < generation:
-            durable.generation = generation
-            rows = (subscription_row(durable), self.arrivals.row(durable))
-            self._disk.commit(rows, lambda: self._on_stay(durable, generation))
+        """See DurableClients; nothing is lacked here that others could have released.
 
-    def _on_stay(self, local: DurableSubscription, generation: int) -> None:
+        A later stay is on disk before its client is told of it: a crash that took it would have
+        forgotten that the subscription is elsewhere too, and its end would not end it there.
+        """
+        moving = _moving(client)
+        moving.brought.pop(subscription.number, None)
+        (durable,) = self._ours((subscription,))
+        generation = moving.generation
+        if durable.generation < generation:
+            durable.generation, durable.accepted, durable.unwritten = generation, False, True
+            rows = (subscription_row(durable), self.arrivals.row(durable))
+            self._disk.commit(rows, lambda: self._on_stay(client, durable, generation))
+        super()._claim(client, subscription)
+
+    def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
+        """See DurableClients; a later stay than the one that is on disk now is waited for."""
+        (durable,) = self._ours((local,))
+        if not durable.unwritten:
+            super()._begin_one(client, local)
+
+    def _on_stay(self, client: OwnClient, local: DurableSubscription, generation: int) -> None:
         """A later stay is on disk; others have to let go of it also if it has ended meanwhile."""
         if local.generation != generation:
             return
+        local.unwritten = False
         self.arrivals.begin(local, lacks=False)
         if local.is_over:
             self.arrivals.ended(local)
+        else:
+            self._begin_one(client, local)
 
     # ------------------------------------------------------------ who is gone
 

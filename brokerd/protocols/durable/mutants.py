@@ -381,6 +381,30 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "told-of-a-stay-before-it-is-written",
+        "A later stay is on disk before its client is told of it.",
+        "moving.py",
+        (
+            "durable.unwritten = generation, False, True",
+            "durable.unwritten = generation, True, False",
+        ),
+    ),
+    _bug(
+        "later-stay-of-a-first-one",
+        "A subscription may have been elsewhere before its first row is on disk.",
+        "moving.py",
+        (
+            "        if durable.generation < generation:\n",
+            "        if durable.accepted and durable.generation < generation:\n",
+        ),
+    ),
+    _bug(
+        "first-row-starts-a-later-stay",
+        "A row of an earlier stay is not that of a later one.",
+        "moving.py",
+        ("        if not durable.unwritten:\n", "        if True:\n"),
+    ),
+    _bug(
         "let-go-of-a-later-stay",
         "A broker that a subscription left before does not end its stay that is being written.",
         "arrivals.py",

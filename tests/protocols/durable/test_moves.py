@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from brokerd.model.client_messages import Connect, Gap, Subscribe, Unsubscribe
+from brokerd.model.client_messages import Connect, Gap, Subscribe, Subscribed, Unsubscribe
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
@@ -344,6 +344,57 @@ def ends_while_its_stay_is_written() -> bool:
     return not any("come" in line for line in core.aftermath())
 
 
+def ends_after_its_stay_was_told_and_its_broker_crashed() -> bool:
+    """Whether a subscription that is back, as its client was told, ends where it was meanwhile."""
+    story = MovingStory()
+    client = story.mover.client.name
+    upstream = story.cluster.link("p1", "b1").cut()
+    story.move("s2")
+    story.cluster.run_for(2)
+    assert story.hosts("s1", "s2") == [1, 2], "nothing could be held"
+    before = len(story.from_to("s1", client, Subscribed))
+    story.move("s1")
+    story.wait_for(
+        lambda: any(
+            each.state == "started" for each in story.from_to("s1", client, Subscribed)[before:]
+        )
+    )
+    story.kill("s1", 0)
+    story.cluster.run_for(1)
+    story.cluster.unsubscribe(client, story.mover.number)
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(2)
+    upstream.heal()
+    story.settle(40)
+    return story.hosts("s1", "s2") == [0, 1] and story.nothing_is_left()
+
+
+def comes_back_before_its_first_stay_is_written() -> bool:
+    """Whether a subscription that was elsewhere before its first row is on disk stays here.
+
+    Its client is told so when a restart does not forget that.
+    """
+    core, predicate = relay(), parse_predicate("true")
+    written: list[Effect] = []
+    for session, generation in ((20, 2), (21, 4)):
+        handle(core, SessionEstablished("c", session, 1))
+        token = ((1, ((STREAM, 5),)),)
+        handle(core, MessageReceived("c", session, Connect(False, generation, 1, 0, token)))
+        written += core.handle(MessageReceived("c", session, Subscribe(1, predicate)), 0)
+        if session == 20:
+            handle(core, SessionLost("c", session, "closed_by_peer"))
+    tokens = [each.token for each in written if type(each) is Commit and each.token is not None]
+    told = [handle(core, Persisted(token)) for token in tokens]
+    started = [any(map(_is_start, each)) for each in [written, *told]]
+    handle(core, MessageReceived(2, 12, Moved(1, 2, "c", 1, 3)))
+    return started == [False, False, True] and core.status().own_subscriptions == 1
+
+
+def _is_start(effect: Effect) -> bool:
+    message = effect.message if type(effect) is Send else None
+    return type(message) is Subscribed and message.state == "started"
+
+
 def told_of_an_earlier_stay_while_it_comes_back() -> bool:
     """Whether a subscription stays that is back before others have let go of its first stay."""
     core, predicate = relay(), parse_predicate("true")
@@ -396,6 +447,13 @@ STORIES = (
     ("released-by-nobody-and-forgotten", from_where_nobody_had_subscribed, ()),
     ("done-with-what-a-restart-forgets", where_nobody_had_subscribed_before_a_crash, ()),
     ("token-forgotten-between-connect-and-subscribe", between_connect_and_subscribe, ()),
+    (
+        "told-of-a-stay-before-it-is-written",
+        ends_after_its_stay_was_told_and_its_broker_crashed,
+        (),
+    ),
+    ("later-stay-of-a-first-one", comes_back_before_its_first_stay_is_written, ()),
+    ("first-row-starts-a-later-stay", comes_back_before_its_first_stay_is_written, ()),
     ("let-go-of-a-later-stay", told_of_an_earlier_stay_while_it_comes_back, ()),
 )
 
