@@ -96,7 +96,7 @@ def explain(
     [outcome] = _outcomes(call, found, runs)
     row = outcome.row()
     scale = ", ".join(f"{key} = {value}" for key, value in outcome.claim.scale.items())
-    again = f"pubsubctl simulate {row['figure']} && pubsubctl plot {row['figure']} latest"
+    again = f"pubsubctl simulate {row['figure']} && pubsubctl plot {row['figure']}"
     ours = f"{row['ours'] or 'nothing'}{' (' + row['ci'] + ')' if row['ci'] else ''}"
     lines = [
         f"{row['claim']}: {row['statement']}",

@@ -24,7 +24,7 @@ def plot(
         list[str] | None,
         typer.Argument(
             metavar="[RUN...]",
-            help=f"{RUNS_HELP} By default the latest.",
+            help=f"{RUNS_HELP} By default the latest of what the figure shows.",
             autocompletion=names.runs,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def plot(
 
     SVG, PNG and the numbers in it as CSV, in the folder of each run.
     """
-    from pubsubctl.running.runs import find_runs
+    from pubsubctl.running.runs import find_runs, latest_of_figure
     from results.checker.spark import spark_session
     from results.figures.by_name import FIGURES, draw
     from results.figures.drawing import FORMATS
@@ -64,7 +64,10 @@ def plot(
             raise UserError(
                 f"--format = {shown(formats)}: no {shown(name)}{nearest(name, FORMATS)}"
             )
-    folders = find_runs(call.project, runs or ["latest"], output)
+    if runs:
+        folders = find_runs(call.project, runs, output)
+    else:
+        folders = [latest_of_figure(call.project, figure, output)]
     files: list[str] = []
     if figure in WITHOUT_SPARK:
         for folder in folders:

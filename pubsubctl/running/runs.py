@@ -39,6 +39,17 @@ def find_runs(project: Project, names: Sequence[str], results: Path | None = Non
     return list(dict.fromkeys(find_run(project, name, results) for name in names))
 
 
+def latest_of_figure(project: Project, figure: str, results: Path | None = None) -> Path:
+    """The folder of the latest run of the experiment that a figure shows; of any, if it has none.
+
+    Raises:
+        UserError: there is no run yet.
+    """
+    own = f"{figure.replace('.', '-')}/latest"
+    has_own = (project.results_folder(results) / own / MANIFEST).is_file()
+    return find_run(project, own if has_own else "latest", results)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of a run.
 

@@ -99,7 +99,7 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
 
     told = call("claims", "explain", "large")
     assert "not run: dft11.fig10 was drawn with brokers = 12 instead of 500" in told.out
-    assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10 latest" in told.out
+    assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10" in told.out
     assert call("claims", "list", "dft11").out.splitlines()[-6:] == [
         f"by run {run.name}, with brokers = 12, runs = 1, measured_s = 3 (safety, loss)",
         "not run: dft11.fig10 was drawn with brokers = 12 instead of 500 (large)",

@@ -7,7 +7,7 @@ import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
-from pubsubctl.running.runs import find_run, find_runs, manifest
+from pubsubctl.running.runs import find_run, find_runs, latest_of_figure, manifest
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
@@ -50,6 +50,13 @@ def test_a_run_that_is_not_there_is_refused_with_the_nearest(home: Project, name
 
 def test_the_same_run_named_twice_is_one(home: Project) -> None:
     assert len(find_runs(home, [SECOND, "latest", FIRST])) == 2
+
+
+def test_a_figure_is_of_the_latest_run_of_its_own_experiment(home: Project, project: Path) -> None:
+    folder = project / "results" / "runs"
+    (folder / "demo").rename(folder / "mp22-m7")
+    assert latest_of_figure(home, "mp22.m7").name == FIRST
+    assert latest_of_figure(home, "timeline").name == SECOND
 
 
 def test_where_nothing_was_run_yet_that_is_said(project: Path) -> None:
