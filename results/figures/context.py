@@ -76,7 +76,9 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
         for window in risk_windows(facts.faults)
         for subscription in facts.subscriptions
         for source in facts.sources
-        if exposure.holds(window, source.broker, subscription.subscriber, subscription.broker)
+        if exposure.holds(
+            window, source.name, source.broker, subscription.subscriber, subscription.broker
+        )
     ]
 
 

@@ -10,6 +10,7 @@ counts, and a fault that may have come later, for all that clocks can tell, may 
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 from results.reference.paths import Routes, Tree
 from results.rules.terms import NEVER_NS, Fault, RiskWindow
@@ -61,23 +62,30 @@ class Ways:
             (f for f in faults if f.verb == "client-roam" and f.applied_ns is not None), key=_when
         )
 
-    def lead_through(self, window: RiskWindow, start: str, subscriber: str, home: str) -> bool:
-        """Whether what is published at `start` cannot but pass what a fault was done to.
+    def lead_through(
+        self, window: RiskWindow, publisher: str, start: str, subscriber: str, home: str
+    ) -> bool:
+        """Whether what is published cannot but pass what a fault was done to.
 
         Where there are several ways, any that leads through it is enough.
 
         Args:
-            home: where the subscriber was before it ever moved.
+            start: where the publisher was before it ever moved; home: so for the subscriber.
         """
-        if f"client:{subscriber}" in window.parts:
+        if {f"client:{publisher}", f"client:{subscriber}"} & window.parts:
             return True
-        at = {home}
+        sent_at, due_at = self._seen(window, publisher, start), self._seen(window, subscriber, home)
+        pairs = product(sent_at, due_at)
+        return all(self._passing.passed(*pair) & window.parts for pair in pairs)
+
+    def _seen(self, window: RiskWindow, client: str, first: str) -> set[str]:
+        at = {first}
         for move in self._moves:
-            if move.target == subscriber and _at(move) <= window.to_ns:
+            if move.target == client and _at(move) <= window.to_ns:
                 if move.observed_ns is not None and move.observed_ns <= window.from_ns:
                     at.clear()
                 at.add(move.to)
-        return all(self._passing.passed(start, broker) & window.parts for broker in at)
+        return at
 
 
 def _when(fault: Fault) -> tuple[int, str]:

@@ -506,7 +506,9 @@ def _risks(
         near = [
             window
             for window in windows
-            if ways.lead_through(window, log.broker, subscription.subscriber, subscription.broker)
+            if ways.lead_through(
+                window, log.name, log.broker, subscription.subscriber, subscription.broker
+            )
         ]
         for publication in pair.owed:
             held = [window for window in near if was_surely_sent_in(window, publication.sent_ns)]

@@ -119,7 +119,11 @@ def _exposure_table(
                     (run_id, number, source.pubend, predicate_id, subscription.sub_id)
                     for source in known.sources
                     if exposure.holds(
-                        window, source.broker, subscription.subscriber, subscription.broker
+                        window,
+                        source.name,
+                        source.broker,
+                        subscription.subscriber,
+                        subscription.broker,
                     )
                 ]
     return small_frame(

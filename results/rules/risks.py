@@ -11,8 +11,8 @@ What opens a window in which deliveries are at risk, and why:
   as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or heal.
 - client-disconnect, client-slow and client-crash, of what is for that client: it waits at its
   broker until the heal. client-roam, of the same: what is sent while it moves may come from
-  either broker, or neither, until it is seen at the other one. What a publisher would have sent
-  waits with it.
+  either broker, or neither, until it is seen at the other one. So may what a publisher sends
+  while it moves.
 - churn, of what is for that client: as client-disconnect, but the workload's, see
   `results.rules.churn`.
 - disk-full and slow-fsync only if a kill ends them: no delivery waits for a disk, so nothing hangs
@@ -234,23 +234,29 @@ class Exposure:
             key=lambda fault: (fault.applied_ns, fault.fault_id),
         )
 
-    def holds(self, window: RiskWindow, start: str, subscriber: str, home: str) -> bool:
-        """Whether what is published at `start` in this window had to pass the fault, or may have
-        passed it where there are several ways.
+    def holds(
+        self, window: RiskWindow, publisher: str, start: str, subscriber: str, home: str
+    ) -> bool:
+        """Whether what is published in this window had to pass the fault, or may have passed it
+        where there are several ways.
 
         Args:
-            home: where the subscriber was in the beginning.
+            start: where the publisher was in the beginning.
+            home: where the subscriber was.
         """
-        if client_part(subscriber) in window.parts:
+        if not window.parts.isdisjoint(map(client_part, (publisher, subscriber))):
             return True
-        places = self._places(window, subscriber, home)
-        return all(self._ways.passes(window.parts, start, place) for place in places)
+        return all(
+            self._ways.passes(window.parts, begin, end)
+            for begin in self._places(window, publisher, start)
+            for end in self._places(window, subscriber, home)
+        )
 
-    def _places(self, window: RiskWindow, subscriber: str, home: str) -> list[str]:
-        """Where a subscriber may have been in a window."""
+    def _places(self, window: RiskWindow, client: str, home: str) -> list[str]:
+        """Where a client may have been in a window."""
         places = [home]
         for roam in self._roams:
-            if roam.target != subscriber or (roam.applied_ns or 0) > window.to_ns:
+            if roam.target != client or (roam.applied_ns or 0) > window.to_ns:
                 continue
             if roam.observed_ns is not None and roam.observed_ns <= window.from_ns:
                 places = []

@@ -122,8 +122,8 @@ ROWS: Final = (
     Row(
         "any-way-at-risk",
         _RISK,
-        "return all(self._passing.passed(start, broker) & window.parts for broker in at)",
-        "return any(self._passing.passed(start, broker) & window.parts for broker in at)",
+        "return all(self._passing.passed(*pair) & window.parts for pair in pairs)",
+        "return any(self._passing.passed(*pair) & window.parts for pair in pairs)",
         "tests/results/test_both_judges.py::test_who_roams_is_at_risk_where_both_of_its_ways_lead_through",
     ),
     Row(

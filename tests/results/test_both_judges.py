@@ -97,7 +97,8 @@ def test_a_fault_is_ended_by_what_strikes_all_of_it_and_not_after_it_is_healed(
 
 
 def test_who_roams_is_at_risk_where_both_of_its_ways_lead_through() -> None:
-    roam = replace(fault("r", "client-roam", 8, target="c", to="s2"), observed_ns=10 * MILLISECOND)
+    roam = fault("r", "client-roam", 8, target="c", to="s2", parts=("client:c",))
+    roam = replace(roam, observed_ns=10 * MILLISECOND)
     for target, at_ms, is_at_risk in (
         *(("b-1-s1", 1, True), ("b-1-s1", 9, False), ("b-1-s1", 12, False)),
         *(("b-1-s2", 1, False), ("b-1-s2", 9, False), ("b-1-s2", 12, True)),
@@ -109,7 +110,11 @@ def test_who_roams_is_at_risk_where_both_of_its_ways_lead_through() -> None:
             Exposure(LINKS, [roam, cut]).holds,
             Ways(Tree(LINKS), [roam, cut]).lead_through,
         ):
-            assert ways(window, "p1", "c", "s1") == is_at_risk, (target, at_ms)
+            assert ways(window, "p", "p1", "c", "s1") == is_at_risk, (target, at_ms)
+            assert ways(window, "c", "s1", "d", "p1") == is_at_risk, ("publisher", target, at_ms)
+            moving = next(each for each in risk_windows([roam, cut]) if each.verb == "client-roam")
+            assert ways(moving, "c", "s1", "d", "p1"), "what it publishes while it moves"
+            assert not ways(moving, "p", "s1", "d", "p1")
 
 
 @pytest.mark.parametrize("is_in", [surely_holds, was_surely_sent_in])

@@ -165,7 +165,7 @@ def test_an_absence_is_of_one_subscriber(tmp_path: Path) -> None:
     (absence,) = RunFacts.of_run(LoadedRun(run, read_logs(run))).faults
     exposure = Exposure(run.links, ())
     (window,) = risk_windows([absence])
-    held = [exposure.holds(window, "p1", f"s1-sub-{number}", "s1") for number in (1, 2)]
+    held = [exposure.holds(window, "p", "p1", f"s1-sub-{number}", "s1") for number in (1, 2)]
     assert held == [True, False]
     assert (window.from_ns, window.to_ns, window.err_ns) == (*AWAY, 0)
 

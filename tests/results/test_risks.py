@@ -127,8 +127,8 @@ def test_of_several_ways_a_fault_on_any_puts_what_goes_there_at_risk() -> None:
         assert not routes.passes([part], "n3", "n1")
     killed = fault("1", "kill", 2, 6, target="n4", parts=("n4",))
     (window,) = risk_windows([killed])
-    assert Exposure([], [killed], routes).holds(window, "n1", "c", "n3")
-    assert Ways(passing, [killed]).lead_through(window, "n1", "c", "n3")
+    assert Exposure([], [killed], routes).holds(window, "p", "n1", "c", "n3")
+    assert Ways(passing, [killed]).lead_through(window, "p", "n1", "c", "n3")
 
 
 def test_what_is_for_a_client_is_at_risk_while_it_is_away_and_nothing_else() -> None:
@@ -136,9 +136,9 @@ def test_what_is_for_a_client_is_at_risk_while_it_is_away_and_nothing_else() -> 
     away = fault("1", "client-disconnect", 2, 6, target="s1-sub-1", parts=parts)
     (window,) = risk_windows([away])
     exposure = Exposure(LINKS, [away])
-    assert exposure.holds(window, "p1", "s1-sub-1", "s1")
-    assert exposure.holds(window, "s1", "s1-sub-1", "s1"), "also from its own broker"
-    assert not exposure.holds(window, "p1", "s1-sub-2", "s1")
+    assert exposure.holds(window, "p", "p1", "s1-sub-1", "s1")
+    assert exposure.holds(window, "p", "s1", "s1-sub-1", "s1"), "also from its own broker"
+    assert not exposure.holds(window, "p", "p1", "s1-sub-2", "s1")
 
 
 @pytest.mark.parametrize("applied, healed, at_s1, at_s2", [
@@ -154,8 +154,8 @@ def test_a_client_that_roams_is_at_risk_where_it_is(
         cut = fault("1", "cut", applied, healed, target=target, parts=(target,))
         window = next(each for each in risk_windows([roam, cut]) if each.verb == "cut")
         exposure = Exposure(LINKS, [roam, cut])
-        assert exposure.holds(window, "p1", "c", "s1") == at_risk
-        assert exposure.holds(window, "p1", "another", "s1") == (target == "b-1-s1")
+        assert exposure.holds(window, "p", "p1", "c", "s1") == at_risk
+        assert exposure.holds(window, "p", "p1", "another", "s1") == (target == "b-1-s1")
 
 
 def test_of_a_machine_that_nobody_placed_anything_on_nothing_is_known() -> None:
