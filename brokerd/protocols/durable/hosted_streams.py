@@ -55,12 +55,16 @@ class HostedStream:
         self.delivered = self.delivered_on_disk = self.seen = 0
         self.reading: dict[Lane, None] = {}
         self._streams = streams
+        self._stream: Stream | None = None
         self._open: deque[tuple[int, Delivered]] = deque()
 
     @property
     def stream(self) -> Stream:
         """What is known of it."""
-        return self._streams(self.identity)
+        found = self._stream
+        if found is None:
+            found = self._stream = self._streams(self.identity)
+        return found
 
     @property
     def position(self) -> int:

@@ -79,6 +79,7 @@ class MatchChecks(ProtocolChecks):
         self._ghosts = ghosts
         self._released = released
         self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
+        self._hosted: dict[BrokerNumber, list[tuple[HostedStream, _Written]]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -87,10 +88,12 @@ class MatchChecks(ProtocolChecks):
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if type(event) is Started:
+            here = self._hosted[broker.number] = []
             for hosted in core.hosted():
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
+                here.append((hosted, written))
         elif type(event) is RecordsRead and event.log != LOG:
             self._read(self._logs[broker.number, event.log], event, effects)
         fresh: dict[str, dict[int, MatchRecord]] = {}
@@ -99,16 +102,16 @@ class MatchChecks(ProtocolChecks):
                 records = [MatchRecord.unpack(b"".join(each)) for each in effect.records]
                 fresh.setdefault(effect.log, {}).update((each.tick, each) for each in records)
         everybody: _Everybody | None = None
-        for hosted in core.hosted():
-            written = self._logs[broker.number, hosted.log.name]
+        chops = [each for each in effects if type(each) is Chop]
+        for hosted, written in self._hosted[broker.number]:
             if hosted.position > written.position:
                 if everybody is None:
                     everybody = {each.identity: each for each in core.subscriptions()}
                 records_of = fresh.get(hosted.log.name, {})
                 self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
-            for effect in effects:
-                if type(effect) is Chop and effect.log == hosted.log.name:
-                    self._check_chop(broker, hosted, written.chop(effect.first))
+            for chop in chops:
+                if chop.log == hosted.log.name:
+                    self._check_chop(broker, hosted, written.chop(chop.first))
         return ()
 
     def _check_chop(self, broker: BrokerView, hosted: HostedStream, through: int) -> None:
