@@ -195,8 +195,9 @@ def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     well = [each - wrong for each, wrong in zip(crashed, failed, strict=True)]
     axes.bar(range(len(points)), well, color=GREEN, label="everything came, once")
     axes.bar(range(len(points)), failed, bottom=well, color=ORANGE, label="not so")
-    axes.set_xticks(range(len(points)), [point.replace("-", "\n") for point in points])
-    axes.tick_params(axis="x", labelsize="xx-small")
+    names = [point.replace("-", " ") for point in points]
+    axes.set_xticks(range(len(points)), names, rotation=45, ha="right")
+    axes.tick_params(axis="x", labelsize="x-small")
     axes.set_ylabel("runs in which a broker died there")
     axes.set_ylim(top=1.25 * max(1, *crashed))
     axes.legend(fontsize="small", ncols=2)
