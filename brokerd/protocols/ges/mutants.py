@@ -53,6 +53,12 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "only-for-others",
+        "What is published at a broker is for its own clients, too.",
+        "router.py",
+        ("return [here, cluster, *beyond]", "return [cluster, *beyond]"),
+    ),
+    _bug(
         "ways-come-back",
         "A way leaves a unit once.",
         "paths.py",

@@ -80,11 +80,12 @@ class Router:
         self._reroute_limit = reroute_limit
 
     def first_targets(self) -> Sequence[Target]:
-        """Of a publication of a client here: the own cluster, and what is beyond."""
+        """Of a publication of a client here: who else is here, the own cluster, what is beyond."""
         own = self._place.address
+        here = Target(0, own, SYSTEM, (), 0)
         cluster = Target(0, self._place.own(1), own, (), 0)
         beyond = [Target(1, self._place.own(1), SYSTEM, (), 0)] if self._place.top else []
-        return [cluster, *beyond]
+        return [here, cluster, *beyond]
 
     def keepers(self, level: int) -> Sequence[Unit]:
         """Who in the own unit of a level knows which units in it are interested.

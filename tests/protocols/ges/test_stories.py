@@ -203,6 +203,14 @@ def what_is_published_twice_comes_once() -> None:
     assert subscriber.got() == [1]
 
 
+def two_clients_of_one_broker_hear_each_other() -> None:
+    exchange = Exchange(((0, 1),), protocol="ges")
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 0)
+    exchange.subscribe(subscriber, "kind = 'a'")
+    exchange.publish(publisher, 1, blob(kind="a"), blob(kind="b"), blob(kind="a"))
+    assert subscriber.got() == [1, 3]
+
+
 def a_subscription_waits_for_who_is_away_and_no_longer() -> None:
     exchange = Exchange(((0, 1), (1, 2)), protocol="ges")
     exchange.kill(2)
@@ -227,6 +235,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     a_way_ends_while_something_is_on_it,
     two_units_each_prefer_the_gateway_of_the_other,
     what_is_published_twice_comes_once,
+    two_clients_of_one_broker_hear_each_other,
     a_subscription_waits_for_who_is_away_and_no_longer,
 )
 SEEN = {
@@ -235,6 +244,7 @@ SEEN = {
     "profiles-told-as-inside": all_is_well,
     "lost-session-stays-in-graph": a_link_is_gone,
     "sent-to-all-units": all_is_well,
+    "only-for-others": two_clients_of_one_broker_hear_each_other,
     "ways-come-back": a_cluster_comes_apart_inside,
     "one-way-only": a_way_ends_while_something_is_on_it,
     "each-decides-anew": two_units_each_prefer_the_gateway_of_the_other,
