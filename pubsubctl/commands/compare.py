@@ -30,18 +30,27 @@ def compare(
             "under the same load and faults, and write one report.",
         ),
     ] = False,
+    comparison: Annotated[
+        str | None,
+        typer.Option(
+            "--comparison",
+            metavar="NAME",
+            help="The same as a file says, or one of bench/comparisons: s1, s3, …",
+            autocompletion=names.comparisons,
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Only this one of --all; repeatable."),
+        typer.Option("--only", metavar="NAME", help="Only this one of the comparison; repeatable."),
     ] = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
-            "--also", metavar="FILE", help="Run a broker of yours, too, with --all; repeatable."
+            "--also", metavar="FILE", help="Run a broker of yours, too, beside them; repeatable."
         ),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long to measure with --all: 20s.")
+        str | None, typer.Option("--duration", "-d", help="How long to measure each: 20s.")
     ] = None,
     selftest: Annotated[
         bool,
@@ -75,8 +84,9 @@ def compare(
     policy, workload or fault schedule are refused.
 
     With --all, the runs are made first: one after the other, the same workload and the same faults
-    over every protocol and every broker of others that is installed. Status 0 whatever the
-    verdicts are, 3 where one of them is UNKNOWN.
+    over every protocol and every broker of others that is installed. --comparison NAME does so as
+    another file says; a protocol that does not promise what is tried there has its reason in the
+    place of numbers. Status 0 whatever the verdicts are, 3 where one of them is UNKNOWN.
 
     With --selftest, nothing is read: status 0 where at most one of 20 trials of either kind is
     wrong, else 3.
@@ -88,22 +98,25 @@ def compare(
     if selftest:
         from pubsubctl.running.comparison_selftest import selftest as selftest_now
 
-        if runs or everything or only or also or duration:
+        if runs or everything or comparison or only or also or duration:
             raise UserError("compare --selftest makes the runs that it compares; it takes no other")
         call.refuse_dry_run("compare --selftest")
         return selftest_now(call, trials or 20, instances or 10)
     for option, number in (("--trials", trials), ("--instances", instances)):
         if number is not None:
             raise UserError(f"compare {option} {number}: goes with --selftest")
-    if everything:
-        from pubsubctl.running.comparing import compare_all
+    if everything or comparison is not None:
+        from pubsubctl.running.comparing import EVERYTHING, compare_as
 
+        option = "--all" if everything else f"--comparison {comparison}"
+        if everything and comparison is not None:
+            raise UserError(f"compare --all --comparison {comparison}: one of both")
         if runs:
-            raise UserError(f"compare --all {runs[0]}: --all makes the runs that it compares")
-        return compare_all(call, only or [], also or [], duration, output)
+            raise UserError(f"compare {option} {runs[0]}: {option} makes the runs that it compares")
+        return compare_as(call, comparison or EVERYTHING, only or [], also or [], duration, output)
     for option, value in (("--only", only), ("--also", also), ("--duration", duration)):
         if value:
-            raise UserError(f"compare {option}: goes with --all")
+            raise UserError(f"compare {option}: goes with --all or --comparison")
     call.refuse_dry_run("compare")
     named = find_runs(call.project, runs or [], output) if runs else []
     return differences(call, named)

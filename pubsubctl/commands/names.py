@@ -51,6 +51,12 @@ def schedules(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 @_offered
+def comparisons(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Bare names of comparisons."""
+    return _files("comparison")
+
+
+@_offered
 def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of inventories."""
     return _files("inventory")

@@ -1,19 +1,25 @@
-"""`compare --all`: the same load and faults over brokers of ours and of others, and one report."""
+"""`compare --comparison`: the same load and faults over brokers of ours and others, one report."""
 
+import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.load.progress import RunFailed
 from bench.run.outcome import RunOutcome
+from bench.spec.keys import of_topology, of_workload
 from bench.spec.overrides import Overrides
+from bench.spec.spec import SpecError, load_topology
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison
 from bench.systems.configuration import NotInstalled
 from bench.systems.servers import ServerFailed
 from brokerd.errors import ControlError
+from brokerd.protocols.registry import protocol_on
+from fault_injection.schedule.for_good import waits_for_ever
 from pubsubctl.commands.bench import experiment_of
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
@@ -23,10 +29,14 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers
 from pubsubctl.running.judging import Judged, judge_and_report
 from pubsubctl.running.systems import asked_of, run_asked
 
-NAME = "all"
+EVERYTHING = "all"
+"""The comparison of brokers of ours with those of others."""
 LABEL = "compared"
 """Of a run: what the report calls it."""
 NOT_WAITING = "what was started for this run ends by itself within a minute"
+
+_SOURCE: Final = re.compile(r"^\S+\.toml: ")
+"""Of an error: the file, which is the same for all entries."""
 
 _Run = Callable[[Progress, Interruption], Awaitable[RunOutcome]]
 
@@ -37,19 +47,50 @@ class _Side:
     run: _Run
 
 
-def compare_all(
+@dataclass
+class _Sides:
+    """What becomes of a comparison's entries, each in one of these.
+
+    Attributes:
+        runnable: what can be run.
+        left_out: what cannot be had here, by name, with the reason.
+        unpromised: ours that do not promise what is tried, by name, with the reason.
+        titles: of entries, by name.
+    """
+
+    runnable: list[_Side] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    unpromised: dict[str, str] = field(default_factory=dict)
+    titles: dict[str, str] = field(default_factory=dict)
+
+    def why_not(self) -> list[str]:
+        """A line for each that is not run."""
+        return [
+            *(f"{name} is left out: {why}" for name, why in self.left_out.items()),
+            *(f"{name} does not promise that: {why}" for name, why in self.unpromised.items()),
+        ]
+
+
+class _NotPromisedError(Exception):
+    """The protocol of an entry does not promise what the comparison tries."""
+
+
+def compare_as(
     call: Invocation,
+    name: str,
     only: list[str],
     also: list[str],
     duration: str | None,
     results: Path | None,
 ) -> Result:
-    """Run every entry of the comparison after the other, judge all, and write one report.
+    """Run every entry of a comparison after the other, judge all, and write one report.
 
     Everything is checked before anything is run. What is not installed, or cannot be had in the
-    version that is, is named and left out; so is one whose servers fail.
+    version that is, is named and left out; so is one whose servers fail. A protocol of ours that
+    does not promise what is tried is not run, and has the reason in the report.
 
     Args:
+        name: of the comparison, or its file.
         only: names of entries; all where empty.
         also: configurations of further systems.
         duration: how long to measure, in the place of the workload's.
@@ -57,48 +98,89 @@ def compare_all(
     Raises:
         UserError, SpecError: what was asked for cannot be; names file, key and value.
     """
-    comparison = load_comparison(call.project.find("comparison", NAME)).only(only).also(also)
+    whole = load_comparison(call.project.find("comparison", name))
+    comparison = whole.only(only).also(also)
     folder = call.project.results_folder(results)
-    sides, left_out = _sides(call, comparison, Overrides(measure=duration), folder)
+    sides = _sides(call, whole, comparison, Overrides(measure=duration or whole.measure), folder)
     if call.dry_run:
-        return _planned(comparison, sides, left_out)
-    if not sides:
-        raise UserError(f"comparison {comparison.name}: nothing of it is here", *left_out.values())
+        return _planned(comparison, sides)
+    if not sides.runnable:
+        raise UserError(
+            f"comparison {comparison.name}: nothing of it can be run here", *sides.why_not()
+        )
     outcomes: dict[str, RunOutcome] = {}
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
-            for number, side in enumerate(sides, start=1):
-                progress.say(f"{number} of {len(sides)}: {side.name}")
+            for number, side in enumerate(sides.runnable, start=1):
+                progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
                 try:
                     outcomes[side.name] = await side.run(progress, interruption)
                 except (ServerFailed, RunFailed, ControlError) as error:
-                    left_out[side.name] = str(error)
+                    sides.left_out[side.name] = str(error)
                     progress.say(f"{side.name}: {error}")
 
         run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
         runs = [outcome.run_directory for outcome in outcomes.values()]
         if not runs:
-            raise VerdictUnknown(f"comparison {comparison.name}: no run", *left_out.values())
+            raise VerdictUnknown(f"comparison {comparison.name}: no run", *sides.why_not())
         report = folder / f"comparison-{comparison.name}" / "report.html"
-        judged = judge_and_report(runs, report, progress, call.master(), comparison.title)
-    return _result(call, outcomes, judged, left_out, report)
+        unpromised = {sides.titles[name]: why for name, why in sides.unpromised.items()}
+        judged = judge_and_report(
+            runs, report, progress, call.master(), comparison.title, unpromised
+        )
+    return _result(call, outcomes, judged, sides, report)
 
 
 def _sides(
-    call: Invocation, comparison: Comparison, overrides: Overrides, folder: Path
-) -> tuple[list[_Side], dict[str, str]]:
+    call: Invocation,
+    whole: Comparison,
+    comparison: Comparison,
+    overrides: Overrides,
+    folder: Path,
+) -> _Sides:
     """What can be run, and why the rest cannot."""
-    sides, left_out = [], {}
+    sides = _Sides(titles={entry.name: entry.title or entry.name for entry in comparison.entries})
     for entry in comparison.entries:
         try:
             run = _run_of(call, comparison, entry, overrides, folder)
         except (NotInstalled, WrongSettings) as error:
-            left_out[entry.name] = str(error)
+            sides.left_out[entry.name] = str(error)
             call.console.warn(f"{entry.name} is left out: {error}")
+        except _NotPromisedError as error:
+            sides.unpromised[entry.name] = str(error)
+        except (UserError, SpecError) as error:
+            if entry.system is not None or not _is_borne(call, whole, entry, overrides, folder):
+                raise
+            sides.unpromised[entry.name] = _SOURCE.sub("", str(error).splitlines()[0])
+        else:
+            sides.runnable.append(_Side(entry.name, run))
+    return sides
+
+
+def _is_borne(
+    call: Invocation, whole: Comparison, entry: Entry, overrides: Overrides, folder: Path
+) -> bool:
+    """Whether the words of a comparison and of an entry are right, and just its protocol fails.
+
+    They are where another protocol bears the same workload and faults with the entry's `set`.
+
+    Raises:
+        UserError, SpecError: there is no such topology, or key of it.
+    """
+    words = entry.set
+    if entry.topology is not None:
+        words = of_workload(words)
+        topology = call.project.find("topology", entry.topology)
+        load_topology(topology, of_topology(entry.set))
+    for other in whole.entries:
+        if other.protocol in (None, entry.protocol):
             continue
-        sides.append(_Side(entry.name, run))
-    return sides, left_out
+        with suppress(UserError, SpecError, _NotPromisedError):
+            alike = other.model_copy(update={"set": {**other.set, **words}})
+            _run_of(call, whole, alike, overrides, folder)
+            return True
+    return False
 
 
 def _run_of(
@@ -110,8 +192,13 @@ def _run_of(
             call, entry.system, overrides, comparison.faults, labels, comparison.workload
         )
         return partial(run_asked, asked, folder)
-    of = Overrides(protocol=entry.protocol, topology=entry.topology, measure=overrides.measure)
+    keys = entry.set if comparison.faults else {"calm": True, **entry.set}
+    of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
     spec, schedule = experiment_of(call, comparison.workload, of, comparison.faults, labels)
+    if schedule is not None:
+        why = waits_for_ever(schedule, protocol_on(spec.topology, spec.protocol))
+        if why:
+            raise _NotPromisedError(why)
     experiment, lab = Experiment(spec, schedule, folder), lab_for(call)
 
     async def run(progress: Progress, interruption: Interruption) -> RunOutcome:
@@ -120,19 +207,24 @@ def _run_of(
     return run
 
 
-def _planned(comparison: Comparison, sides: list[_Side], left_out: dict[str, str]) -> Result:
-    names = [side.name for side in sides]
-    lines = [f"run {name}: {comparison.workload}, faults {comparison.faults}" for name in names]
-    lines += [f"leave out {name}: {why}" for name, why in left_out.items()]
-    document = {"schema": "pubsubctl/comparison-plan/1", "runs": names, "left_out": left_out}
-    return Result(document=document, text="\n".join(lines))
+def _planned(comparison: Comparison, sides: _Sides) -> Result:
+    names = [side.name for side in sides.runnable]
+    faults = f"faults {comparison.faults}" if comparison.faults else "no faults"
+    lines = [f"run {name}: {comparison.workload}, {faults}" for name in names]
+    document = {
+        "schema": "pubsubctl/comparison-plan/1",
+        "runs": names,
+        "left_out": sides.left_out,
+        "not_promised": sides.unpromised,
+    }
+    return Result(document=document, text="\n".join([*lines, *sides.why_not()]))
 
 
 def _result(
     call: Invocation,
     outcomes: dict[str, RunOutcome],
     judged: list[Judged],
-    left_out: dict[str, str],
+    sides: _Sides,
     report: Path,
 ) -> Result:
     """Whatever the verdicts are, they are what was to be found out; none at all is not."""
@@ -147,12 +239,13 @@ def _result(
             because.append(
                 VerdictUnknown(f"{name}: {'; '.join(map(str, row.document['because']))}")
             )
-    blocks += [f"{name} is left out: {why}" for name, why in left_out.items()]
+    blocks += sides.why_not()
     blocks.append(f"report {report}")
     document = {
         "schema": "pubsubctl/comparison/1",
         "runs": runs,
-        "left_out": left_out,
+        "left_out": sides.left_out,
+        "not_promised": sides.unpromised,
         "report": str(report),
     }
     return Result(document=document, text="\n\n".join(blocks), because=tuple(because))

@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from bench.run.around_faults import in_words
-from bench.run.coordinator import run_experiment
+from bench.run.coordinator import only_cause, run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
 from bench.run.testbed import BrokerPlace, Testbed
@@ -77,7 +77,23 @@ async def carry_out(
     Raises:
         PreflightFailed: what runs is not what the experiment wants; says what differs.
         UserError: the schedule cannot be carried out where its brokers are.
+        RunFailed, ControlError, HostError: it does not come to its end; not in a group.
     """
+    try:
+        return await _carry_out(experiment, lab, progress, interruption, purpose)
+    except BaseExceptionGroup as group:
+        if (cause := only_cause(group)) is not None:
+            raise cause from group
+        raise
+
+
+async def _carry_out(
+    experiment: Experiment,
+    lab: Lab,
+    progress: Progress,
+    interruption: Interruption,
+    purpose: str,
+) -> RunOutcome:
     async with lab.operated(purpose, progress, interruption):
         spec = experiment.spec
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)

@@ -188,9 +188,18 @@ def judge_with(spark: Any, run: Path, progress: Progress) -> Judged:
 
 
 def judge_and_report(
-    runs: Sequence[Path], report: Path, progress: Progress, master: str = MASTER, title: str = ""
+    runs: Sequence[Path],
+    report: Path,
+    progress: Progress,
+    master: str = MASTER,
+    title: str = "",
+    unpromised: Mapping[str, str] | None = None,
 ) -> list[Judged]:
-    """Check runs and write one report on all of them, under this title, with one Spark session."""
+    """Check runs and write one report on all of them, under this title, with one Spark session.
+
+    Args:
+        unpromised: what stands beside the runs in the report without one, and why.
+    """
     from results.checker.spark import spark_session
     from results.report import write_report
 
@@ -198,7 +207,7 @@ def judge_and_report(
     with spark_session("pubsubctl report", master) as spark:
         judged = [judge_with(spark, run, progress) for run in runs]
         progress.phase("drawing the report")
-        write_report(spark, runs, report, title)
+        write_report(spark, runs, report, title, unpromised)
     return judged
 
 

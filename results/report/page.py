@@ -23,7 +23,11 @@ ON_CARDS = (
 
 
 def write_report(
-    spark: "SparkSession", run_dirs: Sequence[Path], output: Path, title: str = ""
+    spark: "SparkSession",
+    run_dirs: Sequence[Path],
+    output: Path,
+    title: str = "",
+    unpromised: Mapping[str, str] | None = None,
 ) -> Path:
     """Write one self-contained HTML page on one run, or on several side by side.
 
@@ -33,6 +37,7 @@ def write_report(
 
     Args:
         title: in the place of one that says what ran.
+        unpromised: what was to be beside the runs and promises nothing there, with the reason.
 
     Returns:
         The file written, whole or not at all.
@@ -45,13 +50,15 @@ def write_report(
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.new")
-    temporary.write_text(render(stories, title), encoding="utf-8")
+    temporary.write_text(render(stories, title, unpromised), encoding="utf-8")
     temporary.replace(output)
     return output
 
 
-def render(stories: Sequence[RunStory], title: str = "") -> str:
-    """The page for these runs."""
+def render(
+    stories: Sequence[RunStory], title: str = "", unpromised: Mapping[str, str] | None = None
+) -> str:
+    """The page for these runs, beside what `unpromised` names."""
     assert stories, "a report on no run"
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),
@@ -68,12 +75,16 @@ def render(stories: Sequence[RunStory], title: str = "") -> str:
     narrow_lanes = [fault_chart.lanes_picture(story, "narrow") for story in stories]
     kept = _kept(stories)
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
+    apart = unpromised or {}
+    several = len(stories) + len(apart) > 1
     return environment.get_template("report.html").render(
         stories=stories,
         losing=losing,
         faulty=faulty,
         comparison=_comparison(stories),
         kept=kept,
+        several=several,
+        apart=apart,
         several_subscriptions=any(len(story.subscriptions) > 1 for story in stories),
         lane_pictures=lanes,
         narrow_lane_pictures=narrow_lanes,
@@ -85,7 +96,7 @@ def render(stories: Sequence[RunStory], title: str = "") -> str:
         stamps=fault_chart.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
-        chapters=_chapters(losing, faulty, kept[0], len(stories) > 1),
+        chapters=_chapters(losing, faulty, kept[0], several),
         words=words,
         on_cards=ON_CARDS,
     )

@@ -291,6 +291,17 @@ def test_runs_of_one_protocol_are_told_apart_by_their_ids(tmp_path: Path) -> Non
     assert text.count(other.run_id) > 3
 
 
+def test_what_promises_nothing_there_has_its_reason_beside_the_runs(tmp_path: Path) -> None:
+    apart = {"durable": "b1 never comes back"}
+    story = story_of(tmp_path)
+    for stories in ([story], [story, story]):
+        text = flat(Page.of(render(stories, "Gone", apart)).text)
+        for heading in ("Side by side", "Promised and done, per fault"):
+            table = text[text.rindex(heading) :]
+            assert "Durable" in table
+            assert "Not promised: b1 never comes back" in table
+
+
 # --- The faults -----------------------------------------------------------------------------
 
 
