@@ -166,6 +166,7 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
         "limited by": _limited_by,
         "broker CPU per publication received": cpu_per_message,
         "CPU of all brokers per delivery": _cpu_per_delivery,
+        "largest memory of a broker": _largest_memory,
         "on all disks at the end": _on_disk,
     }
     table = [(name, [value(story) for story in stories]) for name, value in rows.items()]
@@ -238,6 +239,11 @@ def _cpu_per_delivery(story: RunStory) -> str:
     )
     count = sum(role["role"] == "broker" for role in roles.values())
     return f"{mean * count:,.0f} µs" if mean else "–"
+
+
+def _largest_memory(story: RunStory) -> str:
+    largest = max((row.peak_rss_bytes for row in story.brokers), default=0)
+    return f"{largest / 1e6:,.0f} MB" if largest else "–"
 
 
 def _on_disk(story: RunStory) -> str:

@@ -21,6 +21,8 @@ LOSSY = {"best_effort", "ges"}
 OURS = {*LOSSY, "delta_tree", "gryphon", "durable", "ges_reliable", "multi_proxy"}
 WITHOUT: dict[str, set[str]] = {
     "s1": set(),
+    "s2": set(),
+    "s2-all": set(),
     "s3": set(),
     "s4": set(),
     "s5": {"durable"},
@@ -29,6 +31,7 @@ WITHOUT: dict[str, set[str]] = {
     "s6-long": OURS - {"durable", "ges_reliable"},
     "s6-publisher": OURS - {"ges_reliable"},
     "s7": set(),
+    "s8": set(),
 }
 """By comparison, the protocols that do not promise what it tries."""
 
