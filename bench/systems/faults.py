@@ -20,7 +20,7 @@ from fault_injection.schedule.ends import End
 from fault_injection.schedule.schedule import FaultSchedule
 
 VERBS: Final = (
-    *("kill", "term", "freeze", "restart", "host-loss", "client-disconnect"),
+    *("kill", "term", "freeze", "cpu-share", "restart", "host-loss", "client-disconnect"),
     *RELAY_VERBS,
     *DISK_VERBS,
 )

@@ -37,6 +37,7 @@ from brokerd.agent.watchdog import (
     recorded_identity,
     run_hold_watchdog,
     run_nft_watchdog,
+    run_share_watchdog,
     run_thaw_watchdog,
     write_lease,
 )
@@ -45,6 +46,7 @@ from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler, open_control
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
+    "share-watchdog": run_share_watchdog,
     "thaw-watchdog": run_thaw_watchdog,
     "nft-watchdog": run_nft_watchdog,
     "hold-watchdog": run_hold_watchdog,

@@ -18,7 +18,9 @@ ENDING_VERBS: Final = ("kill", "term")
 LINK_VERBS: Final = ("absorb", "blackhole", "cut", "delay", "bandwidth")
 BROKER_VERBS: Final = (*LINK_VERBS, "send-omission", "partition", "disk-full", "slow-fsync")
 """What a broker does to itself when it is told to; its own lease ends it."""
-LASTING_VERBS: Final = (*BROKER_VERBS, "freeze", "host-loss")
+STOPPING_VERBS: Final = ("freeze", "cpu-share")
+"""What stops a process from outside, which nothing else may do meanwhile."""
+LASTING_VERBS: Final = (*BROKER_VERBS, *STOPPING_VERBS, "host-loss")
 VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart")
 DIRECTIONS: Final = ("both", "out", "in")
 BACKENDS: Final = ("broker", "nft")
@@ -31,6 +33,7 @@ _PARAMETERS: Final = {
     "partition": ("peers", "mode"),
     "disk-full": ("free_bytes",),
     "slow-fsync": ("delay_ms",),
+    "cpu-share": ("share_percent",),
 }
 _NFT_PARAMETERS: Final = ("backend", "own", "peers", "protect", "mode")
 
@@ -79,7 +82,7 @@ class Fault:
     @property
     def dies_with_process(self) -> bool:
         """Whether nothing of it is left once its process has ended."""
-        return self.is_of_broker or self.verb == "freeze"
+        return self.is_of_broker or self.verb in STOPPING_VERBS
 
     def definition(self) -> dict[str, Any]:
         return {
@@ -145,6 +148,9 @@ class Fault:
                 raise ControlError(
                     "user", f"{where}: {self.verb} takes no parameter {key[:40]!r}{hint}"
                 )
+        share = self.parameters.get("share_percent")
+        if self.verb == "cpu-share" and (type(share) is not int or not 1 <= share <= 99):
+            raise ControlError("user", f"{where}: share_percent = {share!r}; from 1 to 99")
 
     def ending_signal(self) -> signal.Signals:
         """What ends the process, where that is what this fault does.

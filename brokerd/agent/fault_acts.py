@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from brokerd.agent import nft
-from brokerd.agent.fault import Fault
+from brokerd.agent.fault import STOPPING_VERBS, Fault
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
@@ -21,6 +21,8 @@ from brokerd.errors import ControlError
 AskProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 _OBSERVE_S: Final = 5.0
+_SAMPLES: Final = 50
+_SAMPLE_S: Final = 0.007
 _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class FaultActs:
             await self._tell_broker(fault, process)
         elif fault.verb == "freeze":
             await self._freeze(fault, process)
+        elif fault.verb == "cpu-share":
+            await self._share(fault, process)
         elif fault.verb == "restart":
             fault.applied_ns = time.monotonic_ns()
             await self._start_again(fault)
@@ -75,7 +79,9 @@ class FaultActs:
             return f"nft delete table inet {self.table(fault).name}"
         if fault.is_of_broker:
             return f"fault_heal at {fault.process}, whose own clock does it too"
-        return {"freeze": "SIGCONT", "host-loss": "start it again"}.get(fault.verb, "nothing")
+        if fault.verb in STOPPING_VERBS:
+            return "SIGCONT"
+        return {"host-loss": "start it again"}.get(fault.verb, "nothing")
 
     async def _tell_broker(self, fault: Fault, process: ManagedProcess) -> None:
         arguments = {
@@ -127,6 +133,22 @@ class FaultActs:
                 await trio.sleep(0.001)
         fault.result = {"pid": identity.pid, "stopped": identity.is_stopped()}
 
+    async def _share(self, fault: Fault, process: ManagedProcess) -> None:
+        assert process.identity is not None, process
+        assert fault.deadline_ns is not None, fault
+        identity = process.identity
+        share = {"share_percent": fault.parameters["share_percent"]}
+        target = {"pid": identity.pid, "start_time": identity.start_time, **share}
+        await self._set_watchdog(fault, "share-watchdog", target, f"share-{process.name}")
+        write_lease(self.lease_file(fault), fault.deadline_ns)
+        fault.applied_ns = time.monotonic_ns()
+        with trio.move_on_after(_OBSERVE_S):
+            while not identity.is_stopped():
+                await trio.sleep(0.001)
+            fault.result = {"pid": identity.pid, **share}
+            return
+        raise ControlError("internal", f"{process.name} was not stopped in {_OBSERVE_S:g} s")
+
     async def _separate(self, fault: Fault) -> None:
         table = self.table(fault)
         separation = nft.Separation.read(fault.verb, fault.direction, fault.parameters)
@@ -145,7 +167,7 @@ class FaultActs:
         """Somebody who undoes it even if nobody else is left, and who is known to be there."""
         assert fault.deadline_ns is not None, fault
         lease_file = self.lease_file(fault)
-        write_lease(lease_file, fault.deadline_ns)
+        write_lease(lease_file, fault.deadline_ns, has_begun=False)
         config = {**config, "lease_file": str(lease_file)}
         fault.watchdog = await self._image.fork(role, config, name=name)
         if not fault.watchdog.is_alive():
@@ -159,7 +181,16 @@ class FaultActs:
         if fault.uses_nft:
             packets = await self._with_nft(partial(nft.count_packets, self.table(fault)))
             return {"present": packets is not None, "stopped_packets": packets or 0}
+        if fault.verb == "cpu-share" and fault.is_active:
+            return {"present": True, **await self._sampled(fault)}
         return {"present": fault.is_active}
+
+    async def _sampled(self, fault: Fault) -> dict[str, int]:
+        identity, stopped = self._supervisor.find(fault.process).identity, 0
+        for _ in range(_SAMPLES):
+            stopped += identity is not None and identity.is_stopped()
+            await trio.sleep(_SAMPLE_S)
+        return {"samples": _SAMPLES, "stopped_samples": stopped}
 
     async def tables_left(self) -> list[str]:
         """Tables of this namespace that could be a fault's; none where there is no nft."""
@@ -194,7 +225,8 @@ class FaultActs:
             await self._with_nft(partial(nft.delete_table, self.table(fault)))
             if (await self.look(fault))["present"]:
                 raise ControlError("internal", f"{fault.fault_id}: its table is still there")
-        elif fault.verb == "freeze":
+        elif fault.verb in STOPPING_VERBS:
+            await self._end_stopping(fault)
             await self._thaw(process)
         elif fault.verb == "host-loss":
             if not process.is_running:
@@ -211,7 +243,8 @@ class FaultActs:
                 # Without a watchdog it was refused before anything was made: hands off.
                 if fault.watchdog is not None:
                     await self._with_nft(partial(nft.delete_table, self.table(fault)))
-            elif fault.verb == "freeze":
+            elif fault.verb in STOPPING_VERBS:
+                await self._end_stopping(fault)
                 self._supervisor.signal(process, signal.SIGCONT)
             elif fault.is_of_broker:
                 await self._ask(process.name, "fault_heal", {"fault_id": fault.fault_id})
@@ -221,6 +254,13 @@ class FaultActs:
             logger.warning("fault %s, half applied: %s", fault.fault_id, error)
         else:
             self.dismiss_watchdog(fault)
+
+    async def _end_stopping(self, fault: Fault) -> None:
+        """Nobody stops the process any more."""
+        if fault.verb == "cpu-share" and fault.watchdog is not None:
+            fault.watchdog.signal(signal.SIGKILL)
+            while fault.watchdog.is_alive():
+                await trio.sleep(0.001)
 
     async def _thaw(self, process: ManagedProcess) -> None:
         if not process.is_running:

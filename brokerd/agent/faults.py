@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import trio
 
-from brokerd.agent.fault import LASTING_VERBS, Fault, check_lease
+from brokerd.agent.fault import LASTING_VERBS, STOPPING_VERBS, Fault, check_lease
 from brokerd.agent.fault_acts import AskProcess, FaultActs
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Journal, Recollection
@@ -33,6 +33,7 @@ _REMEMBERED: Final = (
 )
 _RETRY_S: Final = 1.0
 _NEVER_KEPT: Final = 1_024
+_DID: Final = {"freeze": "frozen", "cpu-share": "slowed down", "host-loss": "lost"}
 _ROLES_WITH_FAULTS: Final = ("broker", "load", "relay")
 
 logger = logging.getLogger(__name__)
@@ -279,11 +280,11 @@ class FaultKeeper:
                 raise ControlError("user", f"{where}: {process.name} is running; kill it first")
         elif not process.is_running and not fault.uses_nft:
             raise ControlError("user", f"{where}: {process.name} is not running ({process.state})")
-        if fault.verb in ("freeze", "host-loss"):
+        if fault.verb in _DID:
             for other in self.faults.values():
-                same = (other.verb, other.process) == (fault.verb, process.name)
-                if same and other.is_active:
-                    did = "frozen" if fault.verb == "freeze" else "lost"
+                same = other.verb == fault.verb or {other.verb, fault.verb} == {*STOPPING_VERBS}
+                if same and other.process == process.name and other.is_active:
+                    did = _DID[other.verb]
                     text = f"{where}: {process.name} is {did} already, by {other.fault_id}"
                     raise ControlError("user", text)
         return process

@@ -24,13 +24,19 @@ from brokerd.errors import ControlError
 
 GRACE_NS: Final = 500_000_000
 """How long after the lease a watchdog acts: the agent, if it lives, comes first."""
+SHARE_PERIOD_MS: Final = 100
+"""In which a process runs for its share of it once."""
 _ATTEMPTS: Final = 60
 _RETRY_S: Final = 1.0
 
 
-def write_lease(path: Path, deadline_ns: int) -> None:
-    """Say until when (CLOCK_MONOTONIC) the watchdog of this file is to wait."""
-    replace_file(path, json.dumps({"deadline_ns": deadline_ns}))
+def write_lease(path: Path, deadline_ns: int, *, has_begun: bool = True) -> None:
+    """Say until when (CLOCK_MONOTONIC) the watchdog of this file is to wait.
+
+    Args:
+        has_begun: whether one that does something meanwhile is to.
+    """
+    replace_file(path, json.dumps({"deadline_ns": deadline_ns, "has_begun": has_begun}))
 
 
 def healed_at(path: Path) -> int | None:
@@ -60,6 +66,34 @@ def run_thaw_watchdog(config: dict[str, Any]) -> None:
     with _until_told():
         while (left_ns := _left_ns(lease_file)) > 0:
             if ended.poll(left_ns / 1_000_000):
+                return
+    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+
+
+def run_share_watchdog(config: dict[str, Any]) -> None:
+    """Let the process `pid`, `start_time` run for `share_percent` of the time, and else stop it.
+
+    Once the lease in `lease_file` is over it runs on for good. Ends without doing anything more
+    when that process ends first.
+    """
+    target = ProcessIdentity(config["pid"], config["start_time"])
+    lease_file = Path(config["lease_file"])
+    try:
+        descriptor = target.open()
+    except ProcessLookupError:
+        return
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    running_ms = SHARE_PERIOD_MS * config["share_percent"] // 100
+    with _until_told():
+        while _left_ns(lease_file) > 0:
+            if _has_begun(lease_file):
+                signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+                if ended.poll(SHARE_PERIOD_MS - running_ms):
+                    return
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            if ended.poll(running_ms):
                 return
     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
     replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
@@ -137,6 +171,13 @@ def _until_told() -> Iterator[None]:
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _has_begun(lease_file: Path) -> bool:
+    try:
+        return bool(json.loads(lease_file.read_text(encoding="utf-8"))["has_begun"])
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _left_ns(lease_file: Path) -> int:

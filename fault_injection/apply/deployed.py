@@ -108,6 +108,8 @@ class DeployedBackend:
                 return fault.verb != "host-loss"  # its other faults died with it
             if row["frozen"]:
                 return False
+            if fault.verb == "cpu-share":
+                return not (await end.agent.fault_look(end.fault_id))["present"]
             if fault.verb in ("freeze", "host-loss"):
                 return True
             return end.fault_id not in (await end.command("status"))["faults"]

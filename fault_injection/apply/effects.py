@@ -67,6 +67,13 @@ async def _see_frozen(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     return {"pid": row["pid"], "process_state": "T"} if row["frozen"] else None
 
 
+async def _see_share(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    (end,) = ends
+    seen = await end.agent.fault_look(end.fault_id)
+    stopped, samples = seen.get("stopped_samples", 0), seen.get("samples", 0)
+    return {"stopped_samples": stopped, "samples": samples} if 0 < stopped < samples else None
+
+
 async def _see_absorbed(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     counters = await _counters(ends)
     holds = counters["absorbed_messages"] and not counters["forwarded_since_applied"]
@@ -158,6 +165,7 @@ SEE: Final[Mapping[str, See]] = {
     "host-loss": _see_end,
     "restart": _see_start,
     "freeze": _see_frozen,
+    "cpu-share": _see_share,
     "absorb": _see_absorbed,
     "send-omission": _see_absorbed,
     "blackhole": _see_dropped,

@@ -134,6 +134,7 @@ def _parameters_of(step: Step) -> dict[str, int | str]:
         "delay_ms": None if step.latency is None else step.latency // 1_000_000,
         "bytes_per_second": step.bytes_per_second,
         "free_bytes": step.free_bytes,
+        "share_percent": step.share,
         "mode": step.mode,
         "backend": step.backend,
         "to": step.to,

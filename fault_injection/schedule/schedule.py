@@ -64,6 +64,8 @@ _SYNONYMS: Final = {
     "start": "restart",
     "latency": "delay",
     "slow": "delay",
+    "cpu": "cpu-share",
+    "throttle": "cpu-share",
     "rate": "bandwidth",
     "isolate": "partition",
     "full": "disk-full",
@@ -116,7 +118,17 @@ class ScheduleError(ConfigError):
 
 
 _OPTIONS: Final = (
-    *("stall", "down", "latency", "bytes_per_second", "free_bytes", "mode", "backend", "to"),
+    *(
+        "stall",
+        "down",
+        "latency",
+        "bytes_per_second",
+        "free_bytes",
+        "share",
+        "mode",
+        "backend",
+        "to",
+    ),
 )
 _TABLES: Final[Mapping[str, type[BaseModel]]] = {
     "guard": Guard,
@@ -321,6 +333,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         "times": (step.times, (*LASTING_VERBS, "client-roam")),
         **{key: (getattr(step, key), takers(key)) for key in _OPTIONS},
         "latency": (step.latency and format_duration(step.latency), takers("latency")),
+        "share": (step.share and f"{step.share}%", takers("share")),
     }
     for key, (value, verbs) in takes.items():
         if value is not None and step.do not in verbs:

@@ -1,5 +1,6 @@
 """One step of a schedule file, and the steps that it is short for."""
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
@@ -27,6 +28,18 @@ DurationText = Annotated[
     int,
     BeforeValidator(parse_duration_ns),
     PlainSerializer(format_duration, return_type=str),
+]
+
+
+def _percent(value: object) -> int:
+    found = re.fullmatch(r"([1-9][0-9]?)%", value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('a share is "1%" to "99%"')
+    return int(found[1])
+
+
+ShareText = Annotated[
+    int, BeforeValidator(_percent), PlainSerializer("{}%".format, return_type=str)
 ]
 
 
@@ -124,6 +137,7 @@ class Step(Closed):
     latency: DurationText | None = None
     bytes_per_second: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
     free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
+    share: ShareText | None = None
     mode: str | None = None
     backend: str | None = None
     to: str | Annotated[list[str], Field(min_length=1)] | None = None

@@ -106,6 +106,15 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             "SIGCONT, by the agent or a watchdog of its own",
         ),
         Verb(
+            "cpu-share",
+            ("broker",),
+            True,
+            "lets the process run for that share of the time only (SIGSTOP, SIGCONT, in turn)",
+            "samples in which every thread is in state T, and others in which none is",
+            "SIGCONT, by the agent or a watchdog of its own",
+            ("share!",),
+        ),
+        Verb(
             "partition",
             ("sets",),
             True,
@@ -245,7 +254,7 @@ HOLDING_VERBS: Final = ("absorb", "send-omission")
 """Those that keep what does not get out, to lose it if their target is ended, or to release it."""
 LASTING_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.lasts)
 ENDING_VERBS: Final = ("kill", "term")
-LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync")
+LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync", "cpu-share")
 """Those that make things late, and none fail."""
 CLIENT_VERBS: Final = tuple(
     verb.name for verb in VERB_TABLE.values() if verb.name.startswith("client-")

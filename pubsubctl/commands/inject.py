@@ -54,6 +54,12 @@ def inject(
         int | None,
         typer.Option("--free-bytes", min=0, help="With disk-full: how much may still be written."),
     ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            "--share", metavar="SHARE", help="With cpu-share: how much of the time it runs: 25%."
+        ),
+    ] = None,
     mode: Annotated[
         str | None, typer.Option("--mode", help="With partition: blackhole or cut.")
     ] = None,
@@ -129,6 +135,7 @@ def inject(
         "latency": latency,
         "bytes_per_second": bytes_per_second,
         "free_bytes": free_bytes,
+        "share": share,
         "mode": mode,
         "backend": backend,
     }

@@ -96,6 +96,7 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
         ("bandwidth", link, "2s", {"bytes_per_second": 100_000}),
         ("disk-full", b, "2s", {}),
         ("slow-fsync", b, "2s", {"latency": "100ms"}),
+        ("cpu-share", b, "2s", {"share": "25%"}),
         _on_nft(known, placement),
     )
     for verb, on, lasts, options in lasting:

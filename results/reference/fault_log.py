@@ -20,7 +20,7 @@ VERBS = {
         "bandwidth",
         "disk-full",
     ),
-    *("slow-fsync", "kill", "term", "host-loss", "restart"),
+    *("slow-fsync", "cpu-share", "kill", "term", "host-loss", "restart"),
     *("client-disconnect", "client-slow", "client-crash", "client-roam"),
 }
 _STAMPS = ("applied", "observed", "healed")

@@ -1,12 +1,13 @@
 """What was at risk: sent while a fault held, on a way that leads through what it was done to.
 
 A fault holds from when it was applied. What takes things in or keeps them (absorb, send-omission,
-freeze, blackhole, cut, partition, delay, bandwidth) holds until a kill or cut of no less than the
-same, or until it is healed; what kills, until the restart; what keeps a client away, the workload's
-churn too, until it is healed; a client that moves, until it was seen at its new place; a disk, only
-if a kill ends it. A restart holds nothing. A kill or cut that ends another fault's time, of just
-the same brokers and links, has none of its own. Between clocks that are not one, only what is sure
-counts, and a fault that may have come later, for all that clocks can tell, may have ended another.
+freeze, blackhole, cut, partition, delay, bandwidth, cpu-share) holds until a kill or cut of no less
+than the same, or until it is healed; what kills, until the restart; what keeps a client away, the
+workload's churn too, until it is healed; a client that moves, until it was seen at its new place; a
+disk, only if a kill ends it. A restart holds nothing. A kill or cut that ends another fault's time,
+of just the same brokers and links, has none of its own. Between clocks that are not one, only what
+is sure counts, and a fault that may have come later, for all that clocks can tell, may have ended
+another.
 """
 
 from collections.abc import Sequence

@@ -36,6 +36,7 @@ VERBS: Mapping[str, str] = {
     "bandwidth": "was made narrow",
     "disk-full": "had no room left on its disk",
     "slow-fsync": "had a slow disk",
+    "cpu-share": "got little of its processor",
     "host-loss": "was lost with all its brokers",
     "partition": "no longer reached each other",
     "client-disconnect": "lost its connection and was kept away",

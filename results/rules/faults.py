@@ -11,7 +11,7 @@ from results.rules.terms import NEVER_NS
 SpanKind = Literal["held", "down", "back", "limited"]
 
 
-LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync", "client-slow", ROAM)
+LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync", "cpu-share", "client-slow", ROAM)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ What opens a window in which deliveries are at risk, and why:
   may be lost with what holds it. Until a kill or cut of the same, or the heal.
 - kill, term and host-loss, which kills every broker of a machine: until the restart. A kill that
   ends another fault's window opens none of its own: what it destroys was sent in that one.
-- delay and bandwidth: what is sent meanwhile is held on its way, dies with its broker or session
-  as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or heal.
+- delay, bandwidth and cpu-share: what is sent meanwhile is held on its way, dies with its broker
+  or session as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or
+  heal.
 - client-disconnect, client-slow and client-crash, of what is for that client: it waits at its
   broker until the heal. client-roam, of the same: what is sent while it moves may come from
   either broker, or neither, until it is seen at the other one. So may what a publisher sends
@@ -28,6 +29,7 @@ from results.rules.terms import CHURN, NEVER_NS, Fault, RiskWindow
 
 PASSING_VERBS = (
     *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth"),
+    "cpu-share",
 )
 """What these are done to still stands in the way, and does not let through what it should."""
 HOLDING_VERBS = ("absorb", "send-omission")

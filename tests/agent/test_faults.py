@@ -100,6 +100,64 @@ def test_a_fault_asked_for_twice_is_done_once(lab: Lab) -> None:
     run(story)
 
 
+# ---------------------------------------------------------------- cpu-share
+
+SHARE = {"share_percent": 30}
+
+
+def test_a_process_has_its_share_of_time_until_it_is_healed(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "cpu-share", "b1", parameters=SHARE, lease_ms=LONG_MS)
+            seen = await client.fault_look("f1")
+            assert 0 < seen["stopped_samples"] < seen["samples"], seen
+            assert (await client.broker("b1", "status"))["state"] == "running"
+            with pytest.raises(ControlError, match="slowed down already, by f1"):
+                await client.fault_apply("f2", "freeze", "b1", lease_ms=LONG_MS)
+            (watchdog,) = lab.called("pubsub:share")
+            await client.fault_heal("f1")
+            assert not watchdog.is_alive()
+            assert not identity.is_stopped()
+            assert await client.fault_look("f1") == {"present": False}
+            await client.fault_apply("f3", "freeze", "b1", lease_ms=LONG_MS)
+            with pytest.raises(ControlError, match="frozen already, by f3"):
+                await client.fault_apply("f4", "cpu-share", "b1", parameters=SHARE, lease_ms=200)
+            await client.fault_heal("f3")
+
+    run(story)
+
+
+@pytest.mark.parametrize("share", [None, 0, 100, "30", 30.5])
+def test_a_share_that_cannot_be_is_refused(lab: Lab, share: object) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            parameters = {} if share is None else {"share_percent": share}
+            with pytest.raises(ControlError, match=r"share_percent = .*; from 1 to 99"):
+                await client.fault_apply(
+                    "f1", "cpu-share", "b1", parameters=parameters, lease_ms=LONG_MS
+                )
+
+    run(story)
+
+
+def test_a_share_ends_with_its_lease_although_the_agent_was_killed(lab: Lab) -> None:
+    async def story() -> None:
+        agent = lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "cpu-share", "b1", parameters=SHARE, lease_ms=500)
+            (watchdog,) = lab.called("pubsub:share")
+        agent.kill()
+        await until(lambda: not watchdog.is_alive(), "the watchdog ends with the lease")
+        await until(lambda: not identity.is_stopped(), "and leaves nobody stopped")
+
+    run(story)
+
+
 # ---------------------------------------------------------------- freeze
 
 

@@ -263,6 +263,7 @@ def test_each_newer_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
         "bandwidth": 'do = "bandwidth"\non = "c2-c4"\nbytes_per_second = 60000\nfor = "1500ms"',
         "disk-full": 'do = "disk-full"\non = "c1"\nfor = "1500ms"',
         "slow-fsync": 'do = "slow-fsync"\non = "c1"\nlatency = "200ms"\nfor = "1500ms"',
+        "cpu-share": 'do = "cpu-share"\non = "c2"\nshare = "40%"\nfor = "1500ms"',
     }
     steps, before = "[guard]\nmax_faulty_brokers = 3\n", ""
     for name, keys in faults.items():

@@ -243,6 +243,7 @@ def test_a_controller_that_dies_leaves_the_freeze_to_its_lease(lab: Lab) -> None
         ("bandwidth", "c1-c2", {"bytes_per_second": 1_000}),
         ("disk-full", "c2", {"free_bytes": 0}),
         ("slow-fsync", "c2", {"delay_ms": 20}),
+        ("cpu-share", "c2", {"share_percent": 40}),
         ("host-loss", "here", {}),
     ],
 )

@@ -30,7 +30,7 @@ ON = {
     "subscriber": "s1-sub-1",
     "own-process subscriber": "s1-sub-1",
 }
-OPTIONS: dict[str, Any] = {"latency": "50ms", "bytes_per_second": 1000}
+OPTIONS: dict[str, Any] = {"latency": "50ms", "bytes_per_second": 1000, "share": "25%"}
 END_S = 200.0
 
 
@@ -203,7 +203,7 @@ def test_the_stories_can_fail() -> None:
 def test_every_verb_is_in_the_stories() -> None:
     assert set(LASTING_VERBS) == {
         *("absorb", "send-omission", "blackhole", "cut", "freeze", "partition", "delay"),
-        "bandwidth",
+        *("bandwidth", "cpu-share"),
         *("disk-full", "slow-fsync", "host-loss", "client-disconnect", "client-slow"),
         "client-crash",
     }

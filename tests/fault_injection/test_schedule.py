@@ -65,8 +65,10 @@ FOR_TOPOLOGY = {
     "clients-crash": "durable",
     "clients-crash-long": "durable",
     "t22-finer": "t22-storages",
+    "t22-gatekeeper": "t22-hi",
     "t22-gatekeepers": "t22-hi",
     "t22-publishers": "t22-storages",
+    "t22-roaming": "t22-storages",
     "t22-roams": "t22-stored",
     "t22-root": "t22-storages",
     "t22-silent": "t22-stored",
@@ -108,8 +110,9 @@ def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> No
     topology = load_topology(max(own, key=lambda each: len(each.stem))) if own else TOPOLOGY
     schedule = load_schedule(path.stem)
     assert schedule.name == path.stem
-    first, last = topology.brokers[0], topology.brokers[-1]
-    schedule = placed(schedule, [(f"{first}-pub-1", first)], [(f"{last}-sub-1", last)])
+    publishers = [(f"{each}-pub-1", each) for each in topology.brokers]
+    subscribers = [(f"{each}-sub-1", each) for each in reversed(topology.brokers)]
+    schedule = placed(schedule, publishers, subscribers)
     found = lint(draw_targets(schedule, topology), topology)
     assert [str(problem) for problem in found if problem.severity == "error"] == []
     assert own or found == []
@@ -268,6 +271,18 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
                 id='"a"', at='"1s"', do='"freeze"', pick="1", for_='"1s"', times="2", pause='"1s"'
             ),
             "step a: times = 2: what is drawn is done once",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"cpu-share"', on='"b1"', for_='"1s"', share="25"),
+            'step a: share = 25: a share is "1%" to "99%"',
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"cpu-share"', on='"b1"', for_='"1s"'),
+            "step a: do = 'cpu-share': needs share",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', share='"25%"'),
+            "step a: share = '25%': freeze takes none; only cpu-share",
         ),
         (
             step(id='"a"', at='"1s"', do='"absorp"', on='"b1"', for_='"1s"'),

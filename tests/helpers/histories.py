@@ -85,6 +85,7 @@ def random_faults(rng: random.Random) -> list[Fault]:
             *(("absorb", "b"), ("freeze", "b"), ("cut", "a-b"), ("absorb", "b->c"), ("delay", "b")),
             *(("partition", "a|c,d"), ("partition", "b"), ("host-loss", "m2")),
             *(("bandwidth", "b-d"), ("slow-fsync", "b"), ("disk-full", "b")),
+            ("cpu-share", "b"),
         )
     )
     from_ns, to_ns = (ms * MILLISECOND for ms in sorted(rng.sample(range(40), 2)))

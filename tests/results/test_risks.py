@@ -243,7 +243,7 @@ def test_the_checker_and_its_dumb_twin_find_the_same_at_risk() -> None:
         verb = history.faults[0].verb
         found[verb] = found.get(verb, 0) + expected
     assert {verb for verb, n in found.items() if not n} == {"slow-fsync"}  # never ended by a kill
-    assert len(found) == 9, found
+    assert len(found) == 10, found
 
 
 # --- Between clocks -------------------------------------------------------------------------
