@@ -48,6 +48,8 @@ def check_clients(
             role = clients[step.on]
             article = "an" if role[0] in "aeiou" else "a"
             text = f"is {article} {role}; {step.do} is for {VERB_TABLE[step.do].on[0]}s"
+            if step.do == ROAM and role == "publisher":
+                text += ", and for publishers that are the same source at another broker"
             yield schedule.problem(step, "on", step.on, text)
         if step.to is not None and step.to not in topology.present():
             text = f"no broker called {step.to!r}{nearest(step.to, topology.present())}"

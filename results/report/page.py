@@ -16,10 +16,20 @@ if TYPE_CHECKING:
 MOST_EVIDENCE = 12
 MOST_ROWS = 100
 ON_CARDS = (
-    *("promised", "deliveries owed", "delivered", "lost", "twice", "out of order"),
+    *(
+        "promised",
+        "order promised",
+        "deliveries owed",
+        "delivered",
+        "lost",
+        "twice",
+        "out of order",
+    ),
     *("at risk", "of which arrived", "last of them after", "wrong"),
 )
 """Numbers that the verdict's card says already."""
+NOTHING = "nothing once something fails"
+"""What a protocol promises that promises nothing else."""
 
 
 def write_report(
@@ -149,6 +159,7 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
 
     rows: Mapping[str, Callable[[RunStory], str]] = {
         "promised": _promised,
+        "order promised": _order_promised,
         "published while measuring": lambda s: words.count(s.counted("published_in_measure")),
         "deliveries owed": lambda s: words.count(s.counted("owed")),
         "delivered": lambda s: words.count(s.counted("delivered")),
@@ -190,10 +201,27 @@ def _kept(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
 def _promise_of(story: RunStory) -> str:
     """As a broker of others words it, else what the run was judged against."""
     system = story.run.manifest.get("system") or {}
+    if _promises(story).get("exactly_once") is False and not system:
+        return NOTHING
     return str(system.get("promise") or story.verdict.get("guarantee") or "–")
 
 
+def _promises(story: RunStory) -> Mapping[str, Any]:
+    return story.run.manifest.get("promises") or {}
+
+
+def _order_promised(story: RunStory) -> str:
+    """By a protocol of ours; where nothing else is, neither is that."""
+    promises = _promises(story)
+    if story.run.manifest.get("system") or not promises.get("exactly_once"):
+        return "–"
+    order = str(promises["order"])
+    return "of each publisher" if order == "publisher" else order
+
+
 def _promised(story: RunStory) -> str:
+    if _promises(story).get("exactly_once") is False and not story.run.manifest.get("system"):
+        return NOTHING
     guarantee = story.run.workload.get("guarantee") or {}
     return str(guarantee.get("delivery", "exactly-once")).replace("-", " ")
 
