@@ -11,6 +11,10 @@ and, for what has changed while brokers run, among the first of these
 
     changes = [["n5", 0], ["n5", "retired"]]    # a storage for its unit of level 0; and no more
 
+Brokers that join meanwhile have their links and addresses from the file's `joined`, and those that
+leave stand in its `left`. Nobody gets the address of one that has left: others may still have
+something of it.
+
 A node is a unit of level 0, a cluster of level 1, a super-cluster of level 2, and so on; the
 system is one level above the units that an address begins with. With storages there is one root
 storage in each unit below the system.
@@ -53,6 +57,9 @@ class Hierarchy:
             as they were deployed.
         changes: storages that came later, with their levels, and some that take nothing new any
             more, with None; in the order in which that was.
+        left: brokers that have left; they keep numbers and addresses, without links.
+        links_of_left: those that they had.
+        deployed: the same before any broker joined or left; None: none has.
     """
 
     brokers: tuple[str, ...]
@@ -60,6 +67,14 @@ class Hierarchy:
     links: tuple[Link, ...]
     storages: tuple[tuple[BrokerNumber, int], ...] = ()
     changes: tuple[tuple[BrokerNumber, int | None], ...] = ()
+    left: tuple[BrokerNumber, ...] = ()
+    links_of_left: tuple[Link, ...] = ()
+    deployed: "Hierarchy | None" = None
+
+    @property
+    def present(self) -> tuple[BrokerNumber, ...]:
+        """The brokers that have not left."""
+        return tuple(number for number in range(len(self.brokers)) if number not in self.left)
 
     @property
     def all_storages(self) -> tuple[tuple[BrokerNumber, int], ...]:
@@ -74,7 +89,13 @@ class Hierarchy:
 
     def as_deployed(self) -> "Hierarchy":
         """The same before anything changed."""
-        return replace(self, changes=())
+        return replace(self.deployed or self, changes=())
+
+    def at_once(self) -> "Hierarchy":
+        """The same, deployed with all who joined, and nobody left."""
+        return replace(
+            self, links=(*self.links, *self.links_of_left), left=(), links_of_left=(), deployed=None
+        )
 
     def before(self, storage: BrokerNumber) -> "Hierarchy":
         """The same right before a storage was one, or as it was deployed with it."""
@@ -87,6 +108,8 @@ class Hierarchy:
         return (
             self.as_deployed() == before.as_deployed()
             and self.changes[: len(before.changes)] == before.changes
+            and self.addresses[: len(before.addresses)] == before.addresses
+            and self.left[: len(before.left)] == before.left
         )
 
     @property
@@ -106,11 +129,12 @@ class Hierarchy:
 
     def to_mapping(self) -> dict[str, Any]:
         """The content of the file's `[hierarchy]`."""
+        first = self.as_deployed()
         found: dict[str, Any] = {
-            "links": [[self.brokers[a], self.brokers[b]] for a, b in self.links],
+            "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
             "addresses": {
-                name: ".".join(map(str, address))
-                for name, address in zip(self.brokers, self.addresses, strict=True)
+                name: _dotted(address)
+                for name, address in zip(first.brokers, first.addresses, strict=True)
             },
         }
         if self.storages:
@@ -125,13 +149,14 @@ class Hierarchy:
     def role(self, broker: BrokerNumber) -> str:
         """A broker's address, the levels it is a gatekeeper at, and its storage, for people."""
         levels = self.gatekeeper_levels(broker)
-        words = [".".join(map(str, self.addresses[broker]))]
+        words = [_dotted(self.addresses[broker])]
         words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
         words += [
             f"{'retired ' if n in self.retired else ''}storage of level {level}"
             for n, level in self.all_storages
             if n == broker
         ]
+        words += ["has left"] if broker in self.left else []
         return ", ".join(words)
 
     def gatekeeper_levels(self, broker: BrokerNumber) -> tuple[int, ...]:
@@ -158,15 +183,16 @@ class Hierarchy:
         near = linked(self.links, broker)
         return tuple(
             other
-            for other, address in enumerate(self.addresses)
-            if other != broker and (address[:-1] == cluster or other in near)
+            for other in self.present
+            if other != broker and (self.addresses[other][:-1] == cluster or other in near)
         )
 
     def facts(self) -> dict[str, int | float]:
         """What one wants to know of it before deploying it."""
         levels = [self.link_level(*link) for link in self.links]
         gatekeepers = {end for link in self.links if self.link_level(*link) for end in link}
-        shape = small_world(len(self.brokers), self.links)
+        places = {number: place for place, number in enumerate(self.present)}
+        shape = small_world(len(places), [(places[a], places[b]) for a, b in self.links])
         return {
             "levels": len(self.addresses[0]),
             "storages": len(self.all_storages) - len(self.retired),
@@ -202,7 +228,7 @@ class Hierarchy:
     def unit(self, address: Address) -> Unit:
         """A unit with the units in it; the system's address is ()."""
         own = len(address)
-        inside = tuple(n for n, found in enumerate(self.addresses) if found[:own] == address)
+        inside = tuple(n for n in self.present if self.addresses[n][:own] == address)
         members = frozenset(inside)
         links = [link for link in self.links if members.issuperset(link)]
         if own >= self.top:
@@ -225,7 +251,7 @@ def read_hierarchy(
     Raises:
         ConfigError: an unknown key or broker, a broker without an address, one that is none or
             taken, a unit that its own links do not connect, a unit without its root storage or
-            with two storages, a change that cannot have been; names `where`.
+            with two storages; names `where`. What has changed since is read by `read_changes`.
     """
     where = f"{where}: hierarchy"
     values = table(section, where, _KEYS)
@@ -234,13 +260,22 @@ def read_hierarchy(
     found = Hierarchy(tuple(brokers), addresses, own_links)
     _check_connected(found, f"{where}: links")
     storages = _storages(values.get("storages", {}), found, f"{where}.storages")
-    found = replace(found, storages=storages)
-    changes = values.get("changes", ())
+    return replace(found, storages=storages)
+
+
+def read_changes(hierarchy: Hierarchy, section: Any, where: str) -> Hierarchy:
+    """The hierarchy with the storages that came and retired, by a topology file's `[hierarchy]`.
+
+    Raises:
+        ConfigError: a change that cannot have been; names `where`.
+    """
+    where = f"{where}: hierarchy.changes"
+    changes = section.get("changes", ())
     if not isinstance(changes, list | tuple):
-        raise ConfigError(f"{where}.changes: expected a list, got {changes!r}")
+        raise ConfigError(f"{where}: expected a list, got {changes!r}")
     for place, row in enumerate(changes):
-        found = _changed(found, row, f"{where}.changes[{place}]")
-    return found
+        hierarchy = _changed(hierarchy, row, f"{where}[{place}]")
+    return hierarchy
 
 
 def _common(a: Address, b: Address) -> Address:
@@ -278,6 +313,10 @@ def _joining(
     return found
 
 
+def _dotted(address: Address) -> str:
+    return ".".join(map(str, address))
+
+
 def _named(unit: Address) -> str:
     return ".".join((*map(str, unit), "*"))
 
@@ -299,8 +338,7 @@ def _addresses(values: Any, brokers: Sequence[str], where: str) -> tuple[Address
             )
         if address in taken:
             raise ConfigError(
-                f"{where}: {brokers[number]} and {taken[address]} both have "
-                f"{'.'.join(map(str, address))!r}"
+                f"{where}: {brokers[number]} and {taken[address]} both have {_dotted(address)!r}"
             )
         taken[address] = brokers[number]
     return tuple(ordered)
@@ -320,8 +358,8 @@ def _address(text: Any, where: str) -> Address:
 
 def _units(hierarchy: Hierarchy, parts: int) -> Mapping[Address, list[BrokerNumber]]:
     found: dict[Address, list[BrokerNumber]] = {}
-    for number, address in enumerate(hierarchy.addresses):
-        found.setdefault(address[:parts], []).append(number)
+    for number in hierarchy.present:
+        found.setdefault(hierarchy.addresses[number][:parts], []).append(number)
     return found
 
 
@@ -390,6 +428,8 @@ def with_storage(hierarchy: Hierarchy, name: str, level: Any, where: str) -> Hie
             f"{where}: {name} = {level!r}; a level from 0 to {hierarchy.top - 1}, since units of "
             f"level {hierarchy.top} have their roots"
         )
+    if broker in hierarchy.left:
+        raise ConfigError(f"{where}: {name} has left")
     if broker in dict(hierarchy.all_storages):
         raise ConfigError(f"{where}: {name} is or was a storage; another broker of its unit can be")
     parts = hierarchy.top + 1 - level
@@ -419,5 +459,93 @@ def without_storage(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
     return replace(hierarchy, changes=(*hierarchy.changes, (broker, None)))
 
 
+def with_broker(
+    hierarchy: Hierarchy, name: str, near: Sequence[BrokerNumber], text: str, where: str
+) -> Hierarchy:
+    """The same with one more broker, which joins while the others run.
+
+    Args:
+        near: whom it is linked to; it is in the first one's cluster, unless it says another.
+        text: its address; "" for the one with the smallest free number in that cluster.
+
+    Raises:
+        ConfigError: an address that is none, or is or was another broker's, or is in a unit without
+            its root storage; no free one; a unit that would not be connected inside; names `where`.
+
+    Paper: [GES] §2; the smallest free number is our reading.
+    """
+    cluster = hierarchy.addresses[near[0]][:-1]
+    address = _address(text, f"{where}: {name} = {text!r}") if text else None
+    address = address or _free(hierarchy, cluster, f"{where}: {name}")
+    if len(address) != hierarchy.top + 1:
+        raise ConfigError(
+            f"{where}: {name} = {text!r} has {len(address)} parts, all others have "
+            f"{hierarchy.top + 1}"
+        )
+    if address in hierarchy.addresses:
+        other = hierarchy.addresses.index(address)
+        had = "had it, and has left: nobody gets it again" if other in hierarchy.left else "has it"
+        raise ConfigError(
+            f"{where}: {name} = {_dotted(address)!r}: {hierarchy.brokers[other]} {had}"
+        )
+    if hierarchy.storages and address[:1] not in _units(hierarchy, 1):
+        raise ConfigError(
+            f"{where}: {name} = {_dotted(address)!r}: {_unit_name(address[:1], hierarchy.top)} is "
+            "new, and has no root storage; units that have one cannot join"
+        )
+    number = len(hierarchy.brokers)
+    grown = replace(
+        hierarchy,
+        brokers=(*hierarchy.brokers, name),
+        addresses=(*hierarchy.addresses, address),
+        links=(*hierarchy.links, *((other, number) for other in near)),
+        deployed=hierarchy.deployed or hierarchy.as_deployed(),
+    )
+    _check_connected(grown, f"{where}: {name} = {_dotted(address)!r}")
+    return grown
+
+
+def without_broker(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
+    """The same where a broker has left while the others run.
+
+    Raises:
+        ConfigError: it is or was a storage, or the last one in a unit, or without it a unit is not
+            connected inside; names `where`.
+    """
+    broker = broker_number(name, hierarchy.brokers, where)
+    if broker in dict(hierarchy.all_storages):
+        is_one = "was" if broker in hierarchy.retired else "is"
+        raise ConfigError(
+            f"{where}: {name} {is_one} a storage, and has what others may not be done with; "
+            "storages cannot leave"
+        )
+    cluster = hierarchy.addresses[broker][:-1]
+    if _units(hierarchy, hierarchy.top)[cluster] == [broker]:
+        raise ConfigError(f"{where}: {name} is the last broker of {_named(cluster)}")
+    shrunk = replace(
+        hierarchy,
+        links=tuple(link for link in hierarchy.links if broker not in link),
+        left=(*hierarchy.left, broker),
+        links_of_left=(
+            *hierarchy.links_of_left,
+            *(link for link in hierarchy.links if broker in link),
+        ),
+        deployed=hierarchy.deployed or hierarchy.as_deployed(),
+    )
+    _check_connected(shrunk, f"{where}: without {name}")
+    return shrunk
+
+
+def _free(hierarchy: Hierarchy, cluster: Address, where: str) -> Address:
+    for number in range(BLOCK_LIMIT):
+        address = *cluster, number
+        if address not in hierarchy.addresses:
+            return address
+    raise ConfigError(
+        f"{where}: none of the {BLOCK_LIMIT} numbers in {_named(cluster)} is free, and those of "
+        "brokers that have left stay theirs; give an address in another unit"
+    )
+
+
 def _unit_name(unit: Address, level: int) -> str:
-    return _named(unit) if level else ".".join(map(str, unit))
+    return _named(unit) if level else _dotted(unit)

@@ -25,6 +25,7 @@ from typing import Any, Self
 from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
+from brokerd.overlay import kinds as of_kind
 from brokerd.overlay.kinds import KINDS, Overlay, Section, as_deployed, follows, with_role
 from brokerd.overlay.reading import nearest as nearest
 from brokerd.overlay.reading import pairs, table
@@ -51,16 +52,31 @@ Settings = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A broker that joined the running tree as a leaf.
+    """A broker that joined brokers that ran: a tree as a leaf, or a hierarchy.
 
     Attributes:
-        at: the broker that it is linked to.
+        at: the broker that it is linked to; in a hierarchy the first one.
         address: "host:port" of its listener; "" in a simulation.
+        place: in a hierarchy its address there, as `0.1.3`; "" for any that is free.
+        further: the others that it is linked to.
     """
 
     name: str
     at: str
     address: str
+    place: str = ""
+    further: tuple[str, ...] = ()
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """Whom it is linked to."""
+        return (self.at, *self.further)
+
+    def to_row(self) -> list[Any]:
+        """As a topology file has it."""
+        if self.place:
+            return [self.name, [*self.near], self.address, self.place]
+        return [self.name, self.at, self.address]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +151,9 @@ class Topology:
         topology = replace(topology, further=tuple(further))
         for place, entry in enumerate(values.get("joined", ())):
             topology = topology.with_joined(_joined(entry, f"{where}: joined[{place}]"), where)
+        for part in topology.sections:
+            changed = of_kind.changed(part, values.get(part.kind, {}), where)
+            topology = topology.with_section(changed)
         for name in values.get("left", ()):
             topology = topology.without(name, where)
         return topology
@@ -198,43 +217,51 @@ class Topology:
         return replace(self, section=sections[kind], links=links, further=())
 
     def with_joined(self, joined: Joined, where: str) -> Self:
-        """The topology with one more leaf.
+        """The topology with one more broker: in a tree a leaf, in a hierarchy where that says.
 
         Raises:
             ConfigError: names `where`: its name is taken or no name, or it is to be linked to a
-                broker that is not there; or the file is not of a tree alone.
+                broker that is not there, or twice; or its kind of overlay refuses it; or the file
+                is not of a tree or a hierarchy alone.
         """
         self._check_growing(joined.name, where)
         if not NAME.fullmatch(joined.name):
             raise ConfigError(f"{where}: {joined.name!r} is not of [a-z0-9-], at most 32")
         if joined.name in self.brokers:
             raise ConfigError(f"{where}: a broker is or was called {joined.name!r} already")
-        if joined.at not in self.present():
-            known = nearest(joined.at, self.present())
-            raise ConfigError(f"{where}: no broker called {joined.at!r} to link it to{known}")
-        number = len(self.brokers)
+        for place, at in enumerate(joined.near):
+            if at not in self.present():
+                known = nearest(at, self.present())
+                raise ConfigError(f"{where}: no broker called {at!r} to link it to{known}")
+            if at in joined.near[:place]:
+                raise ConfigError(f"{where}: {joined.name} is to be linked to {at} twice")
+        number, near = len(self.brokers), list(map(self.brokers.index, joined.near))
+        section = of_kind.joined(self.section, joined.name, near, joined.place, where)
+        row = replace(joined, place=of_kind.place_of(section, number))
+        links = (*self.links, (near[0], number))
         return replace(
             self,
+            section=section,
             brokers=(*self.brokers, joined.name),
-            links=(*self.links, (self.brokers.index(joined.at), number)),
-            joined=(*self.joined, joined),
+            links=KINDS[self.kind].overlay(section, links).links,
+            joined=(*self.joined, row),
         )
 
     def without(self, name: str, where: str) -> Self:
-        """The topology without a leaf.
+        """The topology without a broker.
 
         Raises:
-            ConfigError: names `where`: there is no such broker, or it has more than one link; or
-                the file is not of a tree alone.
+            ConfigError: names `where`: there is no such broker, or its kind of overlay refuses
+                that, as a tree does for all but leaves; or the file is not of a tree or a hierarchy
+                alone.
         """
         self._check_growing(name, where)
         if name not in self.present():
             raise ConfigError(f"{where}: no broker called {name!r}{nearest(name, self.present())}")
         near = self.neighbours()[self.brokers.index(name)]
-        if len(near) != 1:
-            names = ", ".join(self.brokers[number] for number in near) or "nobody"
-            raise ConfigError(f"{where}: {name} is linked to {names}; only a leaf can leave")
-        return replace(self, left=(*self.left, name))
+        section = of_kind.left(self.section, name, [self.brokers[n] for n in near], where)
+        links = KINDS[self.kind].overlay(section, self.links).links
+        return replace(self, section=section, links=links, left=(*self.left, name))
 
     def with_role(self, name: str, role: str, where: str) -> Self:
         """The topology where a broker comes to be something else, in the overlay that is meant.
@@ -247,13 +274,13 @@ class Topology:
     def follows(self, before: "Topology") -> bool:
         """Whether what may change while brokers run is all that tells it from `before`.
 
-        Leaves join and leave, and brokers come to be something else in an overlay.
+        Brokers join and leave, and come to be something else in an overlay.
         """
         return (
             self.as_deployed() == before.as_deployed()
             and all(map(follows, self.sections, before.sections))
-            and [(row.name, row.at) for row in self.joined[: len(before.joined)]]
-            == [(row.name, row.at) for row in before.joined]
+            and [replace(row, address="") for row in self.joined[: len(before.joined)]]
+            == [replace(row, address="") for row in before.joined]
             and self.left[: len(before.left)] == before.left
         )
 
@@ -275,7 +302,7 @@ class Topology:
         if self.session:
             changes["session"] = self.session_in_words()
         if self.joined:
-            changes["joined"] = [[row.name, row.at, row.address] for row in self.joined]
+            changes["joined"] = [row.to_row() for row in self.joined]
         if self.left:
             changes["left"] = list(self.left)
         return {
@@ -288,10 +315,12 @@ class Topology:
         }
 
     def as_it_is(self) -> dict[str, Any]:
-        """The content of a topology file that does not say who joined; who left has no link."""
+        """The content of a topology file that does not say who joined; who left a tree has no link.
+        """
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
-        mapping = {**self.to_mapping(), "brokers": list(self.brokers)}
+        sections = {part.kind: of_kind.at_once(part).to_mapping() for part in self.sections}
+        mapping = {**self.to_mapping(), **sections, "brokers": list(self.brokers)}
         if "links" in mapping:
             mapping["links"] = links
         mapping.pop("joined", None)
@@ -299,13 +328,14 @@ class Topology:
 
     def as_deployed(self) -> Self:
         """The topology before anything changed while brokers ran."""
-        joined = len(self.joined)
+        joined, section = len(self.joined), as_deployed(self.section)
+        links = self.links[: len(self.links) - joined]
         return replace(
             self,
-            section=as_deployed(self.section),
+            section=section,
             further=tuple(map(as_deployed, self.further)),
             brokers=self.brokers[: len(self.brokers) - joined],
-            links=self.links[: len(self.links) - joined],
+            links=KINDS[self.kind].overlay(section, links).links,
             joined=(),
             left=(),
         )
@@ -386,10 +416,10 @@ class Topology:
             )
 
     def _check_growing(self, name: str, where: str) -> None:
-        if self.kinds != (TREE,):
+        if self.further or not KINDS[self.kind].members_may_change:
             raise ConfigError(
                 f"{where}: {name!r} cannot join or leave: the topology is of kind "
-                f"{', '.join(self.kinds)}; only a tree's brokers can"
+                f"{', '.join(self.kinds)}; only brokers of a tree or a hierarchy alone can"
             )
 
 
@@ -465,10 +495,16 @@ def _session(values: Any, where: str) -> tuple[tuple[str, int], ...]:
 
 
 def _joined(entry: Any, where: str) -> Joined:
-    plain = isinstance(entry, list | tuple) and all(isinstance(item, str) for item in entry)
-    if not plain or len(entry) != 3:
-        raise ConfigError(f"{where} = {entry!r} is not [name, linked to, address]")
-    return Joined(*entry)
+    row = list(entry) if isinstance(entry, list | tuple) else []
+    near = row[1] if len(row) == 4 else row[1:2]
+    others = [*row[:1], *row[2:]]
+    plain = isinstance(near, list | tuple) and near and len(row) in (3, 4)
+    if not plain or not all(isinstance(item, str) for item in (*near, *others)):
+        raise ConfigError(
+            f"{where} = {entry!r} is not [name, linked to, address], or in a hierarchy "
+            "[name, [linked to, …], address, its address there]"
+        )
+    return Joined(row[0], near[0], row[2], row[3] if len(row) == 4 else "", tuple(near[1:]))
 
 
 def _brokers(names: Any, where: str) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """A topology file that changes while its broker runs: who joins and leaves, and who is what."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
+from brokerd.overlay import kinds as of_kind
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, OverlayChanged, TopologyGrown, TopologyShrunk
 from brokerd.protocols.registry import definition_of, parameters_on
@@ -54,7 +55,7 @@ class Surroundings:
             )
         definition = definition_of(self._config.protocol)
         members = len(after.joined) + len(after.left) > len(before.joined) + len(before.left)
-        roles = after.sections != before.sections
+        roles = [*map(of_kind.roles, after.sections)] != [*map(of_kind.roles, before.sections)]
         promises = definition.promises
         if (members and not promises.members_may_change) or (
             roles and not promises.roles_may_change
@@ -67,20 +68,27 @@ class Surroundings:
             addresses = self._addresses(after, near)
         except ConfigError as error:
             raise ControlError("user", str(error)) from error
+        events = self._changes(after, near)
+        self.names.clear()
+        self.names.update(near)
+        self.topology = after
+        self.addresses.clear()
+        self.addresses.update(addresses)
+        return events
+
+    def _changes(self, after: Topology, near: Mapping[BrokerNumber, str]) -> list[Event]:
+        """What tells a core of it: that the links changed, or all that a kind's section says."""
+        before = self.topology
+        if after.sections != before.sections:
+            kind = definition_of(self._config.protocol).kind
+            return [OverlayChanged(after.overlay(kind))]
         events: list[Event] = []
         for name in after.left[len(before.left) :]:
             if (number := after.brokers.index(name)) in self.names:
                 events.append(TopologyShrunk(number))
-                del self.names[number]
         for joined in after.joined[len(before.joined) :]:
             if (number := after.brokers.index(joined.name)) in near:
                 events.append(TopologyGrown(number, after.brokers.index(joined.at)))
-                self.names[number] = joined.name
-        if roles:
-            events.append(OverlayChanged(after.overlay(definition.kind)))
-        self.topology = after
-        self.addresses.clear()
-        self.addresses.update(addresses)
         return events
 
     def _near(self, topology: Topology) -> dict[BrokerNumber, str]:

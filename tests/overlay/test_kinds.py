@@ -244,7 +244,7 @@ def test_a_bipartite_overlay_refuses(changes, message):
         ),
         (
             {**mapping("cells"), "joined": [["n1", "s1", ""]]},
-            "'n1' cannot join or leave: the topology is of kind cells; only a tree's brokers can",
+            "'n1' cannot join or leave: the topology is of kind cells; only brokers of a tree or",
         ),
         (
             {**mapping(["tree", "cells"]), "left": ["s2"]},
