@@ -117,7 +117,7 @@ class RecordsRead:
 
 @record
 class TopologyGrown:
-    """A broker has joined the tree as a leaf, within this broker's neighbourhood.
+    """A broker has joined a tree as a leaf, within this broker's neighbourhood.
 
     That is on disk already; the broker itself may not have started yet.
     """
@@ -148,8 +148,10 @@ class BrokerDecommissioned:
 class OverlayChanged:
     """What brokers are in the overlay of the protocol's kind has changed; it is on disk.
 
-    Said to every broker that is up, once or more often; who is down begins with it. A core whose
-    definition does not promise that roles may change is never told so.
+    In a hierarchy brokers may have joined, too, which may not have started yet, and others have
+    left for good, without clients. Said to every broker that is up, once or more often; who is down
+    begins with it. A core whose definition promises neither that roles may change nor that members
+    may is never told so.
     """
 
     overlay: Overlay

@@ -26,13 +26,14 @@ from brokerd.protocols.ges.messages import (
 )
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.paths import Paths
-from brokerd.protocols.ges.places import hierarchy_of
+from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.router import Router
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
+from brokerd.protocols.interface import OverlayChanged
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
 
@@ -77,6 +78,7 @@ class UnitBroker(ForwardingCore):
     ) -> None:
         super().__init__(broker, tuple(neighbours), parameters)
         self._purge_ns = parameters.purge_ns
+        self._near = neighbours = dict(neighbours)
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
@@ -87,6 +89,7 @@ class UnitBroker(ForwardingCore):
             self, broker, place, neighbours, self.profiles, self.reaches
         )
         self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
+        self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
 
     def unit_handlers(self) -> dict[type, MessageHandler]:
         """Who takes what brokers say of connections and profiles."""
@@ -128,6 +131,31 @@ class UnitBroker(ForwardingCore):
         # Who has no session at all is the one that is missing.
         if self._sessions and self._ageing.look():
             self._look_again()
+
+    def _on_overlay_changed(self, event: OverlayChanged) -> None:
+        """Brokers have come, and are dialled where they are linked to this one; others have left.
+
+        Nobody waits for one that has yet to start; it is told all when it comes. Of those that have
+        left all say at once that they have no connection and want nothing.
+
+        Paper: [GES] §1, §4 (brokers come and go); who leaves is a broker that failed for ever.
+        """
+        hierarchy = hierarchy_from(event.overlay)
+        near = sorted(linked(hierarchy.links, self._broker))
+        for peer in near:
+            if peer not in self._near:
+                self._near[peer] = hierarchy.addresses[peer]
+                self._propagation.give_up(peer)
+        self.change_neighbours(near)
+        for peer in [peer for peer in self._near if peer not in near]:
+            self._deadlines.cancel((PURGE, peer))
+            self._graph.on_down(peer)
+            self._propagation.give_up(peer)
+            del self._near[peer]
+        for broker in hierarchy.left:
+            self._graph.speak_for_broker(broker)
+            self._propagation.speak_for_broker(broker)
+        self._look_later()
 
     def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
         self._graph.on_stated(peer, message)

@@ -17,7 +17,7 @@ GES = ProtocolDefinition(
         MessageKind(115, messages.ProfileReached),
         of_run(116, messages.RoutedPublications, beside=messages.route_of),
     ),
-    promises=Promises(exactly_once=False, members_may_change=False),
+    promises=Promises(exactly_once=False, members_may_change=True),
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,
     logs=lambda parameters: (),
     bypasses_links=lambda parameters: True,

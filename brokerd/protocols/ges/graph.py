@@ -63,7 +63,11 @@ class Graph:
         statements = [self._view.precise(each) for each in message.statements]
         news = [each for each in statements if self._view.learn(each)]
         self._tell_others(news, peer)
-        refuted = [each for each in message.statements if self._view.is_refuted(each)]
+        refuted = [
+            each
+            for each in message.statements
+            if self._view.is_refuted(each) and _other_end(each) in self._neighbours
+        ]
         self._tell_others([self._state_anew(each) for each in refuted], None)
         later = [self._view.spoken_for_since(each) for each in message.statements]
         self._tell(peer, [each for each in later if each is not None])
@@ -72,9 +76,13 @@ class Graph:
         """Say for a broker or unit that it has no connection any more."""
         self._tell_others(self._view.state_for(unit), None)
 
+    def speak_for_broker(self, broker: BrokerNumber) -> None:
+        """The same of one broker, wherever it is."""
+        self._tell_others(self._view.state_for_broker(broker), None)
+
     def _state_anew(self, refuted: Statement) -> Statement:
         """How a connection really is of which others have spoken in this broker's place."""
-        peer = refuted.high if refuted.by == refuted.low else refuted.low
+        peer = _other_end(refuted)
         factor = UP if self._reaches(peer) else DOWN
         return self._view.state(peer, self._neighbours[peer], factor)
 
@@ -102,3 +110,8 @@ class Graph:
             or is_inside(*reversed(ends))
         ):
             raise RemoteProtocolError(peer, f"no connection can be so: {statement}"[:300])
+
+
+def _other_end(statement: Statement) -> BrokerNumber:
+    """Whom the broker that says it is connected with."""
+    return statement.high if statement.by == statement.low else statement.low

@@ -151,6 +151,54 @@ BUGS: Final = (
         "core.py",
         ("if self._sessions and self._ageing.look():", "if self._ageing.look():"),
     ),
+    _bug(
+        "waits-for-who-has-yet-to-start",
+        "Nobody waits for a newcomer that has not been there.",
+        "core.py",
+        (
+            "self._near[peer] = hierarchy.addresses[peer]\n"
+            "                self._propagation.give_up(peer)",
+            "self._near[peer] = hierarchy.addresses[peer]",
+        ),
+    ),
+    _bug(
+        "newcomer-is-nobody",
+        "Whoever a newcomer is linked to is its neighbour from when it is told.",
+        "core.py",
+        (
+            "        for peer in near:\n            if peer not",
+            "        for peer in ():\n            if peer not",
+        ),
+        (
+            "        self.change_neighbours(near)\n",
+            "        self.change_neighbours([*self._near])\n",
+        ),
+    ),
+    _bug(
+        "leaver-stays-a-neighbour",
+        "Who has left is no neighbour any more.",
+        "core.py",
+        (
+            "        self.change_neighbours(near)\n",
+            "        self.change_neighbours([*self._near])\n",
+        ),
+        (
+            "for peer in [peer for peer in self._near if peer not in near]:",
+            "for peer in ():",
+        ),
+    ),
+    _bug(
+        "links-of-who-has-left",
+        "Of who has left all say at once that it has no connection.",
+        "core.py",
+        ("            self._graph.speak_for_broker(broker)\n", ""),
+    ),
+    _bug(
+        "who-has-left-wants",
+        "Of who has left all say at once that nobody there wants anything.",
+        "core.py",
+        ("            self._propagation.speak_for_broker(broker)\n", ""),
+    ),
 )
 """Each as its name, the sentence that it leaves out, and where."""
 

@@ -92,6 +92,11 @@ class Profiles:
             if known.predicates and is_inside(known.place, unit)
         ]
 
+    def wants(self, origin: BrokerNumber) -> bool:
+        """Whether clients of a broker want anything, as far as is known."""
+        known = self._by_origin.get(origin)
+        return known is not None and bool(known.predicates)
+
     def replace(self, stated: ProfileStated) -> None:
         """Take a profile in place of what is known of its origin."""
         known = self._by_origin.get(stated.origin)

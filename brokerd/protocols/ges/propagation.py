@@ -112,10 +112,16 @@ class Propagation:
     def speak_for(self, unit: Unit) -> None:
         """Say for a broker or unit that nobody there wants anything any more."""
         for origin in self._profiles.origins_in(unit):
-            known = self._profiles.statement(origin)
-            gone = replace(known, version=in_its_place(known.version), predicates=())
-            self._profiles.replace(gone)
-            self._pass_on(gone, None)
+            self.speak_for_broker(origin)
+
+    def speak_for_broker(self, origin: BrokerNumber) -> None:
+        """The same of one broker, wherever it is; nothing where nobody there wants anything."""
+        if not self._profiles.wants(origin):
+            return
+        known = self._profiles.statement(origin)
+        gone = replace(known, version=in_its_place(known.version), predicates=())
+        self._profiles.replace(gone)
+        self._pass_on(gone, None)
 
     def only_outside(self) -> Iterable[BrokerNumber]:
         """Brokers of an own unit of whose profiles others outside know later versions."""

@@ -8,7 +8,7 @@ what is farther away one unit of each size that it is not in itself.
 Paper: [GES] §3 (connectivity graph, link counts, dissemination).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from brokerd.model.identity import BrokerNumber
@@ -132,7 +132,14 @@ class GraphView:
 
     def state_for(self, unit: Unit) -> Sequence[Statement]:
         """That a broker or unit has no connection any more, taken into the graph."""
-        lost = [each for each in self.known() if each.factor and is_inside(_speaker(each), unit)]
+        return self._state_in_place(lambda each: is_inside(_speaker(each), unit))
+
+    def state_for_broker(self, broker: BrokerNumber) -> Sequence[Statement]:
+        """The same of one broker that others may see as a unit."""
+        return self._state_in_place(lambda each: each.by == broker)
+
+    def _state_in_place(self, of: Callable[[Statement], bool]) -> Sequence[Statement]:
+        lost = [each for each in self.known() if each.factor and of(each)]
         made = [replace(each, version=in_its_place(each.version), factor=DOWN) for each in lost]
         for statement in made:
             self._take(statement)

@@ -22,7 +22,7 @@ class Carriage:
     """One broker's part in it; nothing is sent again, and nobody is told what is lost.
 
     Args:
-        addresses: of all brokers.
+        addresses: of all brokers, and of those that have left.
         take: given what is for this broker.
     """
 
@@ -45,8 +45,13 @@ class Carriage:
         self._counters = counters
         self._own: list[Any] = []
 
+    def change(self, addresses: Sequence[Address]) -> None:
+        """Brokers have come: these are the addresses now."""
+        self._addresses = addresses
+
     def to(self, broker: BrokerNumber) -> Target:
         """Where a message to a broker goes."""
+        assert broker < len(self._addresses), f"nobody has told of broker {broker}"
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 
     def send(self, message: Any) -> None:

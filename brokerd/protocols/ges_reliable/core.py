@@ -112,13 +112,7 @@ class GesReliable(UnitBroker):
             self.storage = self._begin_storage(hierarchy)
         carried = {kind.type: carriage.on_carried for kind in KINDS}
         self.serve(self._homed, {**self.unit_handlers(), **carried})
-        self.dispatch_events(
-            {
-                **self._event_handlers,
-                RecordsRead: self._on_records,
-                OverlayChanged: self._on_overlay_changed,
-            }
-        )
+        self.dispatch_events({**self._event_handlers, RecordsRead: self._on_records})
 
     def _begin_storage(self, hierarchy: Hierarchy) -> Storage:
         storage = self._make_storage(place_of(hierarchy, self._broker))
@@ -196,9 +190,13 @@ class GesReliable(UnitBroker):
     def _on_overlay_changed(self, event: OverlayChanged) -> None:
         """Storages have come, or take nothing new any more; this broker may be one of them.
 
+        Others may have come, or left.
+
         Paper: [GES] §4 (a finer storage is added).
         """
+        super()._on_overlay_changed(event)
         hierarchy = hierarchy_from(event.overlay)
+        self._carriage.change(hierarchy.addresses)
         storages = storages_for(hierarchy, self._broker)
         if self.storage is not None:
             self.storage.change(place_of(hierarchy, self._broker))

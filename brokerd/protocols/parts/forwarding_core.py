@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.protocols.interface import (
+    CloseSession,
     CoreStatus,
     DeadlineReached,
     Instant,
@@ -31,6 +32,9 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, 
 RETRY: Final = "retry"
 """Purpose of the deadline at which a neighbour is dialled again."""
 
+NO_NEIGHBOUR: Final = "is no neighbour"
+"""Why a session is closed."""
+
 
 class ForwardingParameters(ClientParameters, RetryParameters, Protocol):
     """What a protocol's parameters say of clients and of retries."""
@@ -50,6 +54,7 @@ class ForwardingCore(EventMachine):
         self._neighbours = tuple(neighbours)
         self._parameters = parameters
         self._sessions: dict[BrokerNumber, int] = {}
+        self._closing: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
         self._ignored = 0
         self._deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
@@ -78,6 +83,24 @@ class ForwardingCore(EventMachine):
         self._clients = clients
         self._from_clients = clients.handlers()
         self._from_brokers = handlers
+
+    def change_neighbours(self, neighbours: Sequence[BrokerNumber]) -> None:
+        """Have these from now on: new ones are dialled, and who is none any more is let go.
+
+        Of those `neighbour_went` is not called.
+        """
+        before, self._neighbours = self._neighbours, tuple(neighbours)
+        for peer in before:
+            if peer not in self._neighbours:
+                self._deadlines.cancel((RETRY, peer))
+                self._waited_ns.pop(peer, None)
+                session = self._sessions.pop(peer, None)
+                if session is not None:
+                    self._closing[peer] = session
+                self.emit(CloseSession(peer, NO_NEIGHBOUR))
+        for peer in self._neighbours:
+            if peer not in before:
+                self.emit(OpenSession(peer))
 
     # ------------------------------------------------------------ what a protocol does
 
@@ -153,6 +176,10 @@ class ForwardingCore(EventMachine):
         if isinstance(peer, str):
             self._clients.on_established(peer, event.session)
             return
+        if peer not in self._neighbours:
+            self._closing[peer] = event.session
+            self.emit(CloseSession(peer, NO_NEIGHBOUR))
+            return
         assert peer not in self._sessions, f"second session with {peer}"
         self._sessions[peer] = event.session
         self._deadlines.cancel((RETRY, peer))
@@ -163,6 +190,11 @@ class ForwardingCore(EventMachine):
         if isinstance(event.peer, str):
             self._clients.on_lost(event.peer, event.session)
             return
+        if self._closing.get(event.peer) == event.session:
+            del self._closing[event.peer]
+            if event.peer in self._neighbours:
+                self._retry_later(event.peer)
+            return
         assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
         del self._sessions[event.peer]
         self.neighbour_went(event.peer)
@@ -170,7 +202,7 @@ class ForwardingCore(EventMachine):
 
     def _on_open_failed(self, event: OpenFailed) -> None:
         assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
-        if event.peer not in self._sessions:
+        if event.peer in self._neighbours and event.peer not in self._sessions:
             self._retry_later(event.peer)
 
     def _retry_later(self, peer: BrokerNumber) -> None:

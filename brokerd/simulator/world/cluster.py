@@ -191,25 +191,50 @@ class SimulatedCluster:
             self.checker.looks_at = self.brokers
         return self
 
-    def join(self, name: str, at: str) -> "BrokerHandle":
-        """A new broker is to be a leaf behind `at`: all near are told; it has yet to start."""
-        self._change(self.topology.with_joined(Joined(name, at, ""), "join"))
+    def join(self, name: str, at: str, *further: str, place: str = "") -> "BrokerHandle":
+        """A new broker is to be linked to `at`; it has yet to start.
+
+        In a tree it is a leaf, and all near are told; in a hierarchy all are, and it may have
+        `further` links and an address, `place`.
+
+        Raises:
+            ConfigError: it cannot join so; nothing has changed then.
+        """
+        before = self.topology
+        self._change(before.with_joined(Joined(name, at, "", place, further), "join"))
         number = self._add_broker(name)
-        self.note(f"join {name} at {at}")
+        self.note(" ".join(("join", name, "at", at, *further)))
         self.checker.joined(number)
-        for near in self._near(number):
-            near.tell(TopologyGrown(number, self.topology.number_of(at)))
+        grown = TopologyGrown(number, self.topology.number_of(at))
+        self._tell_change(before, grown, self._near(number))
         return self.broker(name)
 
     def leave(self, name: str) -> None:
-        """A leaf, which has no clients any more, stops, and all near are told."""
-        number = self.topology.number_of(name)
-        near = self._near(number)
-        self.broker(name).kill()
-        self._change(self.topology.without(name, "leave"))
+        """A broker, which has no clients any more, stops, and all near are told, or simply all.
+
+        Raises:
+            ConfigError: it cannot leave; nothing has changed then.
+        """
+        number, before = self.topology.number_of(name), self.topology
+        near = [other for other in self._near(number) if other.alive]
+        topology = before.without(name, "leave")
+        if self.brokers[number].alive:
+            self.broker(name).kill()
+        self._change(topology)
         self.note(f"{name} has left")
-        for other in near:
-            other.tell(TopologyShrunk(number))
+        self._tell_change(before, TopologyShrunk(number), near)
+
+    def _tell_change(
+        self, before: Topology, links: TopologyGrown | TopologyShrunk, near: list[SimulatedBroker]
+    ) -> None:
+        """Of other links tell all near; of another section of the overlay's kind tell all."""
+        if self.topology.sections == before.sections:
+            for broker in near:
+                broker.tell(links)
+            return
+        for broker in self.brokers:
+            if broker.alive:
+                broker.tell(OverlayChanged(self.graph.overlay))
 
     def change_role(self, name: str, role: str) -> bool:
         """A broker comes to be something else in the overlay, and all are told; or it cannot."""

@@ -26,7 +26,9 @@ class Story:
     """The 22 brokers; a client at n22 publishes, and a few want it."""
 
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster(load_topology(TOPOLOGY), "ges", strict=False)
+        # As a hierarchy alone, whose brokers come and go.
+        topology = load_topology(TOPOLOGY).of_kind("hierarchy")
+        self.cluster = SimulatedCluster(topology, "ges", strict=False)
         self.cluster.start().run_until_quiet()
         self.wanted = {
             name: self.cluster.subscribe(name, f"kind = '{kind}'")
@@ -56,6 +58,18 @@ class Story:
         self.cluster.run_for(seconds)
         self.cluster.run_until_quiet()
         self.cluster.checker.own.settled(self.cluster.brokers)
+
+    def join(self, name: str, *near: str, place: str = "") -> None:
+        self.cluster.join(name, *near, place=place).start()
+        self.cluster.run_until_quiet()
+
+    def leave(self, name: str) -> None:
+        """Its clients are over first, as an operator waits for."""
+        for client in [*self.cluster.clients.values()]:
+            if client.broker == self.cluster.topology.number_of(name) and not client.detached:
+                self.cluster.detach(client.name)
+        self.cluster.run_until_quiet()
+        self.cluster.leave(name)
 
     def got(self, name: str) -> int:
         return len(self.wanted[name].received)
@@ -221,6 +235,87 @@ def a_subscription_waits_for_who_is_away_and_no_longer() -> None:
     assert subscriber.answers[-1].state == "started"
 
 
+def a_broker_joins_and_leaves_again() -> None:
+    """Publications come to its clients and go around it; nobody misses it."""
+    story = Story()
+    cluster = story.cluster
+    new = cluster.join("m1", "n9", "n14")
+    early = cluster.subscribe("n9", "kind = 'z'")
+    cluster.run_until_quiet()
+    assert early.started, "who has yet to start is not waited for"
+    cluster.publish("n22", kind="a")
+    new.start()
+    story.settle()
+    late = cluster.subscribe("m1", "kind = 'a'")
+    cluster.run_until_quiet()
+    story.publish("n22", "a", "b", "c")
+    story.publish("m1", "a", "b", "c", "z")
+    assert [story.got(name) for name in story.wanted] == [3, 3, 2, 2, 2]
+    assert (len(late.received), len(early.received)) == (2, 1)
+    cluster.publish("n22", kind="a")
+    story.leave("m1")
+    cluster.publish("n22", kind="a")
+    cluster.run_until_quiet()
+    cluster.checker.own.settled(cluster.brokers)
+    story.publish("n22", "a", "b", "c")
+    assert [story.got(name) for name in story.wanted] == [6, 6, 3, 3, 3]
+    assert cluster.broker("n9").broker.attempts == {}
+    story.settle(FOR_EVER_S)
+    assert story.count("spoken_for") == 0
+
+
+def a_broker_opens_a_cluster_and_another_joins_that() -> None:
+    story = Story()
+    story.join("m1", "n9", "n13", place="0.3.0.0")
+    story.join("m2", "m1", "n14")
+    assert story.cluster.topology.joined[1].place == "0.3.0.1"
+    found = story.cluster.subscribe("m2", "kind = 'a'")
+    story.settle()
+    story.publish("n22", "a")
+    story.publish("m1", "a")
+    assert (story.got("n9"), story.got("n8"), len(found.received)) == (2, 2, 2)
+    story.leave("n15")
+    story.settle()
+    story.publish("n22", "a", "b")
+    assert (story.got("n9"), story.got("n14"), len(found.received)) == (3, 1, 3)
+
+
+def who_has_left_dies_before_its_clients_have_gone() -> None:
+    """Nobody has heard that nobody there wants anything; all say so at once."""
+    story = Story()
+    story.kill("n14")
+    story.cluster.run_until_quiet()
+    story.cluster.leave("n14")
+    story.cluster.run_until_quiet()
+    living = [broker for broker in story.cluster.brokers if broker.alive]
+    number = story.cluster.topology.number_of("n14")
+    assert not any(broker.core.profiles.wants(number) for broker in living)
+    assert not any(
+        each.by == number and each.factor for b in living for each in b.core.view.known()
+    )
+    story.settle(FOR_EVER_S)
+    assert story.count("spoken_for") == 0
+
+
+def brokers_come_and_go_while_others_are_away() -> None:
+    """n7 begins with the file as it is then; a newcomer dies, and n20 goes while n5 restarts."""
+    story = Story()
+    story.kill("n7")
+    story.join("m1", "n8", "n7")
+    story.kill("m1")
+    story.cluster.publish("n22", kind="a")
+    story.cluster.run_for(1)
+    story.cluster.broker("n7").start()
+    story.cluster.broker("m1").start()
+    story.cluster.broker("n5").restart()
+    story.leave("n20")
+    story.settle()
+    found = story.cluster.subscribe("m1", "kind = 'a'")
+    story.cluster.run_until_quiet()
+    story.publish("n22", "a", "b")
+    assert (story.got("n9"), story.got("n14"), len(found.received)) == (2, 1, 1)
+
+
 STORIES: tuple[Callable[[], None], ...] = (
     all_is_well,
     a_broker_is_away_for_a_moment,
@@ -237,6 +332,10 @@ STORIES: tuple[Callable[[], None], ...] = (
     what_is_published_twice_comes_once,
     two_clients_of_one_broker_hear_each_other,
     a_subscription_waits_for_who_is_away_and_no_longer,
+    a_broker_joins_and_leaves_again,
+    a_broker_opens_a_cluster_and_another_joins_that,
+    who_has_left_dies_before_its_clients_have_gone,
+    brokers_come_and_go_while_others_are_away,
 )
 SEEN = {
     "links-told-as-inside": all_is_well,
@@ -259,6 +358,11 @@ SEEN = {
     "only-outsiders-remember": all_who_knew_a_broker_have_restarted,
     "missed-at-first-sight": a_broker_is_away_for_a_moment,
     "alone-and-speaks-for-all": a_broker_is_cut_off_for_long,
+    "waits-for-who-has-yet-to-start": a_broker_joins_and_leaves_again,
+    "newcomer-is-nobody": a_broker_joins_and_leaves_again,
+    "leaver-stays-a-neighbour": a_broker_joins_and_leaves_again,
+    "links-of-who-has-left": who_has_left_dies_before_its_clients_have_gone,
+    "who-has-left-wants": who_has_left_dies_before_its_clients_have_gone,
 }
 
 

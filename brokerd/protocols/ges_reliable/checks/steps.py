@@ -37,7 +37,6 @@ class GesReliableChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._hierarchy = hierarchy_from(world.graph.overlay)
         self._told: dict[tuple[int, int], _Origin] = {}
         self._epochs: dict[tuple[int, _Origin], int] = {}
 
@@ -68,7 +67,7 @@ class GesReliableChecks(ProtocolChecks):
         origins = [(each.source, n) for each in run.origins for n in each.sequences]
         for epoch, origin in zip(run.sequences, origins, strict=True):
             what = f"{broker.name}: {origin} at {epoch}"
-            root = root_of(self._hierarchy, message.storage)
+            root = root_of(hierarchy_from(self.world.graph.overlay), message.storage)
             told = self._told.setdefault((root, epoch), origin)
             if told != origin:
                 raise InvariantViolated("epoch reused", f"{what}, where {told} was")
