@@ -315,8 +315,7 @@ class Topology:
         }
 
     def as_it_is(self) -> dict[str, Any]:
-        """The content of a topology file that does not say who joined; who left a tree has no link.
-        """
+        """The content of a topology file that does not say who joined; who left a tree has no link."""
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
         sections = {part.kind: of_kind.at_once(part).to_mapping() for part in self.sections}

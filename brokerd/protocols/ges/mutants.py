@@ -110,7 +110,7 @@ BUGS: Final = (
         "the-dead-want-for-ever",
         "Of who does not come back all say that nobody there wants anything.",
         "propagation.py",
-        ("            self._profiles.replace(gone)\n            self._pass_on(gone, None)\n", ""),
+        ("            self.speak_for_broker(origin)\n", "            pass\n"),
     ),
     _bug(
         "dead-and-silent-about-wants",

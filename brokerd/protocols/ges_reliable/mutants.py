@@ -270,5 +270,17 @@ BUGS: Final = (
         "epoch_log.py",
         ("            self._chop()  # a crash may have come between\n", "            pass\n"),
     ),
+    _bug(
+        "newcomer-has-no-address",
+        "Brokers that join are told of, and answered.",
+        "core.py",
+        ("        self._carriage.change(hierarchy.addresses)\n", ""),
+    ),
+    _bug(
+        "storages-hear-of-no-newcomer",
+        "Who is told of storages hears of brokers that come and go, too.",
+        "core.py",
+        ("super()._on_overlay_changed(event)\n", "super()\n"),
+    ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

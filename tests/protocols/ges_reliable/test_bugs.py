@@ -7,6 +7,7 @@ import pytest
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.ges_reliable.mutants import BUGS, MUTANTS
 from tests.protocols.ges_reliable.test_heirs import HEIR_STORIES
+from tests.protocols.ges_reliable.test_members import MEMBER_STORIES
 from tests.protocols.ges_reliable.test_parts import PARTS, roam
 from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
 from tests.protocols.ges_reliable.test_trees import TREE_STORIES
@@ -49,11 +50,14 @@ RULES = {
     "heirs-forgotten": "heirs_are_kept",
     "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
     "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",
+    "newcomer-has-no-address": "a_broker_joins_and_has_clients_like_any_other",
+    "storages-hear-of-no-newcomer": "a_broker_joins_and_has_clients_like_any_other",
     "had-by-its-end": "what_there_was_room_for_in_part_is_asked_for_again",
 }
 """Named bug → what must see it."""
 
-TOLD = {each.__name__: each for each in (*PARTS, *STORIES, *TREE_STORIES, *HEIR_STORIES)}
+STORIES_OF_ALL = (*PARTS, *STORIES, *TREE_STORIES, *HEIR_STORIES, *MEMBER_STORIES)
+TOLD = {each.__name__: each for each in STORIES_OF_ALL}
 
 
 @pytest.mark.parametrize("bug", RULES)

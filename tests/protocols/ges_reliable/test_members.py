@@ -1,0 +1,112 @@
+"""Brokers that join and leave while publications go on and others die; one story each."""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.errors import ConfigError
+from tests.protocols.ges_reliable.test_stories import Story
+from tests.protocols.ges_reliable.test_trees import Trees
+
+
+class Members(Story):
+    """A subscriber at x and a publisher at z; brokers come and go."""
+
+    def join(self, name: str, *near: str) -> None:
+        self.cluster.join(name, *near).start()
+        self.cluster.run_for(1)
+
+    def number(self, name: str) -> int:
+        return self.cluster.topology.number_of(name)
+
+
+def a_broker_joins_and_has_clients_like_any_other() -> None:
+    """It publishes, too, while the storage dies and comes back."""
+    story = Members()
+    story.cluster.publish("z", kind="a")
+    story.join("n", "x", "g")
+    found = story.subscribe("n", "kind = 'a'")
+    story.cluster.publish("z", kind="a")
+    story.cluster.publish("n", kind="a")
+    story.cluster.broker("s").restart()
+    story.publish("n", "b", "a", seconds=3)
+    story.settle()
+    assert (story.got(), len(found.received)) == (5, 3)
+
+
+def clients_of_one_that_leaves_go_on_elsewhere() -> None:
+    """Whatever they had asked for and not been answered: they leave freely."""
+    story = Members()
+    story.join("n", "x", "y")
+    found = story.subscribe("n", "kind = 'a'")
+    story.publish("n", "a")
+    story.cluster.publish("n", kind="a")
+    story.cluster.publish("z", kind="a")
+    story.cluster.reattach(found.client.name, "y")
+    story.cluster.reattach("p-n", "z")
+    story.cluster.publish("z", kind="a")
+    story.cluster.leave("n")
+    story.publish("z", "a", seconds=3)
+    story.cluster.publish("z", client="p-n", kind="a")
+    story.settle()
+    assert (story.got(), len(found.received)) == (7, 6)
+    living = [broker for broker in story.cluster.staying if broker.alive]
+    assert not any(story.number("n") in broker.core.status().wanted for broker in living)
+
+
+def a_gatekeeper_leaves_with_what_is_on_its_way() -> None:
+    """g carries what x and its storage tell each other; it is told again, past it."""
+    story = Members()
+    for _ in range(5):
+        story.cluster.publish("z", kind="a")
+        story.cluster.publish("x", kind="a")
+        story.cluster.run_for(0.01)
+    story.cluster.leave("g")
+    story.publish("z", "a")
+    story.settle()
+    assert story.got() == 12
+
+
+def who_joins_while_a_storage_is_down_is_answered_by_it() -> None:
+    """It begins with the file as it is then."""
+    story = Members()
+    story.cluster.broker("s").kill()
+    story.join("n", "x", "y")
+    found = story.cluster.subscribe("n", "kind = 'a'")
+    story.publish("n", "a", seconds=3)
+    story.cluster.broker("s").start()
+    story.cluster.run_for(5)
+    story.publish("z", "a")
+    story.settle()
+    assert (story.got(), len(found.received)) == (3, 1)
+
+
+def a_newcomer_becomes_a_storage_and_stays() -> None:
+    """Its cluster's clients are stored for there; then it cannot leave (A10)."""
+    trees = Trees()
+    trees.cluster.join("n", "g", "x").start()
+    trees.cluster.run_for(1)
+    early = trees.subscribe("n", "kind = 'b'")
+    assert trees.cluster.change_role("n", "1")
+    trees.publish("z", "a", "b", seconds=3)
+    late = trees.subscribe("g", "kind = 'b'")
+    trees.publish("x", "a", "b")
+    trees.settle()
+    assert (trees.got(), len(early.received), len(late.received)) == (3, 2, 1)
+    assert trees.stored_for("n") == 2
+    with pytest.raises(ConfigError, match="leave: n is a storage, and has what others may not be"):
+        trees.cluster.leave("n")
+
+
+MEMBER_STORIES = (
+    a_broker_joins_and_has_clients_like_any_other,
+    clients_of_one_that_leaves_go_on_elsewhere,
+    a_gatekeeper_leaves_with_what_is_on_its_way,
+    who_joins_while_a_storage_is_down_is_answered_by_it,
+    a_newcomer_becomes_a_storage_and_stays,
+)
+
+
+@pytest.mark.parametrize("story", MEMBER_STORIES, ids=lambda story: story.__name__)
+def test_story(story: Callable[[], None]) -> None:
+    story()
