@@ -197,23 +197,42 @@ def join(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
     broker: Annotated[str, typer.Argument(help="Its name: new, of [a-z0-9-].")],
-    at: Annotated[str, typer.Option("--at", help="The broker it is linked to.")],
+    at: Annotated[
+        list[str],
+        typer.Option(
+            "--at", help="The broker it is linked to; in a hierarchy again for each further one."
+        ),
+    ],
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            help="In a hierarchy its address, as 0.1.3; else the smallest free one of the cluster "
+            "of the first --at.",
+        ),
+    ] = "",
 ) -> Result:
-    """Add a leaf to a topology file; `deploy` then lets it join brokers that run."""
+    """Add a leaf of a tree, or a broker of a hierarchy; `deploy` then lets it join those that run."""
     from brokerd.overlay.topology import Joined
 
-    return _change(
-        context, file, lambda topology: topology.with_joined(Joined(broker, at, ""), file)
-    )
+    first, *further = at
+    joined = Joined(broker, first, "", address, tuple(further))
+    return _change(context, file, lambda topology: topology.with_joined(joined, file))
 
 
 @app.command("leave")
 def leave(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
-    broker: Annotated[str, typer.Argument(help="A leaf.")],
+    broker: Annotated[
+        str,
+        typer.Argument(
+            help="A leaf of a tree; in a hierarchy one without which its units stay connected, and "
+            "no storage."
+        ),
+    ],
 ) -> Result:
-    """Mark a leaf of a topology file as left; `deploy` then stops it once it is drained."""
+    """Mark a broker as left; `deploy` then stops it once it has no clients and nothing to do."""
     return _change(context, file, lambda topology: topology.without(broker, file))
 
 
