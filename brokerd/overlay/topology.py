@@ -284,6 +284,11 @@ class Topology:
             and self.left[: len(before.left)] == before.left
         )
 
+    def has_other_roles(self, before: "Topology") -> bool:
+        """Whether, since `before`, a broker has come to be something else in an overlay."""
+        roles = [[*map(of_kind.roles, each.sections)] for each in (self, before)]
+        return roles[0] != roles[1]
+
     def present(self) -> tuple[str, ...]:
         """The brokers that have not left."""
         return tuple(name for name in self.brokers if name not in self.left)
@@ -315,7 +320,7 @@ class Topology:
         }
 
     def as_it_is(self) -> dict[str, Any]:
-        """The content of a topology file that does not say who joined; who left a tree has no link."""
+        """The content of a file that does not say who joined; who left a tree has no link."""
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
         sections = {part.kind: of_kind.at_once(part).to_mapping() for part in self.sections}

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay import kinds as of_kind
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, OverlayChanged, TopologyGrown, TopologyShrunk
 from brokerd.protocols.registry import definition_of, parameters_on
@@ -55,7 +54,7 @@ class Surroundings:
             )
         definition = definition_of(self._config.protocol)
         members = len(after.joined) + len(after.left) > len(before.joined) + len(before.left)
-        roles = [*map(of_kind.roles, after.sections)] != [*map(of_kind.roles, before.sections)]
+        roles = after.has_other_roles(before)
         promises = definition.promises
         if (members and not promises.members_may_change) or (
             roles and not promises.roles_may_change

@@ -212,7 +212,7 @@ def join(
         ),
     ] = "",
 ) -> Result:
-    """Add a leaf of a tree, or a broker of a hierarchy; `deploy` then lets it join those that run."""
+    """Add a leaf of a tree, or a broker of a hierarchy; `deploy` then lets it join what runs."""
     from brokerd.overlay.topology import Joined
 
     first, *further = at

@@ -143,8 +143,9 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
     steps += [
         Step("start-agent", host) for host in wanted.placement.hosts if by_host[host].agent is None
     ]
-    changes = _changes(wanted, found)
-    _refuse_changes(wanted, changes)
+    before = _before(wanted, found)
+    changes = _changes(wanted, before, found)
+    _refuse_changes(wanted, before, changes)
     steps += changes
     started: list[str] = []
     recorded = {
@@ -167,15 +168,21 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
     return Plan(tuple(steps), gone)
 
 
-def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
-    """What it takes that brokers join and leave what runs already, or come to be something else."""
+def _before(wanted: Wanted, found: Sequence[Observed]) -> Topology:
+    """What runs already; all that is wanted, where nothing does."""
     recorded = [row.deployment for row in found if row.deployment is not None]
     topologies = [row["before"] for row in recorded if "before" in row]
     topologies += [row["topology"] for row in recorded]
-    before = topologies[0] if topologies else wanted.topology.to_mapping()
-    if before == wanted.topology.to_mapping():
+    if not topologies:
+        return wanted.topology
+    return Topology.from_mapping(topologies[0], "deployment.json")
+
+
+def _changes(wanted: Wanted, before: Topology, found: Sequence[Observed]) -> list[Step]:
+    """What it takes that brokers join and leave what runs already, or come to be something else."""
+    if before.to_mapping() == wanted.topology.to_mapping():
         return []
-    there = Topology.from_mapping(before, "deployment.json").present()
+    there = before.present()
     by_host = {row.host: row for row in found}
     steps = [
         Step("change-record", host, "deployment.json")
@@ -197,13 +204,14 @@ def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
     return steps
 
 
-def _refuse_changes(wanted: Wanted, changes: Sequence[Step]) -> None:
+def _refuse_changes(wanted: Wanted, before: Topology, changes: Sequence[Step]) -> None:
     """Refuse what the protocol does not know: joining and leaving, or other roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
     promises = definition_of(wanted.protocol).promises
-    may_change = promises.members_may_change or (promises.roles_may_change and not moves)
-    if changes and not may_change:
+    members = wanted.topology.present() != before.present()
+    roles = wanted.topology.has_other_roles(before)
+    if (members and not promises.members_may_change) or (roles and not promises.roles_may_change):
         raise PreflightFailed(
             f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins, "
             "leaves or comes to be something else in what runs; `pubsubctl down`, then "

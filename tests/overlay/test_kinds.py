@@ -192,6 +192,88 @@ def test_storages_come_and_retire_while_brokers_run():
         chain(3, 1).with_role("b1", "0", FILE)
 
 
+def joining(row):
+    return {**mapping("hierarchy", storages=ROOTS), "joined": [row]}
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (
+            ["n1", ["b1"], ""],
+            "joined[0] = ['n1', ['b1'], ''] is not [name, linked to, address], or",
+        ),
+        (["n1", [], "", "0.7"], "is not [name, linked to, address], or in a hierarchy"),
+        (["n1", ["b9"], "", ""], "no broker called 'b9' to link it to; did you mean"),
+        (["n1", ["b1", "b1"], "", ""], "n1 is to be linked to b1 twice"),
+        (["b1", ["b2"], "", ""], "a broker is or was called 'b1' already"),
+        (["n1", ["b1"], "", "0.0"], "n1 = '0.0': p1 has it"),
+        (["n1", ["b1"], "", "0.0.5"], "n1 = '0.0.5' has 3 parts, all others have 2"),
+        (["n1", ["b1"], "", "0.64"], "each part is from 0 to 63"),
+        (["n1", ["b1"], "", "5.0"], "n1 = '5.0': 5.* is new, and has no root storage; units that"),
+        (["n1", ["b1"], "", "1.7"], "n1 = '1.7': n1 not connected to s1 by links inside 1.*"),
+    ],
+)
+def test_a_broker_that_cannot_have_joined_a_hierarchy_is_refused(row, message):
+    assert message in refusal(joining(row))
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("n9", "no broker called 'n9'"),
+        ("p1", "p1 is a storage, and has what others may not be done with; storages cannot leave"),
+        ("b2", "b2 was a storage, and has what others"),
+        ("s2", "without s2: n1 not connected to s1 by links inside 1.*"),
+    ],
+)
+def test_a_broker_that_a_hierarchy_needs_cannot_leave(name, message):
+    values = joining(["n1", ["s2"], "", ""])
+    values["hierarchy"]["changes"] = [["b2", 0], ["b2", "retired"]]
+    assert message in refusal({**values, "left": [name]})
+
+
+def test_the_last_of_a_unit_cannot_leave_it():
+    values = mapping("hierarchy", addresses=addresses(s2="2.0"), storages=None)
+    values["hierarchy"]["links"] = [["p1", "b1"], ["p1", "b2"], ["b1", "s1"], ["b2", "s2"]]
+    assert "s2 is the last broker of 2.*" in refusal({**values, "left": ["s2"]})
+
+
+def test_brokers_of_a_hierarchy_join_and_leave_while_others_run():
+    """The topology stays the same deployment, and goes through its file; addresses stay taken."""
+    before = read_topology(mapping("hierarchy", storages=ROOTS), FILE)
+    joined = before.with_joined(Joined("n1", "b1", "h:1", "", ("s1",)), FILE)
+    assert joined.joined[0].place == "0.3"
+    grown = joined.with_role("n1", "0", FILE)
+    shrunk = joined.without("n1", FILE)
+    for after in (joined, grown, shrunk):
+        assert Topology.from_mapping(after.to_mapping(), FILE) == after
+        assert after.follows(before)
+        assert not before.follows(after)
+        assert after.digest("ges", {}) == before.digest("ges", {})
+        again = Topology.from_mapping(after.as_it_is(), FILE)
+        assert (again.present(), {*again.links}) == (after.present(), {*after.links})
+    overlay = shrunk.overlay()
+    assert not any(5 in link for link in overlay.links)
+    assert all(5 not in overlay.surroundings(number) for number in range(5))
+    assert overlay.role(5) == "0.3, has left"
+    again = shrunk.with_joined(Joined("n2", "b1", "h:1"), FILE)
+    assert again.joined[1].place == "0.4"
+    with pytest.raises(ConfigError, match="n1 had it, and has left: nobody gets it again"):
+        shrunk.with_joined(Joined("n2", "b1", "h:1", "0.3"), FILE)
+    with pytest.raises(ConfigError, match="n1 has left"):
+        shrunk.with_role("n1", "0", FILE)
+
+
+def test_a_cluster_has_no_more_numbers_than_64():
+    topology = read_topology(mapping("hierarchy"), FILE)
+    for number in range(61):
+        topology = topology.with_joined(Joined(f"n{number}", "b1", ""), FILE)
+    assert topology.joined[-1].place == "0.63"
+    with pytest.raises(ConfigError, match=r"none of the 64 numbers in 0\.\* is free"):
+        topology.with_joined(Joined("m", "b1", ""), FILE)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.overlay.generate import hierarchy
+from brokerd.overlay.topology import Joined, Topology
 from pubsubctl.deploying.placement import Placement, place
 from pubsubctl.deploying.plan import Observed, Stray, Wanted, deploy_plan, down_plan
 from pubsubctl.deploying.topologies import load_topology
@@ -89,15 +90,15 @@ def test_what_a_protocol_does_not_know_is_refused_before_there_is_a_plan(
         deploy_plan(wanted, found_in(case, wanted))
 
 
-def test_brokers_of_a_hierarchy_come_to_be_storages_while_they_run(tmp_path: Path) -> None:
+def running_hierarchy(after: Topology) -> tuple[Wanted, list[Observed]]:
+    """What is wanted where a hierarchy of four runs."""
     case = Path(__file__).parent / "plans" / "first"
     before = hierarchy(4, 2)
-    after = before.with_role("b2", "0", "four.toml")
     inventory = load_inventory(case / "inventory.toml")
     cores = {host.name: CORES for host in inventory.hosts}
     placement = place(before, inventory.hosts, cores)
     running = Wanted(before, "ges_reliable", "0123456789abcdef", placement)
-    wanted = replace(running, topology=after)
+    wanted = replace(running, topology=after, placement=place(after, inventory.hosts, cores))
     record = {
         "deployment_id": "d1",
         "protocol": "ges_reliable",
@@ -114,6 +115,30 @@ def test_brokers_of_a_hierarchy_come_to_be_storages_while_they_run(tmp_path: Pat
         )
         for host in placement.hosts
     ]
+    return wanted, found
+
+
+def test_brokers_of_a_hierarchy_join_and_leave_while_the_others_run() -> None:
+    after = hierarchy(4, 2).with_joined(Joined("n1", "b2", "", "", ("b4",)), "four.toml")
+    wanted, found = running_hierarchy(after.without("b4", "four.toml"))
+    for protocol in ("ges_reliable", "ges"):
+        for row in found:
+            row.deployment["protocol"] = protocol
+        steps = deploy_plan(replace(wanted, protocol=protocol), found).steps
+        changes = [str(step) for step in steps if step.verb != "change-record"]
+        assert [line.split(" 127")[0] for line in changes] == [
+            "stop-broker h2 b4 leaves",
+            "change-topology h1 b1",
+            "change-topology h2 b2",
+            "change-topology h1 b3",
+            "join h1 n1",
+            "start-broker h1 n1",
+            "await-ready all 4 brokers digest 01234567",
+        ]
+
+
+def test_brokers_of_a_hierarchy_come_to_be_storages_while_they_run() -> None:
+    wanted, found = running_hierarchy(hierarchy(4, 2).with_role("b2", "0", "four.toml"))
     verbs = [step.verb for step in deploy_plan(wanted, found).steps]
     changes = ["change-record"] * len(found) + ["change-topology"] * 4
     assert verbs == [*changes, "await-ready"]

@@ -50,6 +50,20 @@ def test_a_core_is_told_what_brokers_are() -> None:
     assert file.known.reload() == []
 
 
+def test_a_core_is_told_who_comes_and_goes_in_a_hierarchy() -> None:
+    for protocol in ("ges", "ges_reliable"):
+        file = File(hierarchy(4, 2), protocol)
+        joined = Joined("n1", "b2", "127.0.0.1:2", "", ("b3",))
+        file.topology = file.topology.with_joined(joined, "t.toml")
+        assert file.known.reload() == [OverlayChanged(file.topology.overlay("hierarchy"))]
+        assert file.known.names[4] == "n1"
+        assert file.known.addresses[4] == "127.0.0.1:2"
+        assert file.known.reload() == []
+        file.topology = file.topology.without("n1", "t.toml")
+        assert file.known.reload() == [OverlayChanged(file.topology.overlay("hierarchy"))]
+        assert 4 not in file.known.names
+
+
 def test_what_the_protocol_does_not_know_is_refused() -> None:
     file = File(hierarchy(4, 2), "ges")
     file.topology = file.topology.with_role("b2", "0", "t.toml")
