@@ -109,6 +109,16 @@ class ProtocolPlanning:
         """Brokers that come to be something else in the overlay of a plan, and what, in order."""
         return ()
 
+    def newcomers(
+        self, random: Random, topology: Topology, lost: Sequence[str]
+    ) -> Sequence[tuple[str, tuple[str, ...]]]:
+        """Brokers that join a plan whatever its clients do, and whom each is linked to.
+
+        Args:
+            lost: those that die and never come back.
+        """
+        return ()
+
     def forgetting_ns(self, parameters: Any) -> int:
         """How long it takes until all have forgotten who does not come back."""
         return 0

@@ -133,11 +133,17 @@ class Reattaching:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A new broker joins as a leaf."""
+    """A new broker joins: a tree as a leaf, a hierarchy with a link or more."""
 
     when: int
     broker: str
     at: str
+    further: tuple[str, ...] = ()
+
+    @property
+    def near(self) -> tuple[str, ...]:
+        """Whom it is linked to."""
+        return (self.at, *self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,9 +608,9 @@ class _Reader:
                 raise PlanError(f"no client can reattach where the protocol is {self.protocol}")
             return Reattaching(at, self._client(rest[0]), self._broker(rest[1]))
         if verb == "join":
-            place = self._broker(rest[1])
+            place, *further = map(self._broker, rest[1:])
             self.joining.append(rest[0])
-            return Joining(at, rest[0], place)
+            return Joining(at, rest[0], place, tuple(further))
         if verb == "depart":
             return Departing(at, self._broker(rest[0]))
         if verb == "role":
@@ -649,7 +655,7 @@ def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
     if type(move) is Reattaching:
         return f"reattach {move.client} {move.to}"
     if type(move) is Joining:
-        return f"join {move.broker} {move.at}"
+        return f"join {move.broker} {' '.join(move.near)}"
     if type(move) is Departing:
         return f"depart {move.broker}"
     if type(move) is Changing:

@@ -354,7 +354,8 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
             if name not in _places(move):
                 moves.append(move)
             elif heir and isinstance(move, Joining):
-                moves.append(replace(move, at=heir))
+                at, *further = dict.fromkeys(heir if each == name else each for each in move.near)
+                moves.append(replace(move, at=at, further=tuple(further)))
         elif type(move) is Failing:
             on = _elements(move)
             if name not in on and not any(home_of(word) == name for word in on):
@@ -403,7 +404,7 @@ def _places(move: Move) -> set[str]:
     if isinstance(move, Departing | Changing):
         return {move.broker}
     if isinstance(move, Joining):
-        return {move.at}
+        return {*move.near}
     if isinstance(move, Moving | Reattaching):
         return {home_of(move.client), move.to}
     if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting):

@@ -5,9 +5,11 @@ has it do on its way it does when it has arrived.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from brokerd.errors import ConfigError
 from brokerd.model.identity import ClientId
 from brokerd.simulator.search.plan import Departing, Joining, Moving, Reattaching, home_of
 from brokerd.simulator.world.clients import SimulatedClient
@@ -132,6 +134,8 @@ class ClientMobility:
 
     def _reattach_freely(self, client: SimulatedClient | None, broker: str) -> None:
         """Whatever it has asked for is asked for again there."""
+        if broker not in self._cluster.topology.present():
+            return
         to = self._cluster.topology.number_of(broker)
         if client is None or client.detached or to in (client.broker, *self._cluster.gone):
             return
@@ -139,19 +143,23 @@ class ClientMobility:
         self._cluster.reattach(client.name, broker)
 
     def join(self, move: Joining, at: At) -> None:
-        """A broker joins; whoever runs the brokers waits until all can be told."""
+        """A broker joins; whoever runs the brokers waits until all can be told.
+
+        Nothing, where it cannot.
+        """
         later = self._again_after
         present = self._cluster.topology.present()
-        if move.broker in present or move.at not in present:
+        if move.broker in present or not {*move.near} <= {*present}:
             return
         if any(broker.frozen for broker in self._cluster.brokers):
             at(move.when + later, self.join, replace(move, when=move.when + later), at)
             return
-        self._cluster.join(move.broker, move.at).start()
-        self.joined += 1
+        with suppress(ConfigError):
+            self._cluster.join(move.broker, *move.near).start()
+            self.joined += 1
 
     def depart(self, move: Departing, at: At) -> None:
-        """A broker that has joined departs."""
+        """A broker that has joined departs; nothing, where others need it."""
         cluster, later = self._cluster, self._again_after
         if move.broker not in cluster.topology.present():
             return
@@ -161,8 +169,9 @@ class ClientMobility:
         if any(broker.frozen for broker in cluster.brokers):
             at(move.when + later, self.depart, replace(move, when=move.when + later), at)
             return
-        cluster.leave(move.broker)
-        self.departed += 1
+        with suppress(ConfigError):
+            cluster.leave(move.broker)
+            self.departed += 1
 
     # ------------------------------------------------------------ how calm it is
 

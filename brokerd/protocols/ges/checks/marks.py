@@ -16,7 +16,16 @@ from brokerd.protocols.ges.messages import (
     RoutedPublications,
 )
 from brokerd.protocols.ges.versions import is_its_own
-from brokerd.protocols.interface import DeadlineReached, Effect, Event, MessageReceived, Send
+from brokerd.protocols.interface import (
+    CloseSession,
+    DeadlineReached,
+    Effect,
+    Event,
+    MessageReceived,
+    OpenSession,
+    OverlayChanged,
+    Send,
+)
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -33,6 +42,8 @@ MARKS = (
     Mark("spoken-for", "brokers said for one that it has no connections any more", seeds=8),
     Mark("wants-nothing", "brokers said for one that nobody there wants anything", seeds=8),
     Mark("refuted", "a broker that lives heard that others had spoken for it", seeds=20),
+    Mark("newcomer-told", "a broker heard of a newcomer that it is linked to", seeds=8),
+    Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
 )
 
 _COUNTED = {"no-way": "publications_without_route", "came-twice": "duplicates_received"}
@@ -48,6 +59,9 @@ class GesMarks:
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
         said = [effect.message for effect in effects if type(effect) is Send]
+        if type(event) is OverlayChanged:
+            for name in members_told(broker, effects):
+                self.counts[name] += 1
         for name in (*_said(broker, event, said), *_heard(broker, event, said)):
             self.counts[name] += 1
         statistics = broker.core.statistics()
@@ -56,6 +70,14 @@ class GesMarks:
             if value > self._counted.get(key, 0):
                 self.counts[name] += 1
             self._counted[key] = value
+
+
+def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
+    """What a broker does for neighbours that come or have left."""
+    if any(type(effect) is OpenSession for effect in effects):
+        yield "newcomer-told"
+    if any(type(effect) is CloseSession for effect in effects):
+        yield "leaver-told"
 
 
 def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str]:

@@ -62,6 +62,23 @@ class GesPlanning(ProtocolPlanning):
                 found.append(tuple(topology.brokers[number] for number in chosen))
         return found
 
+    def newcomers(
+        self, random: Random, topology: Topology, lost: Sequence[str]
+    ) -> Sequence[tuple[str, tuple[str, ...]]]:
+        """See ProtocolPlanning."""
+        return linked_newcomers(random, topology, lost)
+
+
+def linked_newcomers(
+    random: Random, topology: Topology, lost: Sequence[str]
+) -> Sequence[tuple[str, tuple[str, ...]]]:
+    """In half of the plans one or two brokers, with one or two links each to who stays."""
+    staying = [name for name in topology.brokers if name not in lost]
+    return [
+        (f"m{number}", tuple(random.sample(staying, min(len(staying), random.randrange(1, 3)))))
+        for number in range(1, 1 + random.choice((0, 0, 1, 2)))
+    ]
+
 
 def is_whole_without(hierarchy: Hierarchy, gone: Collection[BrokerNumber]) -> bool:
     """Whether two brokers at least are left, and each unit of what is left is connected inside."""

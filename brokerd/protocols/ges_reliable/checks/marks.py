@@ -8,6 +8,8 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
+from brokerd.protocols.ges.checks.marks import members_told
+from brokerd.protocols.ges.places import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import (
     Change,
     Events,
@@ -52,6 +54,8 @@ MARKS = (
     Mark("handed-over", "a subscription went on at another storage of its tree", seeds=16),
     Mark("asked-its-heir", "one was asked for at the storage that it had left", seeds=100),
     Mark("storages-changed", "a storage came, or retired, while brokers ran", seeds=8),
+    Mark("newcomer-told", "a broker heard of a newcomer that it is linked to", seeds=8),
+    Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )
@@ -62,6 +66,7 @@ class GesReliableMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self.counts = {mark.name: 0 for mark in MARKS}
+        self._changes: dict[BrokerNumber, int] = {}
         self._lost: dict[BrokerNumber, int] = {}
         self._homes: dict[Key, BrokerNumber] = {}
         self._after: dict[tuple[BrokerNumber, Any], int] = {}
@@ -69,7 +74,11 @@ class GesReliableMarks:
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
         if type(event) is OverlayChanged:
-            self.counts["storages-changed"] += 1
+            changes = hierarchy_from(event.overlay).changes
+            self.counts["storages-changed"] += len(changes) > self._changes.get(broker.number, 0)
+            self._changes[broker.number] = len(changes)
+            for name in members_told(broker, effects):
+                self.counts[name] += 1
         for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
             self.counts[name] += 1
         lost = broker.core.statistics()["messages_without_route"]

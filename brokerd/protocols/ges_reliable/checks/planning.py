@@ -9,7 +9,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.checks.planning import is_whole_without
+from brokerd.protocols.ges.checks.planning import is_whole_without, linked_newcomers
 from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import check_storages
@@ -96,6 +96,12 @@ class GesReliablePlanning(ProtocolPlanning):
                 found.append((name, role))
                 break
         return found
+
+    def newcomers(
+        self, random: Random, topology: Topology, lost: Sequence[str]
+    ) -> Sequence[tuple[str, tuple[str, ...]]]:
+        """See ProtocolPlanning."""
+        return linked_newcomers(random, topology, lost)
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: who gets no answer asks again, and waits twice as long."""

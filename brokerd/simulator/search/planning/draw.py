@@ -9,7 +9,7 @@ from random import Random
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import chain, random_tree, star
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.topology import TREE, Topology
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.planning import ProtocolPlanning
@@ -43,6 +43,7 @@ from brokerd.simulator.search.planning.workload import (
     MOST_PUBLICATIONS,
     draw_ends,
     draw_mobility,
+    draw_newcomers,
     draw_reattaching,
     publish_runs,
     subscribe,
@@ -178,12 +179,21 @@ def draw_plan(
             *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
             *lost,
             *draw_roles(Random(f"roles {seed}"), planning, draft, heal, gone),
+            *draw_newcomers(
+                Random(f"newcomers {seed}"),
+                planning,
+                draft,
+                heal,
+                gone,
+                clients_roam=definition_of(protocol).promises.leaves_freely,
+            ),
         ]
     )
 
 
 def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
-    may_change = definition_of(protocol).promises.members_may_change
+    leaves_join = definition_of(protocol).kind == TREE
+    may_change = leaves_join and definition_of(protocol).promises.members_may_change
     return draw_mobility(Random(f"moves {seed}"), draft, heal, members_change=may_change)
 
 

@@ -1,7 +1,9 @@
 """What clients do in a plan: publish, subscribe, unsubscribe, leave, move."""
 
+from collections.abc import Sequence
 from random import Random
 
+from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.plan import (
     Contents,
     Departing,
@@ -101,17 +103,55 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
             moves.append(Departing(random.randrange(when, heal), name))
             continue
         brokers.append(name)
-        predicate = random.choice(PREDICATES)
-        moves.append(Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate))
-        for _ in range(random.randrange(1, 6)):
-            contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
-            moves.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
+        moves += _clients_at(random, number, name, when, heal)
     share = random.choice((0.2, 0.5, 0.9))
     for client, since in draft.clients.items():
         for _ in range(4):
             if random.random() < share and since < heal:
                 since = random.randrange(since, heal)
                 moves.append(Moving(since, client, random.choice(brokers)))
+    return moves
+
+
+def _clients_at(random: Random, number: int, name: str, when: int, heal: int) -> list[Move]:
+    """A subscriber and a publisher at a broker that joins."""
+    predicate = random.choice(PREDICATES)
+    moves: list[Move] = [Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate)]
+    for _ in range(random.randrange(1, 6)):
+        contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
+        moves.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
+    return moves
+
+
+def draw_newcomers(
+    random: Random,
+    planning: ProtocolPlanning,
+    draft: Draft,
+    heal: int,
+    lost: Sequence[str],
+    *,
+    clients_roam: bool,
+) -> list[Move]:
+    """Brokers that join, where a protocol's planning has some; some depart, others have clients.
+
+    Args:
+        clients_roam: clients come to those that depart, too, and go on elsewhere in time.
+    """
+    moves: list[Move] = []
+    newcomers = planning.newcomers(random, draft.topology, lost)
+    for number, (name, (at, *further)) in enumerate(newcomers, 1):
+        when = random.randrange(heal)
+        moves.append(Joining(when, name, at, tuple(further)))
+        if random.random() < 0.5:
+            moves += _clients_at(random, number, name, when, heal)
+            continue
+        leaves = random.randrange(when, heal)
+        moves.append(Departing(leaves, name))
+        if clients_roam and draft.clients and when < leaves:
+            client = random.choice([*draft.clients])
+            comes = random.randrange(when, leaves)
+            moves.append(Reattaching(comes, client, name))
+            moves.append(Reattaching(random.randrange(comes, leaves), client, at))
     return moves
 
 
