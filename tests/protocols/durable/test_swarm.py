@@ -3,8 +3,9 @@
 import pytest
 
 from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.simulator.checks.marks import in_words, reached
-from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.checks.protocol_checks import marks_of, planning_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 
@@ -30,6 +31,15 @@ def test_an_adversary_without_a_clock_breaks_nothing() -> None:
     options = AdversaryOptions(protocol="durable")
     reports = [run_adversary(seed, options) for seed in range(1, 4)]
     assert not [(report.seed, report.violations) for report in reports if report.violations]
+
+
+def test_who_fetches_few_at_a_time_is_waited_for() -> None:
+    """Seed 585156: 269 publications in batches of 16, over four links; nothing was stuck."""
+    turns = planning_of("durable").turns
+    few = DurableParameters(catchup_batch=16, live_limit=20)
+    assert turns(few, 269) >= 269 // 16 * (2 * 4 + 2 * 4)
+    assert turns(DurableParameters(catchup_batch=5_000, live_limit=16), 269) == turns(few, 269)
+    assert turns(DurableParameters(catchup_batch=5_000, live_limit=16_384), 269) == 0
 
 
 @pytest.mark.parametrize("name", [*BY_SEEDS])

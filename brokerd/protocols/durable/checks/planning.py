@@ -3,12 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, drawn_tree, tree_of_cells
 from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
+
+_LINKS_A_FETCH: Final = 5
+"""Between the two brokers of a drawn tree that are farthest apart."""
+
+_EVENTS_A_COMMIT: Final = 4
+"""So many of a batch a consumer that wants all commits at a time, at least on average."""
 
 
 class DurablePlanning(GryphonPlanning):
@@ -54,6 +60,17 @@ class DurablePlanning(GryphonPlanning):
         """See ProtocolPlanning: without a clock, no lease may end."""
         chosen: DurableParameters = super().trial(random, values, delta)
         return replace(chosen, hold_lease_ns=NEVER_NS)
+
+    def turns(self, parameters: Any, publications: int) -> int:
+        """See ProtocolPlanning: who has missed all fetches one batch when the last is taken.
+
+        A batch is asked for and answered over all links; a consumer has each part of it committed
+        before it takes the next.
+        """
+        chosen: DurableParameters = parameters
+        most = min(chosen.catchup_batch, chosen.live_limit)
+        commits = -(-most // _EVENTS_A_COMMIT)
+        return publications // most * 2 * (_LINKS_A_FETCH + commits)
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: what is missed may be said to be over first.
