@@ -31,7 +31,6 @@ WITHOUT: dict[str, set[str]] = {
     "s6-long": OURS - {"durable", "ges_reliable"},
     "s6-publisher": OURS - {"ges_reliable"},
     "s7": set(),
-    "s7-restart": set(),
     "s8": set(),
 }
 """By comparison, the protocols that do not promise what it tries."""
