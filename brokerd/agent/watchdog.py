@@ -12,7 +12,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -55,20 +55,14 @@ def run_thaw_watchdog(config: dict[str, Any]) -> None:
 
     Ends without doing anything when that process ends first.
     """
-    target = ProcessIdentity(config["pid"], config["start_time"])
     lease_file = Path(config["lease_file"])
-    try:
-        descriptor = target.open()
-    except ProcessLookupError:
-        return
-    ended = select.poll()
-    ended.register(descriptor, select.POLLIN)
-    with _until_told():
-        while (left_ns := _left_ns(lease_file)) > 0:
-            if ended.poll(left_ns / 1_000_000):
-                return
-    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+    with suppress(ProcessLookupError):
+        descriptor, ended = _watched(config)
+        with _until_told():
+            while (left_ns := _left_ns(lease_file)) > 0:
+                if ended.poll(left_ns / 1_000_000):
+                    return
+        _let_run(descriptor, lease_file)
 
 
 def run_share_watchdog(config: dict[str, Any]) -> None:
@@ -77,26 +71,20 @@ def run_share_watchdog(config: dict[str, Any]) -> None:
     Once the lease in `lease_file` is over it runs on for good. Ends without doing anything more
     when that process ends first.
     """
-    target = ProcessIdentity(config["pid"], config["start_time"])
     lease_file = Path(config["lease_file"])
-    try:
-        descriptor = target.open()
-    except ProcessLookupError:
-        return
-    ended = select.poll()
-    ended.register(descriptor, select.POLLIN)
     running_ms = SHARE_PERIOD_MS * config["share_percent"] // 100
-    with _until_told():
-        while _left_ns(lease_file) > 0:
-            if _has_begun(lease_file):
-                signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
-                if ended.poll(SHARE_PERIOD_MS - running_ms):
+    with suppress(ProcessLookupError):
+        descriptor, ended = _watched(config)
+        with _until_told():
+            while _left_ns(lease_file) > 0:
+                if _has_begun(lease_file):
+                    signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+                    if ended.poll(SHARE_PERIOD_MS - running_ms):
+                        return
+                    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+                if ended.poll(running_ms):
                     return
-                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-            if ended.poll(running_ms):
-                return
-    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+        _let_run(descriptor, lease_file)
 
 
 def run_nft_watchdog(config: dict[str, Any]) -> None:
@@ -151,6 +139,23 @@ def recorded_identity(process_file: Path) -> ProcessIdentity | None:
     if found.get("boot_id") != boot_id():
         return None
     return ProcessIdentity(found["pid"], found["start_time"])
+
+
+def _watched(config: dict[str, Any]) -> tuple[int, select.poll]:
+    """A descriptor of the process `pid`, `start_time`, and what says when that has ended.
+
+    Raises:
+        ProcessLookupError: it has.
+    """
+    descriptor = ProcessIdentity(config["pid"], config["start_time"]).open()
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    return descriptor, ended
+
+
+def _let_run(descriptor: int, lease_file: Path) -> None:
+    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
 
 
 class _Told(BaseException):

@@ -193,8 +193,12 @@ def bench(
         records=records,
         keys=settings_of(setting or []) or None,
     )
-    others = (highest, against, sweep, rolling, instances is not None, budget is not None)
-    if role and (any(others) or is_sweep_name(call, workload) or is_configuration(workload)):
+    others = (
+        *(highest, against, sweep, rolling, instances is not None, budget is not None),
+        *(is_sweep_name(call, workload), is_configuration(workload)),
+        *(is_deployed_experiment(workload), workload in measured_figures()),
+    )
+    if role and any(others):
         raise UserError(f"{workload}: --role {role[0]} goes with one run of brokers of ours")
     if highest:
         from pubsubctl.running.finding import Asked as Wanted

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,7 +21,13 @@ from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
-from brokerd.agent.watchdog import healed_at, recorded_identity, run_thaw_watchdog, write_lease
+from brokerd.agent.watchdog import (
+    healed_at,
+    recorded_identity,
+    run_share_watchdog,
+    run_thaw_watchdog,
+    write_lease,
+)
 from brokerd.errors import ControlError
 from tests.helpers.agents import wait_until
 from tests.helpers.lossy_disk import LossyDisk
@@ -236,6 +243,36 @@ def test_a_watchdog_thaws_whom_it_is_set_on_and_says_when(tmp_path: Path) -> Non
         finally:
             process.kill()
             signal.signal(signal.SIGTERM, term)
+
+
+@pytest.mark.parametrize("has_begun, seen", [(True, {True, False}), (False, {False})])
+def test_a_watchdog_lets_a_process_run_for_its_share_once_that_has_begun(
+    tmp_path: Path, has_begun: bool, seen: set[bool]
+) -> None:
+    lease = tmp_path / "lease"
+    write_lease(lease, time.monotonic_ns(), has_begun=has_begun)
+    term = signal.getsignal(signal.SIGTERM)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        target = ProcessIdentity.of(process.pid)
+        is_over, stopped = threading.Event(), {target.is_stopped()}
+
+        def watch() -> None:
+            while not is_over.is_set():
+                stopped.add(target.is_stopped())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            identity = {"pid": target.pid, "start_time": target.start_time}
+            run_share_watchdog({**identity, "share_percent": 50, "lease_file": str(lease)})
+            assert healed_at(lease) is not None
+            wait_until(lambda: not target.is_stopped())
+        finally:
+            is_over.set()
+            watcher.join()
+            process.kill()
+            signal.signal(signal.SIGTERM, term)
+    assert stopped == seen
 
 
 def test_a_process_of_an_earlier_boot_is_nobody(tmp_path: Path) -> None:

@@ -90,6 +90,22 @@ ROWS: Final = (
         _STORIES + "test_a_deployment_that_has_ended_leaves_nothing_to_take_over",
     ),
     Row(
+        "slows-down-before-that-is-written",
+        _WATCHDOG,
+        "                if _has_begun(lease_file):\n",
+        "                if lease_file.exists():\n",
+        _STORIES + "test_a_watchdog_lets_a_process_run_for_its_share_once_that_has_begun",
+        {"has_begun": False, "seen": {False}},
+    ),
+    Row(
+        "slows-nothing-down",
+        _WATCHDOG,
+        "signal.pidfd_send_signal(descriptor, signal.SIGSTOP)",
+        "signal.pidfd_send_signal(descriptor, signal.SIGCONT)",
+        _STORIES + "test_a_watchdog_lets_a_process_run_for_its_share_once_that_has_begun",
+        {"has_begun": True, "seen": {True, False}},
+    ),
+    Row(
         "any-boot-will-do",
         _WATCHDOG,
         '    if found.get("boot_id") != boot_id():\n        return None\n',

@@ -127,6 +127,8 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["t22-stored", "--role", "n19=4"], "a level from 0 to 3"),
         (["t22-stored", "--role", "n1=retired"], "n1 is the root storage of its unit"),
         (["t22-stored", "--role", "n19=3", "--rolling"], "one run of brokers of ours"),
+        (["gd02.fig6", "--role", "n19=3"], "one run of brokers of ours"),
+        (["external/jetstream1", "--role", "n19=3"], "one run of brokers of ours"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_refused(

@@ -6,6 +6,7 @@ that has given a topic away: who has it would take what this home follows for gi
 Paper: [MP22] §3, §3.1.7. Deviates: homes are told where a topic is; the paper's proxies route them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -20,7 +21,7 @@ CHOSEN: Final = "chosen"
 """Per topic the server that a home goes to, and the generation where arbiters give it one."""
 
 
-class MovingOwners(Owners):
+class MovingOwners(Owners, ABC):
     """The server to which one home goes for each topic; another one only when it was told.
 
     Args:
@@ -54,9 +55,9 @@ class MovingOwners(Owners):
         self._on_merged = on_merged
         self._choosing: dict[int, BrokerNumber] = {}
 
+    @abstractmethod
     def on_merged(self, peer: Peer, message: Merged) -> None:
         """Servers have given topics to others, or have been given them."""
-        raise NotImplementedError
 
     def _row(self, owner: Owner) -> Change:
         return Change(CHOSEN, str(owner.topic), owner.server)
