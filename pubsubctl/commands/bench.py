@@ -148,7 +148,7 @@ def bench(
             "--role",
             metavar="BROKER=ROLE",
             help="During the run this broker comes to be a storage, as in b11=1, or b11=retired; "
-            "repeatable, one after the other.",
+            "repeatable, one after the other, and all brokers must be up.",
         ),
     ] = None,
     instances: Annotated[
