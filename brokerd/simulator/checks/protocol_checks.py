@@ -18,7 +18,7 @@ from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.definition import ProtocolDefinition
-from brokerd.protocols.interface import Effect, Event
+from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.ablations import Ablation
 from brokerd.simulator.checks.growth import Kept
@@ -50,6 +50,16 @@ class CheckedWorld:
     has_publishers: Callable[[BrokerNumber], bool]
     is_gone: Callable[[BrokerNumber], bool]
     strict: bool
+
+
+def heard(broker: BrokerView, event: Event) -> Any:
+    """The message that an event brings; None for one that comes when its session is over.
+
+    No core acts on such a message, so checks must not take its word either.
+    """
+    if type(event) is MessageReceived and broker.session_with(event.peer) == event.session:
+        return event.message
+    return None
 
 
 class ProtocolChecks:

@@ -4,12 +4,13 @@ Paper: [DS03] §2 (model), §3 (release), §4.1 (catch-up, switch-over).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from brokerd.config import SECOND_NS
-from brokerd.model.client_messages import Deliveries, Gap, Silence
+from brokerd.model.client_messages import Connect, Deliveries, Gap, Silence
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.filter_records import pack_match
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
@@ -17,9 +18,11 @@ from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.interface import Chop, LogEnds, RecordsRead, Started
+from brokerd.protocols.interface import Chop, LogEnds, MessageReceived, RecordsRead, Started
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import heard
+from brokerd.simulator.world.network import OldMessage
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_stories import DurableStory
 from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
@@ -93,6 +96,25 @@ def test_a_question_of_a_session_that_is_over_is_answered_to_nobody() -> None:
     link.heal()
     story.settle()
     assert subscription.received == sent
+
+
+def test_a_token_that_comes_when_its_session_is_over_is_nobodys() -> None:
+    """Neither the broker nor who judges it take it for what the client has now."""
+    story = DurableStory()
+    subscription = story.subscriber()
+    broker, client = story.cluster.broker("s1").broker, subscription.client.name
+    sent = story.publish(1)
+    story.settle(1)
+    (stream,) = [each.item.run.source for each in story.given if type(each.item) is Deliveries]
+    late = Connect(False, 1, 1, 0, ((1, ((stream, 2**60),)),))
+    session = broker.session_with(client)
+    assert broker.receive_old(OldMessage(broker, broker.incarnation, client, session + 1, late))
+    sent += story.publish(2)
+    story.settle(1)
+    assert subscription.received == sent
+    now = MessageReceived(client, session, late)
+    assert heard(broker, now) is late
+    assert heard(broker, replace(now, session=session + 1)) is None
 
 
 def test_who_has_missed_something_of_one_pubend_is_live_in_the_others() -> None:

@@ -36,6 +36,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import heard
 from brokerd.simulator.world.views import BrokerView
 
 HOME_TABLE = "subscriptions"
@@ -101,8 +102,9 @@ class AwarenessChecker:
                 self._end(memory, statement)
         elif type(event) is SessionEstablished and isinstance(event.peer, int):
             self._memories[broker.number].peers[event.peer] = event.incarnation
-        elif type(event) is MessageReceived and broker.session_with(event.peer) == event.session:
-            self._on_message(broker, event.peer, event.message)
+        elif (message := heard(broker, event)) is not None:
+            assert isinstance(event, MessageReceived), f"{message} by {event}"
+            self._on_message(broker, event.peer, message)
         for effect in effects:
             if type(effect) is Commit:
                 self._on_commit(broker, effect)

@@ -20,7 +20,7 @@ from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import CheckedWorld
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, heard
 from brokerd.simulator.world.views import BrokerView
 
 _Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
@@ -68,10 +68,13 @@ class DurableChecks(GryphonChecks):
         found = super().step(broker, event, effects)
         for checks in self._others:
             checks.step(broker, event, effects)
-        if type(event) is MessageReceived and type(event.message) is CommitConsumed:
+        if type(message := heard(broker, event)) is CommitConsumed:
+            assert isinstance(event, MessageReceived), f"{message} by {event}"
             assert isinstance(event.peer, str), f"{event} of a broker"
-            key = broker.number, event.peer, event.message.number
-            self._asked[key] = event.message.request, event.message.positions
+            self._asked[broker.number, event.peer, message.number] = (
+                message.request,
+                message.positions,
+            )
         for effect in effects:
             if type(effect) is Send and type(effect.message) is ConsumedCommitted:
                 self._check_committed(broker, effect.peer, effect.message)

@@ -11,7 +11,7 @@ from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.lanes import Lane, Mode
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, heard
 from brokerd.simulator.world.views import BrokerView
 
 _Had = dict[tuple[int, StreamId], int]
@@ -38,11 +38,10 @@ class FeedingChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
-        if type(event) is MessageReceived and type(event.message) is Connect:
+        if type(message := heard(broker, event)) is Connect:
+            assert isinstance(event, MessageReceived), f"{message} by {event}"
             self._had[broker.number, event.peer] = {
-                (number, stream): tick
-                for number, seen in event.message.resume
-                for stream, tick in seen
+                (number, stream): tick for number, seen in message.resume for stream, tick in seen
             }
         for effect in effects:
             if type(effect) is Deliver and isinstance(effect.item, Deliveries | Gap):

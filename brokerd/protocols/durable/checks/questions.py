@@ -23,13 +23,12 @@ from brokerd.protocols.interface import (
     Effect,
     Event,
     Instant,
-    MessageReceived,
     Send,
     SessionEstablished,
     Started,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, heard
 from brokerd.simulator.world.views import BrokerView
 
 
@@ -51,7 +50,7 @@ class QuestionChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
-        message = event.message if type(event) is MessageReceived else None
+        message = heard(broker, event)
         if _is_anew(event) or type(message) is Decommissioned:
             for key in [each for each in self._asked if each[0] == broker.number]:
                 del self._asked[key], self._until[key]
