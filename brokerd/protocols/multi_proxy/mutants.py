@@ -46,6 +46,15 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "chopped-log-kept",
+        "A log that a crash has left longer than it should be is chopped when it is read.",
+        "topic_log.py",
+        (
+            "            self._chop()  # a crash may have kept what was let go of\n",
+            "            pass\n",
+        ),
+    ),
+    _bug(
         "positions-begin-anew",
         "A position is one publication's for ever.",
         "topic_log.py",

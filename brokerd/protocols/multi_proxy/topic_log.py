@@ -268,7 +268,9 @@ class TopicLog:
             self.logged_bytes += len(record)
         after = event.first + len(event.records)
         self.is_read = after == self._next
-        if not self.is_read:
+        if self.is_read:
+            self._chop()  # a crash may have kept what was let go of
+        else:
             self._disk.machine.emit(Read(LOG, after, self._next))
 
     # ------------------------------------------------------------ put

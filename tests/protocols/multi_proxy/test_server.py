@@ -65,8 +65,14 @@ class Disk:
         self._rows: dict[str, dict[str, Any]] = {}
         self._records: list[bytes] = []
         self._first = 1
+        self.is_chopped = True
         self.now_ns = 0
         self.start(1)
+
+    @property
+    def logged(self) -> int:
+        """So many records are in its log."""
+        return len(self._records)
 
     def start(self, incarnation: int) -> None:
         """The broker begins, with what is on its disk."""
@@ -95,7 +101,7 @@ class Disk:
                 self.waiting.append(effect)
             elif isinstance(effect, Read):
                 self._do(RecordsRead(LOG, effect.first, tuple(self._records)))
-            elif isinstance(effect, Chop):
+            elif isinstance(effect, Chop) and self.is_chopped:
                 self._records = self._records[effect.first - self._first :]
                 self._first = effect.first
 
@@ -199,6 +205,19 @@ def what_was_stored_is_known_when_it_has_gone() -> bool:
     disk.start(2)
     again = disk.tell(put(2, 3))
     return again == [stored(3)] and head(disk) == 3
+
+
+def what_a_crash_has_left_of_a_chopped_log_goes() -> bool:
+    disk = Disk()
+    disk.is_chopped = False
+    disk.tell(follow(1, TOPIC))
+    disk.tell(put(1, 9))
+    disk.tell(get(1, 9, 9))
+    disk.is_chopped = True
+    left = disk.logged
+    disk.start(2)
+    disk.tell(get(2, 9, 9))
+    return (left, disk.logged) == (1, 0) and head(disk) == 9
 
 
 def positions_go_on_after_a_restart() -> bool:
@@ -308,6 +327,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "puts-twice": what_was_stored_is_not_stored_again,
     "put-before-the-one-before": what_comes_before_the_one_it_names_is_let_go,
     "chopped-with-its-sources": what_was_stored_is_known_when_it_has_gone,
+    "chopped-log-kept": what_a_crash_has_left_of_a_chopped_log_goes,
     "positions-begin-anew": positions_go_on_after_a_restart,
     "followed-before-it-is-written": a_follow_is_answered_when_it_is_on_disk,
     "head-before-it-is-written": a_head_is_told_when_it_is_on_disk,
