@@ -15,7 +15,7 @@ from tests.helpers.seeds import seeds_of_the_mix
 from tests.protocols.gryphon.test_checks import SEEN
 
 CORES = os.cpu_count() or 1
-SEEDS = seeds_of_the_mix(300, long=3)
+SEEDS = seeds_of_the_mix(150, long=2)
 BY_A_STORY = "M03-done-when-handed-out"
 """It takes a broker that dies after its ack and before its client's: few seeds have that."""
 BY_STORIES = (
