@@ -61,12 +61,14 @@ class Arrival:
         local: None once it has ended here.
         holders: the brokers whose pubends hold something for it, or may.
         untold: those that have not said that they have let go of it.
+        stay: its number among all that have come since this broker began.
     """
 
     generation: int
     local: DurableSubscription | None
     holders: dict[BrokerNumber, Holder]
     untold: dict[BrokerNumber, None]
+    stay: int
     wait_ns: int = field(default=0)
 
 
@@ -107,6 +109,8 @@ class Arrivals:
         self._cut = cut
         self._incarnation = 0
         self._arrivals: dict[Whose, Arrival] = {}
+        self._written: dict[Whose, int] = {}
+        self._stays = 0
 
     def __len__(self) -> int:
         """How many there are."""
@@ -120,7 +124,9 @@ class Arrivals:
 
     def row(self, local: DurableSubscription) -> Change:
         """What stands on disk until others have let go of it, and nothing is held for it."""
-        return Change(ARRIVING, f"{local.client}/{local.number}", local.generation)
+        whose = local.client, local.number
+        self._written[whose] = local.generation
+        return Change(ARRIVING, _row_key(whose), local.generation)
 
     def begin(self, local: DurableSubscription, *, lacks: bool) -> None:
         """A subscription is here, with its row on disk, and may be elsewhere.
@@ -139,6 +145,7 @@ class Arrivals:
         for key, generation in recovered.get(ARRIVING, {}).items():
             client, _, number = key.rpartition("/")
             whose = client, int(number)
+            self._written[whose] = generation
             self._begin(whose, generation, self._find(whose), lacks=True)
 
     def ended(self, local: DurableSubscription) -> None:
@@ -181,8 +188,10 @@ class Arrivals:
         if message.asked_in != self._incarnation:
             return  # what an earlier incarnation had held, it may have let go of since
         whose, arrival = self._answered(message)
-        asked = arrival.holders.get(message.at) if arrival is not None else None
-        if arrival is None or asked is None:
+        if arrival is None or message.stay != arrival.stay:
+            return
+        asked = arrival.holders.get(message.at)
+        if asked is None:
             return
         was_held = self._is_held(arrival)
         if message.last:
@@ -235,7 +244,8 @@ class Arrivals:
         lacks = lacks or whose in self._arrivals  # what is held for an earlier stay
         holders = {each: Holder() for each in self._streams} if lacks else {}
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)
-        arrival = self._arrivals[whose] = Arrival(generation, local, holders, untold)
+        arrival = self._arrivals[whose] = Arrival(generation, local, holders, untold, self._stays)
+        self._stays += 1
         self._go_on(whose, arrival)
 
     def _answered(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
@@ -267,9 +277,8 @@ class Arrivals:
             behind = tuple((each, local.lane(each).committed) for each in self._streams[broker])
         if asked.asked_ns is None:
             asked.asked_ns = self._machine.now_ns
-        self._tell(
-            Hold(broker, self._broker, *whose, arrival.generation, behind, self._incarnation)
-        )
+        question = self._incarnation, arrival.stay
+        self._tell(Hold(broker, self._broker, *whose, arrival.generation, behind, *question))
 
     def _announce(self, whose: Whose, arrival: Arrival) -> None:
         """Nothing that the subscription lacks can go: others may let go of it."""
@@ -284,8 +293,9 @@ class Arrivals:
         if not arrival.holders and not arrival.untold:
             del self._arrivals[whose]
             self._deadlines.cancel((ARRIVALS, whose))
-            client, number = whose
-            self._disk.commit((Change(ARRIVING, f"{client}/{number}", None),), lambda: None)
+            if self._written[whose] == arrival.generation:  # else a later stay's is being written
+                del self._written[whose]
+                self._disk.commit((Change(ARRIVING, _row_key(whose), None),), lambda: None)
         elif not arrival.untold and not any(
             self._is_stale(each) or self._is_over(arrival, each)
             for each in arrival.holders.values()
@@ -315,3 +325,8 @@ class Arrivals:
             for broker, asked in arrival.holders.items()
             if broker != without
         )
+
+
+def _row_key(whose: Whose) -> str:
+    client, number = whose
+    return f"{client}/{number}"

@@ -199,6 +199,10 @@ class Durable(Gryphon):
         """How far a stream is released here and below."""
         return self._release.through(stream)
 
+    def holds(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
+        """See Holds.of."""
+        return self._holds.of(stream)
+
     def bound_by_holds(self, stream: StreamId) -> int | None:
         """Nothing behind this tick of a stream goes, for somebody who has moved; None: no matter.
 

@@ -77,6 +77,14 @@ class Holds:
             self._holds[found] = _Named(generation, ticks, is_on_disk=True)
             self._extend(found)
 
+    def of(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
+        """Behind which tick a stream is held, by whose hold that is, and of which generation."""
+        return {
+            (*key, named.generation): named.behind[stream]
+            for key, named in self._holds.items()
+            if stream in named.behind
+        }
+
     def bound(self, stream: StreamId) -> int | None:
         """Nothing behind this tick of a stream may be released; None: no hold is on it."""
         ticks = [each.behind[stream] for each in self._holds.values() if stream in each.behind]
@@ -144,7 +152,8 @@ class Holds:
             knowledge = self._streams(stream).knowledge
             last.append((stream, knowledge.events.last_up_to(knowledge.highest) or 0))
         whose = message.client, message.number, message.generation
-        self._tell(Held(message.at, message.to, *whose, tuple(last), message.asked_in))
+        question = message.asked_in, message.stay
+        self._tell(Held(message.at, message.to, *whose, tuple(last), *question))
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:

@@ -87,6 +87,8 @@ class Hold:
         behind: streams of `to`; nothing behind these ticks may go. Empty: whatever there is may.
         asked_in: the incarnation of `at` that asks; an answer to an earlier one says nothing of
             what is held now.
+        stay: for which of the stays that have come to `at` since it began; a client that has lost
+            its memory comes twice in one generation.
     """
 
     to: BrokerNumber
@@ -96,6 +98,7 @@ class Hold:
     generation: int
     behind: tuple[tuple[StreamId, int], ...]
     asked_in: int
+    stay: int = 0
 
 
 @record
@@ -104,7 +107,7 @@ class Held:
 
     Attributes:
         last: per stream that is held, the last event that there is.
-        asked_in: of the question.
+        asked_in, stay: of the question.
     """
 
     to: BrokerNumber
@@ -114,6 +117,7 @@ class Held:
     generation: int
     last: tuple[tuple[StreamId, int], ...]
     asked_in: int
+    stay: int = 0
 
 
 @record

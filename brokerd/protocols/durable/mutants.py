@@ -334,6 +334,12 @@ BUGS: Final = (
         ("if message.asked_in != self._incarnation:", "if message.asked_in < 0:"),
     ),
     _bug(
+        "held-for-an-earlier-stay",
+        "What was held for an earlier stay of the same generation is not held for this one.",
+        "arrivals.py",
+        ("if arrival is None or message.stay != arrival.stay:", "if arrival is None:"),
+    ),
+    _bug(
         "let-go-before-it-is-held",
         "A broker lets go when another one holds.",
         "arrivals.py",
@@ -414,6 +420,12 @@ BUGS: Final = (
             "        if arrival is None and local and local.generation > message.generation:\n"
             "            if arrival is None:\n",
         ),
+    ),
+    _bug(
+        "later-stay-forgotten",
+        "What a later stay has to ask for stays on disk when the earlier one is over.",
+        "arrivals.py",
+        ("            if self._written[whose] == arrival.generation:", "            if True:"),
     ),
     _bug(
         "fetched-by-each-alone",

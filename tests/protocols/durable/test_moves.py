@@ -11,6 +11,7 @@ from brokerd.model.client_messages import Connect, Gap, Subscribe, Subscribed, U
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
+from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.messages import (
     Fetch,
     Fetched,
@@ -296,6 +297,30 @@ def answered_what_a_crashed_one_asked() -> bool:
     return moved == [False, False, False, True]
 
 
+def answered_what_an_earlier_stay_asked() -> bool:
+    """Whether a client that comes twice in one generation is held for anew.
+
+    It has unsubscribed in between, so that what was held the first time is let go of.
+    """
+    core, predicate = relay(), parse_predicate("true")
+    for session in (20, 21):
+        handle(core, SessionEstablished("c", session, 1))
+        token = ((1, ((STREAM, 5),)),)
+        handle(core, MessageReceived("c", session, Connect(False, 2, 1, 0, token)))
+        handle(core, MessageReceived("c", session, Subscribe(1, predicate)))
+        if session == 20:
+            handle(core, MessageReceived("c", session, Unsubscribe(1)))
+            handle(core, SessionLost("c", session, "closed_by_peer"))
+    told = []
+    for stay in (0, 1):
+        for other in (0, 2):
+            last = ((StreamId(other, 0, 0), 0), (StreamId(other, 1, 0), 0))
+            held = Held(1, other, "c", 1, 2, last, 1, stay)
+            told.append(handle(core, MessageReceived(other, 10 + other, held)))
+    moved = [any(type(each) is Send and type(each.message) is Moved for each in e) for e in told]
+    return moved == [False, False, False, True]
+
+
 def said_when_it_is_on_disk(letter: Hold | Moved, answer: type) -> bool:
     """Whether a broker answers one that is elsewhere only when no restart takes that back."""
     core, predicate = relay(), parse_predicate("true")
@@ -415,6 +440,25 @@ def told_of_an_earlier_stay_while_it_comes_back() -> bool:
     return core.status().own_subscriptions == 1 and all(held.get(other) for other in (0, 2))
 
 
+def over_while_a_later_stay_is_written() -> bool:
+    """Whether a restart would still ask for what a later stay needs, once the first is over."""
+    core, predicate = relay(), parse_predicate("true")
+    token = ((1, ((STREAM, 5),)),)
+    said: list[Effect] = []
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 2, 1, 0, token)))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    handle(core, SessionLost("c", 20, "closed_by_peer"))
+    handle(core, MessageReceived(2, 12, Moved(1, 2, "c", 1, 3)))
+    handle(core, SessionEstablished("c", 21, 1))
+    handle(core, MessageReceived("c", 21, Connect(False, 4, 1, 0, token)))
+    said += core.handle(MessageReceived("c", 21, Subscribe(1, predicate)), 0)
+    for other in (0, 2):
+        said += handle(core, MessageReceived(other, 10 + other, Held(1, other, "c", 1, 2, (), 1)))
+    changes = [change for each in said if type(each) is Commit for change in each.changes]
+    return [change.value for change in changes if change.table == ARRIVING] == [4]
+
+
 def _is_hold(effect: Effect) -> bool:
     return type(effect) is Send and type(effect.message) is Hold and effect.message.generation == 4
 
@@ -436,6 +480,7 @@ STORIES = (
     ("let-go-before-it-is-held", out_of_reach, ()),
     ("lost-is-silent", said_after_the_lease, ()),
     ("held-for-a-crashed-one", answered_what_a_crashed_one_asked, ()),
+    ("held-for-an-earlier-stay", answered_what_an_earlier_stay_asked, ()),
     (
         "held-before-written",
         said_when_it_is_on_disk,
@@ -454,6 +499,7 @@ STORIES = (
     ),
     ("later-stay-of-a-first-one", comes_back_before_its_first_stay_is_written, ()),
     ("first-row-starts-a-later-stay", comes_back_before_its_first_stay_is_written, ()),
+    ("later-stay-forgotten", over_while_a_later_stay_is_written, ()),
     ("let-go-of-a-later-stay", told_of_an_earlier_stay_while_it_comes_back, ()),
 )
 

@@ -26,6 +26,9 @@ from brokerd.simulator.world.views import BrokerView
 _Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
 """What a client has asked last to be committed: the request, and up to where."""
 
+_Hold = tuple[ClientId, int, BrokerNumber, int]
+"""A subscription that has moved, to which broker, and in which generation of its client."""
+
 _ANSWERS = (Fetched, NothingFetched)
 
 
@@ -59,7 +62,7 @@ class DurableChecks(GryphonChecks):
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
-        self._bounds: dict[tuple[BrokerNumber, int, StreamId], tuple[int, int | None]] = {}
+        self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -152,12 +155,13 @@ class DurableChecks(GryphonChecks):
 
     def _check_held(self, broker: BrokerView, core: Durable, stream: StreamId) -> None:
         key, released = (broker.number, broker.incarnation, stream), core.released_tick(stream)
-        bound = core.bound_by_holds(stream)
-        before, bound_before = self._bounds.get(key, (0, None))
-        self._bounds[key] = released, bound
-        if bound is not None and bound == bound_before and released > max(before, bound):
+        holds = core.holds(stream)
+        before, holds_before = self._held.get(key, (0, {}))
+        self._held[key] = released, holds
+        kept = [tick for whose, tick in holds.items() if holds_before.get(whose) == tick]
+        if kept and released > max(before, min(kept)):
             what = f"{broker.name} releases {released} of {tuple(stream)}"
-            raise InvariantViolated("hold passed", f"{what}, and holds what is behind {bound}")
+            raise InvariantViolated("hold passed", f"{what}, and holds what is behind {min(kept)}")
 
     def _check_released(self, broker: BrokerView, message: Released) -> None:
         for stream, through in message.through:
