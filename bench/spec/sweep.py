@@ -16,6 +16,9 @@
     name = "large"
     "publishers.size" = "64KiB"
 
+    [bounds]
+    latency_p99_ms = 500
+
     [budget]
     time = "30min"
 
@@ -81,6 +84,7 @@ class Sweep(_Closed):
         x: the axis that figures have as theirs; "" for the first one that has numbers.
         axes: by key, its values.
         points: further ones, each with a name and its keys.
+        bounds: by number of a run, what its mean is not to pass; figures show where it does.
     """
 
     schema_: Annotated[Literal["pubsubctl/sweep/1"], Field(alias="schema")] = SCHEMA
@@ -92,6 +96,7 @@ class Sweep(_Closed):
     x: str = ""
     axes: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
     points: list[dict[str, Scalar]] = Field(default_factory=list)
+    bounds: dict[str, float] = Field(default_factory=dict)
     budget: Budget | None = None
 
     @field_validator("name")

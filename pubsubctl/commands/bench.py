@@ -97,6 +97,15 @@ def bench(
         str | None,
         typer.Option("--budget", help="With --sweep: begin nothing that ends later: 30min."),
     ] = None,
+    bound: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bound",
+            metavar="NUMBER=VALUE",
+            help="With a sweep: what the mean of a point is not to pass (latency_p99_ms=500); "
+            "where it does, the figure shows the danger zone. Repeatable.",
+        ),
+    ] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -211,6 +220,8 @@ def bench(
         if any(typed):
             raise UserError(f"{workload}: --find-max sets the rate, and runs without faults")
         return find_max(call, Wanted(workload, p99, from_rate, to_rate), overrides, output)
+    if bound and (against or highest or not (sweep or is_sweep_name(call, workload))):
+        raise UserError(f"--bound {bound[0]}: goes with --sweep, or with a sweep's file")
     for option, value in (("--p99", p99), ("--from-rate", from_rate), ("--to-rate", to_rate)):
         if value is not None:
             raise UserError(f"{option} {value}: goes with --find-max")
@@ -230,7 +241,7 @@ def bench(
         if rolling or no_teardown or not check or label:
             text = "--rolling, --no-teardown, --no-check and --label do not go with a sweep"
             raise UserError(f"{workload}: {text}")
-        asked = Asked(workload, tuple(sweep or ()), faults, budget, instances)
+        asked = Asked(workload, tuple(sweep or ()), faults, budget, instances, tuple(bound or ()))
         return run_sweep(call, asked, overrides, output)
     if is_configuration(workload):
         from pubsubctl.running.systems import bench_system

@@ -43,6 +43,7 @@ class Design:
         axes: what is varied, for figures; the one that is theirs first.
         keys: of each point, by its name, what is varied of it.
         programs: of each point, by its name, the program that makes its runs; this one if none.
+        bounds: by number, what the mean of a point is not to pass.
     """
 
     instances: int
@@ -52,6 +53,7 @@ class Design:
     axes: Sequence[Axis] = ()
     keys: Mapping[str, Mapping[str, Any]] | None = None
     programs: Mapping[str, Program] = field(default_factory=dict)
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def run_series(
@@ -231,7 +233,8 @@ def _judged(
     from results.repetitions.timelines import latencies_by_send_time
 
     axes = [axis.row() for axis in design.axes]
-    summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "points": {}}
+    bounds = dict(design.bounds)
+    summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "bounds": bounds, "points": {}}
     because: list[PubsubctlError] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl series", master) as spark:
@@ -267,6 +270,8 @@ def _not_as_promised(judged: Judged) -> list[PubsubctlError]:
 def _result(
     call: Invocation, series: Series, summary: Mapping[str, Any], because: list[PubsubctlError]
 ) -> Result:
+    from results.repetitions.bounds import beyond
+
     rows = []
     for point, found in summary["points"].items():
         valid = [*found["runs"].values()].count("VALID")
@@ -278,6 +283,8 @@ def _result(
             rows.append((point, name, f"{spread['mean']:.4g}", interval, extremes, spread["n"]))
         told = f"{valid} of {len(found['runs'])} VALID, typical {found['modal']}"
         call.console.say(f"{point}: {told}")
+        for reason in beyond(found, summary["bounds"]) if summary["bounds"] else ():
+            call.console.say(f"{point} is in the danger zone: {reason}")
     header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")
     text = f"{call.console.table(header, rows)}\n{series.path}"
     document = {**summary, "run_directory": str(series.path)}

@@ -27,6 +27,8 @@ from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.running.series import FIGURE as LATENCY
 from pubsubctl.running.series import Design, run_series
+from results.repetitions.bounds import check_bounds
+from results.tables.json_files import ResultsError
 
 FIGURE: Final = "series.sweep"
 
@@ -38,6 +40,7 @@ class Asked:
     Attributes:
         name: of a sweep, or of a workload that `axes` are of.
         axes: KEY=VALUE,… each; those of a sweep's file are replaced key by key.
+        bounds: NUMBER=VALUE each; those of a sweep's file are replaced number by number.
         faults, budget, instances: in place of what the file says; None where nothing was typed.
     """
 
@@ -46,6 +49,7 @@ class Asked:
     faults: str | None
     budget: str | None
     instances: int | None
+    bounds: tuple[str, ...] = ()
 
 
 def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Path | None) -> Result:
@@ -59,7 +63,8 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     sweep, where = _sweep_of(call, asked)
     try:
         check_keys([*overrides.dotted(), *sweep.axes])
-    except ConfigError as error:
+        check_bounds(sweep.bounds)
+    except (ConfigError, ResultsError) as error:
         raise UserError(f"{where}: {error}") from None
     workload = call.project.find("workload", sweep.workload, origin=where)
     planned = [
@@ -84,6 +89,7 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
         budget_ns=budget_ns,
         axes=axes,
         keys={point.name: point.keys for point, _ in planned},
+        bounds=sweep.bounds,
     )
     return run_series(call, sweep.name, planned, design, results=results)
 
@@ -98,6 +104,7 @@ def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
         if key in axes:
             raise UserError(f"--sweep: {key!r} is given twice")
         axes[key] = listed
+    bounds = dict(map(_bound, asked.bounds))
     typed: dict[str, Any] = {
         "faults": asked.faults,
         "repetitions": asked.instances,
@@ -107,13 +114,25 @@ def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
     values: dict[str, Any]
     if is_sweep(path):
         sweep = load_sweep(path)
-        values = {**read_toml(path), **changes, "axes": {**sweep.axes, **axes}}
+        merged = {"axes": {**sweep.axes, **axes}, "bounds": {**sweep.bounds, **bounds}}
+        values = {**read_toml(path), **changes, **merged}
         return validated(Sweep, values, str(path)), str(path)
     if not axes:
         raise UserError(f"--budget {asked.budget}: goes with --sweep, or with a sweep's file")
     workload = call.project.find("workload", asked.name)
     values = {"schema": SCHEMA, "name": f"{workload.stem}-sweep", "workload": str(workload)}
-    return validated(Sweep, {**values, **changes, "axes": axes}, "--sweep"), "--sweep"
+    typed = {**values, **changes, "axes": axes, "bounds": bounds}
+    return validated(Sweep, typed, "--sweep"), "--sweep"
+
+
+def _bound(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError
+        return name, float(value)
+    except ValueError:
+        raise UserError(f"--bound {text}: write NUMBER=VALUE, latency_p99_ms=500 say") from None
 
 
 def _axis(text: str) -> tuple[str, list[Any]]:

@@ -2,15 +2,19 @@
 
 One line for each combination of the other keys; means over the instances of a point, and the
 95 % interval of the mean, or where there are few of them the smallest and the largest value. What
-broke its promise is drawn as a cross.
+broke its promise is drawn as a cross. A dashed line is a bound; the danger zone, where one is
+passed or a promise is broken, is shaded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from results.figures.drawing import Drawing, Metric, house_style, plain_log_ticks
+from results.repetitions.bounds import beyond
 from results.repetitions.numbers import NUMBERS, Number
 from results.repetitions.series_runs import KIND
 from results.tables.json_files import ResultsError, read_json
@@ -26,6 +30,7 @@ SHOWN: Final = (
 """The numbers that are drawn, each where it varies or any run has it."""
 _COLOURS: Final = ("#0072b2", "#c4321f", "#00876c", "#9a5fb5", "#d98200", "#1a1a1a")
 _MARKERS: Final = "os^Dv*"
+_DANGER: Final = "#c4321f"
 _FEW: Final = 5
 """Of fewer values than that, the interval of the mean says nothing."""
 _LOG_BEYOND: Final = 8
@@ -60,7 +65,7 @@ def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     axes = summary.get("axes") or []
     if not axes:
         raise ResultsError(f"{folder}: nothing was varied; `plot series.latency` draws it")
-    return draw(manifest, axes, summary["points"])
+    return draw(manifest, axes, summary["points"], summary.get("bounds") or {})
 
 
 @house_style()
@@ -68,18 +73,28 @@ def draw(
     manifest: Mapping[str, Any],
     axes: Sequence[Mapping[str, Any]],
     points: Mapping[str, Mapping[str, Any]],
+    bounds: Mapping[str, float],
 ) -> Drawing:
     """The figure from a sweep's summary."""
     from matplotlib.figure import Figure
 
     x, *others = axes
     lines = lines_of(x, others, points)
-    shown = [number for number in NUMBERS if number.name in SHOWN and _is_worth(number, points)]
+    zones = zones_of(x, lines, bounds)
+    shown = [
+        number
+        for number in NUMBERS
+        if number.name in (*SHOWN, *bounds) and _is_worth(number, points)
+    ]
     columns = 2 if len(shown) > 1 else 1
     rows = -(-len(shown) // columns)
     picture = Figure(figsize=(4.8 * columns, 0.6 + 2.7 * rows), layout="constrained")
     panels = picture.subplots(rows, columns, squeeze=False).flat
     for axes_of_panel, number in zip(panels, shown, strict=False):
+        for low, high in zones:
+            axes_of_panel.axvspan(low, high, color=_DANGER, alpha=0.1, linewidth=0)
+        if number.name in bounds:
+            axes_of_panel.axhline(bounds[number.name], color=_DANGER, linestyle="--", linewidth=1)
         _draw_number(axes_of_panel, number, x, lines)
     for empty in [*picture.axes][len(shown) :]:
         empty.set_visible(False)
@@ -90,7 +105,7 @@ def draw(
         figure=picture,
         columns=("point", *(axis["key"] for axis in axes), "number", "mean", "low", "high", "runs"),
         rows=[*_rows(axes, points)],
-        caption=_caption(manifest, x, points),
+        caption=_caption(manifest, x, points, bounds if bounds or zones else None),
         scale={"points": len(points), "instances": manifest["instances"]},
         metrics={
             f"{name}.{point}": Metric(row["mean"], row["low"], row["high"])
@@ -116,6 +131,34 @@ def lines_of(
             name = ", ".join(f"{key.rpartition('.')[2]} {keys[key]}" for key in varied)
             found.setdefault(name, []).append((places[str(keys[x["key"]])], about))
     return [Line(name, sorted(at, key=lambda place: place[0])) for name, at in found.items()]
+
+
+def zones_of(
+    x: Mapping[str, Any], lines: Sequence[Line], bounds: Mapping[str, float]
+) -> list[tuple[float, float]]:
+    """From where to where on the x axis some line's point passes a bound or breaks its promise.
+
+    A zone goes half way to the values beside it, as the axis stands, and no further than the
+    first and the last of them.
+    """
+    places = sorted(_places(x))
+    bad = {at for line in lines for at, about in line.at if any(beyond(about, bounds))}
+    edges = [sqrt(low * high) if _is_log(x) else (low + high) / 2 for low, high in pairwise(places)]
+    starts, ends = [places[0], *edges], [*edges, places[-1]]
+    zones: list[tuple[float, float]] = []
+    for at, low, high in zip(places, starts, ends, strict=True):
+        if at not in bad:
+            continue
+        if zones and zones[-1][1] == low:
+            zones[-1] = zones[-1][0], high
+        else:
+            zones.append((low, high))
+    return zones
+
+
+def _is_log(x: Mapping[str, Any]) -> bool:
+    places = _places(x)
+    return bool(x["numbers"]) and min(places) > 0 and max(places) > _LOG_BEYOND * min(places)
 
 
 def _places(x: Mapping[str, Any]) -> Sequence[float]:
@@ -175,7 +218,7 @@ def _scale_x(axes: "Axes", x: Mapping[str, Any]) -> None:
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     places = _places(x)
-    if x["numbers"] and min(places) > 0 and max(places) > _LOG_BEYOND * min(places):
+    if _is_log(x):
         axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([*places]))
     axes.xaxis.set_major_formatter(FixedFormatter([str(value) for value in x["values"]]))
@@ -194,17 +237,24 @@ def _rows(
 
 
 def _caption(
-    manifest: Mapping[str, Any], x: Mapping[str, Any], points: Mapping[str, Mapping[str, Any]]
+    manifest: Mapping[str, Any],
+    x: Mapping[str, Any],
+    points: Mapping[str, Mapping[str, Any]],
+    bounds: Mapping[str, float] | None,
 ) -> str:
     verdicts = [verdict for about in points.values() for verdict in about["runs"].values()]
     counted = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts))
     machine = f"{manifest['cpu']}, {manifest['cores']} cores"
     few = manifest["instances"] < _FEW
     band = "the smallest and the largest" if few else "the 95 % interval of the mean"
+    listed = [f"{name} passes {bound:g}" for name, bound in (bounds or {}).items()]
+    shaded = " or ".join([*listed, "a promise is broken"])
+    danger = f"Shaded, the danger zone: {shaded}. " if bounds is not None else ""
     return (
         f"{manifest['experiment']}: means of {manifest['instances']} runs of each point against "
         f"{x['key']}, and {band}. Latencies run from when a publication was "
         f"meant to be sent. Runs: {counted}; a cross is a point of which one broke its promise. "
+        f"{danger}"
         f"Points were taken in an order drawn for each repetition. {machine}."
     )
 

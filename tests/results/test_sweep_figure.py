@@ -1,13 +1,15 @@
 """The figure of a sweep, from summaries made up for it."""
 
 import json
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from results.figures.drawing import Drawing
-from results.figures.sweep import draw, lines_of, series_sweep
+from results.figures.sweep import Line, draw, lines_of, series_sweep, zones_of
+from results.repetitions.bounds import beyond, check_bounds
 from results.repetitions.spread import spread_of
 from results.tables.json_files import ResultsError
 
@@ -34,8 +36,8 @@ POINTS = {
 }
 
 
-def drawn(instances: int = 2) -> Drawing:
-    return draw({**MANIFEST, "instances": instances}, [RATE, PROTOCOL, CALM], POINTS)
+def drawn(instances: int = 2, **bounds: float) -> Drawing:
+    return draw({**MANIFEST, "instances": instances}, [RATE, PROTOCOL, CALM], POINTS, bounds)
 
 
 def test_there_is_a_line_for_each_combination_of_the_other_keys_that_vary() -> None:
@@ -44,6 +46,54 @@ def test_there_is_a_line_for_each_combination_of_the_other_keys_that_vary() -> N
     assert [[at for at, _ in line.at] for line in lines] == [[25.0, 400.0]] * 2, "rising"
     beside = lines_of(PROTOCOL, [RATE], POINTS)
     assert [[at for at, _ in line.at] for line in beside] == [[0.0, 1.0]] * 2, "no numbers"
+
+
+SHARE = {"key": "faults.slow.share", "values": [1, 3, 10, 30], "numbers": [1.0, 3.0, 10.0, 30.0]}
+
+
+@pytest.mark.parametrize(
+    "bound, found",
+    [
+        (500.0, [(1.0, sqrt(30))]),
+        (100.0, [(1.0, sqrt(300))]),
+        (5_000.0, []),
+        (10.0, [(1.0, 30.0)]),
+    ],
+)
+def test_the_danger_zone_is_where_a_bound_is_passed(bound, found) -> None:
+    """It goes half way to the next value, on this logarithmic axis."""
+    at = [
+        (share, {"runs": {}, "numbers": {"latency_p99_ms": spread_of([ms]).row()}})
+        for share, ms in ((1.0, 4_000.0), (3.0, 700.0), (10.0, 200.0), (30.0, 80.0))
+    ]
+    zones = zones_of(SHARE, [Line("", at)], {"latency_p99_ms": bound})
+    assert zones == [pytest.approx(zone) for zone in found]
+
+
+def test_a_broken_promise_and_a_missing_number_are_dangers_too() -> None:
+    kept = {"runs": {"a": "VALID"}, "numbers": {"latency_p99_ms": spread_of([1.0]).row()}}
+    bounds = {"latency_p99_ms": 2.0, "delivered_per_s": 10.0}
+    assert [*beyond(kept, {"latency_p99_ms": 2.0})] == []
+    assert [*beyond(kept, bounds)] == ["no delivered_per_s"]
+    assert [*beyond({**kept, "runs": {"a": "INVALID"}}, {})] == ["1 of 1 INVALID"]
+    slow = {"runs": {}, "numbers": {"delivered_per_s": spread_of([9.0]).row()}}
+    assert [*beyond(slow, bounds)] == ["no latency_p99_ms", "delivered_per_s 9, bound 10"]
+
+
+def test_bounds_and_danger_zone_are_drawn_and_named() -> None:
+    drawing = drawn(latency_p50_ms=3.5)
+    (panel, *_) = drawing.figure.axes
+    (dashed,) = [line for line in panel.lines if line.get_linestyle() == "--"]
+    assert [*dashed.get_ydata()] == [3.5, 3.5]
+    (zone,) = [patch for patch in panel.patches if patch.get_alpha() == 0.1]
+    assert (zone.get_x(), zone.get_width()) == (pytest.approx(100.0), pytest.approx(300.0))
+    assert "danger zone: latency_p50_ms passes 3.5 or a promise is broken" in drawing.caption
+
+
+@pytest.mark.parametrize("bounds", [{"latency_p98_ms": 5.0}, {"latency_p99_ms": -1.0}])
+def test_a_bound_on_nothing_and_one_below_zero_are_refused(bounds) -> None:
+    with pytest.raises(ResultsError, match="latency_p9"):
+        check_bounds(bounds)
 
 
 def test_lines_bands_and_crosses_are_the_values() -> None:

@@ -1,0 +1,47 @@
+"""Bounds that numbers are to keep, and what of a series does not keep them: its danger zone."""
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import Any, Final
+
+from results.repetitions.numbers import NUMBERS, Number
+from results.tables.json_files import ResultsError
+
+_NUMBERS: Final = {number.name: number for number in NUMBERS}
+
+
+def check_bounds(bounds: Mapping[str, float]) -> None:
+    """Refuse a bound on what is no number of a run.
+
+    Raises:
+        ResultsError: names it, and what there is.
+    """
+    for name, bound in bounds.items():
+        if name not in _NUMBERS:
+            raise ResultsError(f"{name!r} is no number of a run; there are {', '.join(_NUMBERS)}")
+        if not isfinite(bound) or bound < 0:
+            raise ResultsError(f"{name} = {bound}: a bound is a number, at least 0")
+
+
+def passes(number: Number, value: float, bound: float) -> bool:
+    """Whether a value is on the wrong side of a bound."""
+    return value > bound if number.better == "less" else value < bound
+
+
+def beyond(about: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[str]:
+    """What a point of a series does not keep, in words; nothing where it is no danger.
+
+    Means are held against bounds; one on a number that no run of the point has is not kept.
+
+    Args:
+        about: the point, as its summary has it.
+    """
+    broken = [*about["runs"].values()].count("INVALID")
+    if broken:
+        yield f"{broken} of {len(about['runs'])} INVALID"
+    for name, bound in bounds.items():
+        spread = about["numbers"].get(name)
+        if spread is None:
+            yield f"no {name}"
+        elif passes(_NUMBERS[name], spread["mean"], bound):
+            yield f"{name} {spread['mean']:.4g}, bound {bound:g}"
