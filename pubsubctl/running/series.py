@@ -228,6 +228,7 @@ def _judged(
     from pubsubctl.running.judging import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
+    from results.repetitions.bounds import beyond
     from results.repetitions.comparison import spreads_of
     from results.repetitions.modal import modal
     from results.repetitions.timelines import latencies_by_send_time
@@ -246,12 +247,13 @@ def _judged(
                 because += _not_as_promised(judged)
             whole = [run for run in runs if verdicts[run.name] != "UNKNOWN"] or runs
             typical = modal({run.name: latencies_by_send_time(spark, run) for run in whole})
-            summary["points"][point] = {
+            about: dict[str, Any] = {
                 "runs": verdicts,
                 "modal": typical,
                 "keys": dict((design.keys or {}).get(point, {})),
                 "numbers": {name: each.row() for name, each in spreads_of(whole).items()},
             }
+            summary["points"][point] = {**about, "beyond": [*beyond(about, bounds)]}
         series.close(summary)
         for figure in design.figures:
             progress.phase(f"drawing {figure}")
@@ -270,8 +272,6 @@ def _not_as_promised(judged: Judged) -> list[PubsubctlError]:
 def _result(
     call: Invocation, series: Series, summary: Mapping[str, Any], because: list[PubsubctlError]
 ) -> Result:
-    from results.repetitions.bounds import beyond
-
     rows = []
     for point, found in summary["points"].items():
         valid = [*found["runs"].values()].count("VALID")
@@ -283,7 +283,7 @@ def _result(
             rows.append((point, name, f"{spread['mean']:.4g}", interval, extremes, spread["n"]))
         told = f"{valid} of {len(found['runs'])} VALID, typical {found['modal']}"
         call.console.say(f"{point}: {told}")
-        for reason in beyond(found, summary["bounds"]) if summary["bounds"] else ():
+        for reason in found["beyond"] if summary["bounds"] else ():
             call.console.say(f"{point} is in the danger zone: {reason}")
     header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")
     text = f"{call.console.table(header, rows)}\n{series.path}"
