@@ -91,11 +91,11 @@ def draw(
     picture = Figure(figsize=(4.8 * columns, 0.6 + 2.7 * rows), layout="constrained")
     panels = picture.subplots(rows, columns, squeeze=False).flat
     for axes_of_panel, number in zip(panels, shown, strict=False):
-        for low, high in zones:
-            axes_of_panel.axvspan(low, high, color=_DANGER, alpha=0.1, linewidth=0)
         if number.name in bounds:
             axes_of_panel.axhline(bounds[number.name], color=_DANGER, linestyle="--", linewidth=1)
         _draw_number(axes_of_panel, number, x, lines)
+        for low, high in zones:
+            axes_of_panel.axvspan(low, high, color=_DANGER, alpha=0.1, linewidth=0)
     for empty in [*picture.axes][len(shown) :]:
         empty.set_visible(False)
     if len(lines) > 1:
@@ -204,7 +204,7 @@ def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequ
         axes.set_yscale("log")
         plain_log_ticks(axes.yaxis)
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1 or 1)
     unit = f" ({number.unit})" if number.unit else ""
     axes.set_title(f"{number.name.rpartition('_' + number.unit)[0] or number.name}{unit}")
 
