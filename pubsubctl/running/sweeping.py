@@ -27,8 +27,6 @@ from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.running.series import FIGURE as LATENCY
 from pubsubctl.running.series import Design, run_series
-from results.repetitions.bounds import check_bounds
-from results.tables.json_files import ResultsError
 
 FIGURE: Final = "series.sweep"
 
@@ -60,6 +58,9 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     Raises:
         UserError, SpecError: what was asked for cannot be; names the point, file, key and value.
     """
+    from results.repetitions.bounds import check_bounds
+    from results.tables.json_files import ResultsError
+
     sweep, where = _sweep_of(call, asked)
     try:
         check_keys([*overrides.dotted(), *sweep.axes])

@@ -64,6 +64,7 @@ RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on=
 FOR_TOPOLOGY = {
     "clients-crash": "durable",
     "clients-crash-long": "durable",
+    "freeze-below": "chain3",
     "t22-finer": "t22-storages",
     "t22-gatekeeper": "t22-hi",
     "t22-gatekeepers": "t22-hi",
