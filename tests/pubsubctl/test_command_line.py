@@ -594,7 +594,7 @@ def completions(
         ("pubsubctl inventory show t", ["t1", "t2"]),
         ("pubsubctl --limit !", ["!t1", "!t2"]),
         ("pubsubctl -i lo", ["local"]),
-        ("pubsubctl inject free", ["freeze", "freeze-server"]),
+        ("pubsubctl inject free", ["freeze", "freeze-below", "freeze-server"]),
         ("pubsubctl inject host-loss ", ["t1", "t2"]),
         ("pubsubctl inject freeze y", ["y1", "y2"]),
         ("pubsubctl inject cut y1-", ["y1-y2"]),
@@ -635,7 +635,10 @@ def test_completion_loads_nothing_that_takes_its_time() -> None:
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.split(), done.stderr.strip()) == (["freeze", "freeze-server"], "[]")
+    assert (done.stdout.split(), done.stderr.strip()) == (
+        ["freeze", "freeze-below", "freeze-server"],
+        "[]",
+    )
 
 
 @pytest.mark.parametrize(
