@@ -105,7 +105,11 @@ def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
         if key in axes:
             raise UserError(f"--sweep: {key!r} is given twice")
         axes[key] = listed
-    bounds = dict(map(_bound, asked.bounds))
+    bounds: dict[str, float] = {}
+    for number, bound in map(_bound, asked.bounds):
+        if number in bounds:
+            raise UserError(f"--bound: {number!r} is given twice")
+        bounds[number] = bound
     typed: dict[str, Any] = {
         "faults": asked.faults,
         "repetitions": asked.instances,

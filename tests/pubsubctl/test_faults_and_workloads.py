@@ -317,6 +317,10 @@ def test_what_is_compared_says_its_two_sides(call: Call) -> None:
         (["--bound", "latency_p99_ms=5"], "--bound latency_p99_ms=5: goes with --sweep"),
         (["--sweep", "seed=1,2", "--bound", "latency_p99_ms"], "write NUMBER=VALUE"),
         (["--sweep", "seed=1,2", "--bound", "p99=5"], "'p99' is no number of a run; there are"),
+        (
+            ["--sweep", "seed=1", "--bound", "recovery_s=1", "--bound", "recovery_s=2"],
+            "'recovery_s' is given twice",
+        ),
         (["--sweep", "seed=1,2", "--bound", "recovery_s=-1"], "a bound is a number, at least 0"),
         (["--against", "protocol"], "--against protocol: write KEY=VALUE"),
         (["--against", "delta_tre"], "did you mean 'delta_tree'?"),

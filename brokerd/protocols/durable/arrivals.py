@@ -109,7 +109,7 @@ class Arrivals:
         self._cut = cut
         self._incarnation = 0
         self._arrivals: dict[Whose, Arrival] = {}
-        self._written: dict[Whose, int] = {}
+        self._unbegun: dict[Whose, None] = {}
         self._stays = 0
 
     def __len__(self) -> int:
@@ -123,9 +123,12 @@ class Arrivals:
     # ------------------------------------------------------------ what happens here
 
     def row(self, local: DurableSubscription) -> Change:
-        """What stands on disk until others have let go of it, and nothing is held for it."""
+        """What stands on disk until others have let go of it, and nothing is held for it.
+
+        The stay begins when it is there.
+        """
         whose = local.client, local.number
-        self._written[whose] = local.generation
+        self._unbegun[whose] = None
         return Change(ARRIVING, _row_key(whose), local.generation)
 
     def begin(self, local: DurableSubscription, *, lacks: bool) -> None:
@@ -145,7 +148,6 @@ class Arrivals:
         for key, generation in recovered.get(ARRIVING, {}).items():
             client, _, number = key.rpartition("/")
             whose = client, int(number)
-            self._written[whose] = generation
             self._begin(whose, generation, self._find(whose), lacks=True)
 
     def ended(self, local: DurableSubscription) -> None:
@@ -241,6 +243,7 @@ class Arrivals:
     def _begin(
         self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
     ) -> None:
+        self._unbegun.pop(whose, None)
         lacks = lacks or whose in self._arrivals  # what is held for an earlier stay
         holders = {each: Holder() for each in self._streams} if lacks else {}
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)
@@ -293,8 +296,7 @@ class Arrivals:
         if not arrival.holders and not arrival.untold:
             del self._arrivals[whose]
             self._deadlines.cancel((ARRIVALS, whose))
-            if self._written[whose] == arrival.generation:  # else a later stay's is being written
-                del self._written[whose]
+            if whose not in self._unbegun:  # else the row is a later stay's
                 self._disk.commit((Change(ARRIVING, _row_key(whose), None),), lambda: None)
         elif not arrival.untold and not any(
             self._is_stale(each) or self._is_over(arrival, each)

@@ -425,7 +425,7 @@ BUGS: Final = (
         "later-stay-forgotten",
         "What a later stay has to ask for stays on disk when the earlier one is over.",
         "arrivals.py",
-        ("            if self._written[whose] == arrival.generation:", "            if True:"),
+        ("            if whose not in self._unbegun:", "            if True:"),
     ),
     _bug(
         "fetched-by-each-alone",
