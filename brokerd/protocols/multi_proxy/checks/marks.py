@@ -193,19 +193,24 @@ def _shared(
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     said = [effect.message for effect in effects if type(effect) is Send]
     kinds = {type(message): None for message in said}
-    if any(type(each) is Assign and each.generations[0].number > 1 for each in said):
+    done = {type(effect): None for effect in effects}
+    if Assign in kinds and any(
+        type(each) is Assign and each.generations[0].number > 1 for each in said
+    ):
         yield "other-candidate"
-    role = broker.core.status().detail["role"]
-    owned = any(type(each) is Owned and each.owners for each in said)
-    if type(event) is SessionEstablished and role == "server" and owned:
-        yield "owners-told"
+    if type(event) is SessionEstablished and Owned in kinds:
+        role = broker.core.status().detail["role"]
+        if role == "server" and any(type(each) is Owned and each.owners for each in said):
+            yield "owners-told"
     if type(event) is RecordsRead:
         yield "log-read"
-    if any(type(effect) is Chop for effect in effects):
+    if Chop in done:
         yield "log-chopped"
-    if any(type(effect) is Deliver and type(effect.item) is Gap for effect in effects):
+    if Deliver in done and any(
+        type(effect) is Deliver and type(effect.item) is Gap for effect in effects
+    ):
         yield "gap-told"
-    if any(type(effect) is Shutdown for effect in effects):
+    if Shutdown in done:
         yield "turned-away"
     yield from _lost(broker, event, said, effects)
     yield from _shared(broker, event, said, effects)
