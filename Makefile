@@ -69,7 +69,7 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds 1..100 --verify-determinism
 
-bench: setup ## run what brokers are meant to reach: target, reached, limit; 3 min
+bench: setup ## run what brokers are meant to reach: target, reached, limit; 10 min
 	@$(BIN)/pubsubctl targets
 
 peers: setup ## measure NATS and mosquitto beside ours (Debian: nats-server, mosquitto); 10 min

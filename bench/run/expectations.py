@@ -9,12 +9,14 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
+from bench.components.names import COMPONENTS
 from bench.spec.units import parse_duration_ns, parse_rate
 from brokerd.overlay.topology import nearest
 
-Kind = Literal["duration", "rate", "count"]
+Kind = Literal["duration", "rate", "count", "ratio"]
 
 _PERCENTILES = ("p50", "p90", "p99", "p999", "max")
 _TERMS = re.compile(r"(<=|>=|==|<|>)\s*(\S.*)")
@@ -29,6 +31,7 @@ _GIVEN: Final[Mapping[Kind, str]] = {
     "duration": '"< 50ms"',
     "rate": '">= 1000/s"',
     "count": '"== 0"',
+    "ratio": '"<= 1.5"',
 }
 
 METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
@@ -42,12 +45,25 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
     "delivery.missing": ("count", ("online", "missing")),
     "delivery.duplicates": ("count", ("online", "duplicate")),
     "delivery.reordered": ("count", ("online", "reordered")),
+    "sessions.lost": ("count", ("sessions_lost",)),
+    "matching.hits_ratio": ("ratio", ("matching", "hits_ratio")),
+    "matching.miss": ("duration", ("matching", "miss_us")),
+    "simulator.events": ("rate", ("simulator", "events_per_s")),
+    "verdict.time": ("duration", ("verdict", "us")),
 }
 """Name → what it is, and where a run's `headline` has it (durations there are in µs).
 
 `latency` counts from when a publication was meant to be sent, `service` from when it was;
-`acknowledged` from when it was meant to be sent until its publisher knew that it is done.
+`acknowledged` from when it was meant to be sent until its publisher knew that it is done;
+`sessions.lost` are those of brokers among themselves. The last ones are of
+`bench.components`, whose numbers stand below their names.
 """
+
+
+def component_of(metric: str) -> str:
+    """The part of ours that has the metric; "" where runs have it."""
+    _, place = METRICS.get(metric, ("", ("",)))
+    return place[0] if place[0] in COMPONENTS else ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +144,7 @@ class Judgement:
             "duration": f"{self.value / 1000:.3g} ms",
             "rate": f"{self.value:.1f}/s",
             "count": f"{self.value:g}",
+            "ratio": f"{self.value:.2f}",
         }[kind]
 
     def row(self) -> dict[str, Any]:
@@ -147,7 +164,16 @@ def _limit(kind: Kind, text: str) -> float:
         if not text.isdecimal():
             raise ValueError(f"a count is a whole number, not {text!r}")
         return int(text)
+    if kind == "ratio":
+        return _ratio(text)
     rate = parse_rate(text)
     if rate.per_second is None:
         raise ValueError('"max" is no limit')
     return float(rate.per_second)
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(Decimal(text))
+    except InvalidOperation:
+        raise ValueError(f"a ratio is a number, not {text!r}") from None

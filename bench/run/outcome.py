@@ -17,7 +17,7 @@ from typing import Any
 from bench.run.acknowledged import acknowledgements
 from bench.run.around_faults import Around, around_faults, fault_edges
 from bench.run.limits import Limit, UseProbe, limit_of
-from bench.run.memory import Memory, memory_of
+from bench.run.process_statistics import Memory, statistics_of
 from bench.run.record_rows import rows_of, transposed
 from bench.run.run_directory import RunState
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
@@ -46,6 +46,7 @@ class RunOutcome:
         broker_cpu_us_per_message: by broker, processor time per delivery of that phase.
         load_cpu_us_per_message: the same by load generator.
         memory_bytes: by process, resident memory: first, largest and last.
+        sessions_lost: by all brokers, of sessions among themselves.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
         online: what the online checkers counted, in all.
@@ -68,6 +69,7 @@ class RunOutcome:
     broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     load_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: Mapping[str, Memory] = field(default_factory=dict)
+    sessions_lost: int = 0
     lateness_p99_us: float = 0.0
     saturated: bool = False
     online: Mapping[str, int] = field(default_factory=dict)
@@ -165,6 +167,7 @@ def outcome_of(
                 if found.delivered
             },
         }
+    statistics = statistics_of(run_directory / "raw")
     return RunOutcome(
         run_directory=run_directory,
         state=state,
@@ -172,7 +175,8 @@ def outcome_of(
         lateness_p99_us=lateness_ns / 1000,
         saturated=saturated,
         online=online,
-        memory_bytes=memory_of(run_directory / "raw"),
+        memory_bytes=statistics.memory_bytes,
+        sessions_lost=statistics.sessions_lost,
         not_healed=injection.not_healed if injection else (),
         down=injection.down if injection else (),
         **values,

@@ -9,8 +9,10 @@
     workload = "chain3-paced"
     expectations = { "latency.p50" = "<= 500us" }
 
-Any key of the workload or its topology may be changed by `set`, with keys as `bench.spec.keys` has
-them. What can be expected is in `bench.run.expectations`.
+In place of a workload there may be a `component`, which is measured by itself. Any key of the
+workload or its topology may be changed by `set`, with keys as `bench.spec.keys` has
+them, and `faults` names a schedule that is carried out meanwhile. What can be expected is in
+`bench.run.expectations`.
 """
 
 from collections import Counter
@@ -18,9 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from bench.run.expectations import Expectation
+from bench.components.names import Component
+from bench.run.expectations import Expectation, component_of
 from bench.spec.overrides import Overrides
 from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_toml, validated
 from bench.spec.workload_model import EXPERIMENT_NAME
@@ -37,16 +40,21 @@ class _Closed(BaseModel):
 
 
 class Target(_Closed):
-    """What brokers are meant to reach with one workload.
+    """What brokers are meant to reach with one workload, or a part of ours by itself.
 
     Attributes:
+        workload: "" where there is a component.
+        component: None where there is a workload.
+        faults: a schedule; "" for none.
         set_: by dotted key, what is changed of the workload.
         expectations: by metric, its bound; at least one.
     """
 
     id: Annotated[str, Field(pattern=EXPERIMENT_NAME.pattern)]
     what: Annotated[str, Field(min_length=1)]
-    workload: str
+    workload: str = ""
+    component: Component | None = None
+    faults: str = ""
     set_: Annotated[dict[str, Scalar], Field(alias="set", default_factory=dict)]
     expectations: Annotated[dict[str, str], Field(min_length=1)]
 
@@ -56,6 +64,17 @@ class Target(_Closed):
         for metric, bound in expectations.items():
             Expectation.of(metric, bound)
         return expectations
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "Target":
+        if bool(self.workload) == bool(self.component):
+            raise ValueError(f"id = {self.id!r}: one of workload and component")
+        if self.component and (self.faults or self.set_):
+            raise ValueError(f"id = {self.id!r}: faults and set are for workloads")
+        for metric in self.expectations:
+            if (component_of(metric) or None) != self.component:
+                raise ValueError(f"id = {self.id!r}: {metric} is not measured there")
+        return self
 
     def judged(self) -> list[Expectation]:
         """One for each line of `expectations`."""

@@ -22,7 +22,7 @@ from pydantic import (
 from bench.load.content import FENCE
 from bench.load.numbered import NUMBERED
 from bench.load.stretches import Level
-from bench.run.expectations import Expectation
+from bench.run.expectations import Expectation, component_of
 from bench.spec.topics import topic_names
 from bench.spec.units import (
     Rate,
@@ -336,6 +336,9 @@ class Workload(_Closed):
     def _expectations_can_be_judged(cls, expectations: Any) -> Any:
         if not isinstance(expectations, Mapping):
             raise ValueError("expected a table of metrics and limits")
+        for name in expectations:
+            if component := component_of(str(name)):
+                raise ValueError(f"{name} is no metric of runs, but of {component} by itself")
         return {name: Expectation.of(name, text).wanted for name, text in expectations.items()}
 
     @field_validator("attributes", mode="before")

@@ -120,8 +120,12 @@ def expectations_of(run: Path) -> list[Judgement]:
         raise IntegrityError(f"{workload}: expectations: {error}") from None
 
 
-def not_as_expected(run: Path, found: Sequence[Judgement]) -> list[PubsubctlError]:
-    """Why the exit status is not 0; empty when all expectations hold."""
+def not_as_expected(run: Path | str, found: Sequence[Judgement]) -> list[PubsubctlError]:
+    """Why the exit status is not 0; empty when all expectations hold.
+
+    Args:
+        run: its folder, or the target where there is no run.
+    """
     failed = [each.text for each in found if each.holds is False]
     unknown = [each.text for each in found if each.holds is None]
     errors: list[PubsubctlError] = []

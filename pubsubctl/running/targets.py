@@ -1,9 +1,14 @@
 """`targets`: run what brokers are meant to reach, and say what they did."""
 
-from collections.abc import Iterator, Sequence
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import trio
 
 from bench.load.progress import RunFailed
 from bench.run.expectations import Judgement
@@ -12,6 +17,8 @@ from bench.spec.sweep import expected_ns
 from bench.spec.targets import Target, experiment_of, load_targets
 from bench.spec.units import format_duration
 from brokerd.errors import ControlError
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.commands.bench import schedule_for
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -22,6 +29,9 @@ from pubsubctl.running.runs import manifest
 
 SCHEMA: Final = "pubsubctl/targets-run/1"
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
+_ENDS_WITH_US: Final = "what measures ends with this process"
+
+_Planned = tuple[Target, ExperimentSpec | None, FaultSchedule | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class _Reached:
     """What one target's run came to.
 
     Attributes:
-        run: its folder; None where it could not be carried out.
+        run: its folder; None for a component, and where it could not be carried out.
         why: it could not.
     """
 
@@ -41,7 +51,7 @@ class _Reached:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """For a table: one line for each expectation."""
-        if self.run is None:
+        if self.why:
             yield self.target.id, self.target.what, "", "", f"failed: {self.why}", ""
         for number, judged in enumerate(self.judgements):
             expected = judged.expectation
@@ -68,9 +78,9 @@ class _Reached:
     @property
     def because(self) -> list[PubsubctlError]:
         """Why not all is as it should be."""
-        if self.run is None:
+        if self.why:
             return [VerdictUnknown(f"target {self.target.id}: {self.why}")]
-        return not_as_expected(self.run, self.judgements)
+        return not_as_expected(self.run or self.target.id, self.judgements)
 
 
 def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path | None) -> Result:
@@ -82,15 +92,7 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
         UserError, SpecError: a target cannot be run; names file, target, key and value.
     """
     path = call.project.find("targets", file)
-    planned = [
-        (
-            target,
-            experiment_of(
-                target, call.project.find("workload", target.workload, origin=str(path)), str(path)
-            ),
-        )
-        for target in load_targets(path).only(ids)
-    ]
+    planned = [_plan(call, target, path) for target in load_targets(path).only(ids)]
     if call.dry_run:
         return _planned(planned)
     lab, folder = lab_for(call), call.project.results_folder(results)
@@ -98,20 +100,28 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
-            for number, (target, spec) in enumerate(planned, start=1):
+            for number, (target, spec, schedule) in enumerate(planned, start=1):
                 progress.say(f"{number} of {len(planned)}: {target.id}, {target.what}")
-                experiment = Experiment(spec, None, folder)
                 try:
+                    if spec is None:
+                        with interruption.stoppable():
+                            headline = await _measured(target)
+                        found.append(_judged(target, headline, progress))
+                        continue
                     outcome = await carry_out(
-                        experiment, lab, progress, interruption, f"target {target.id}"
-                    )
+                        Experiment(spec, schedule, folder), lab, progress, interruption,
+                        f"target {target.id}",
+                    )  # fmt: skip
                 except _FAILS_ALONE as error:
                     found.append(_Reached(target, None, why=str(error)))
                     progress.say(f"{target.id} failed: {error}")
                 else:
-                    found.append(_reached(target, outcome.run_directory, progress))
+                    run = outcome.run_directory
+                    headline = manifest(run).get("headline") or {}
+                    found.append(_judged(target, headline, progress, run))
 
-        run_interruptibly(work, call.console, when_not_waiting=not_waiting(planned[0][1]))
+        ends = [not_waiting(spec) for _, spec, _ in planned if spec is not None]
+        run_interruptibly(work, call.console, when_not_waiting=(ends or [_ENDS_WITH_US])[0])
     header = ("ID", "WHAT", "TARGET", "REACHED", "SO", "LIMITED BY")
     rows = [row for each in found for row in each.rows()]
     return Result(
@@ -121,26 +131,45 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
     )
 
 
-def _reached(target: Target, run: Path, progress: Progress) -> _Reached:
-    about = manifest(run)
-    headline = about.get("headline") or {}
+def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
+    if target.component is not None:
+        return target, None, None
+    workload = call.project.find("workload", target.workload, origin=str(path))
+    spec = experiment_of(target, workload, str(path))
+    return target, spec, schedule_for(call, spec, target.faults or None)
+
+
+async def _measured(target: Target) -> dict[str, Any]:
+    """The numbers of a part of ours, in a process of its own, which ends with us."""
+    command = [sys.executable, "-m", "bench.components", str(target.component)]
+    try:
+        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no word"]
+        raise RunFailed(f"{target.component}: status {error.returncode}: {last[0]}") from None
+    return {str(target.component): json.loads(done.stdout)}
+
+
+def _judged(
+    target: Target, headline: Mapping[str, Any], progress: Progress, run: Path | None = None
+) -> _Reached:
     judgements = tuple(expected.judge(headline) for expected in target.judged())
     for judged in judgements:
         progress.say(f"{target.id}: {judged.text}")
     return _Reached(target, run, judgements, str(headline.get("limited_by") or ""))
 
 
-def _planned(planned: Sequence[tuple[Target, ExperimentSpec]]) -> Result:
+def _planned(planned: Sequence[_Planned]) -> Result:
     lines = [
         f"target {target.id}: {metric} {bound}"
-        for target, _ in planned
+        for target, *_ in planned
         for metric, bound in target.expectations.items()
     ]
-    expected = sum(expected_ns(spec) for _, spec in planned)
+    expected = sum(expected_ns(spec) for _, spec, _ in planned if spec is not None)
     lines.append(f"{len(planned)} runs, about {format_duration(expected)}")
     document = {
         "schema": "pubsubctl/targets-plan/1",
-        "targets": {target.id: target.expectations for target, _ in planned},
+        "targets": {target.id: target.expectations for target, *_ in planned},
         "expected_ns": expected,
     }
     return Result(document=document, text="\n".join(lines))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.components.names import COMPONENTS
 from bench.spec.spec import BENCH_FOLDER, SpecError
 from bench.spec.targets import Target, experiment_of, load_targets
 
@@ -28,9 +29,12 @@ def loaded(tmp_path: Path, text: str) -> list[Target]:
 
 
 def test_our_own_targets_can_be_run() -> None:
-    for target in load_targets(OURS).only([]):
-        assert experiment_of(target, target.workload, "performance.toml").protocol
+    targets = load_targets(OURS).only([])
+    for target in targets:
         assert target.judged()
+        if target.component is None:
+            assert experiment_of(target, target.workload, "performance.toml").protocol
+    assert {target.component for target in targets} == {None, *COMPONENTS}
 
 
 def test_a_target_changes_keys_of_its_workload(tmp_path: Path) -> None:
@@ -60,6 +64,16 @@ def test_only_those_that_are_named_are_run() -> None:
             'expectations = { "delivery.missing" = "== 0" }\n[[targets]]\nid = "slow"',
             "id = 'slow' stands there twice",
         ),
+        ('workload = "chain3-paced"', 'workload = "x"\ncomponent = "matching"', "one of workload"),
+        ('workload = "chain3-paced"', "", "one of workload and component"),
+        ('workload = "chain3-paced"', 'component = "match"', "component"),
+        ('workload = "chain3-paced"', 'component = "matching"', "faults and set are for workloads"),
+        (
+            'workload = "chain3-paced"\nset = { "publishers.rate" = "10/s" }',
+            'component = "matching"',
+            "latency.p50 is not measured there",
+        ),
+        ('"latency.p50" = "<= 1ms"', '"matching.miss" = "<= 5us"', "is not measured there"),
     ],
 )
 def test_a_file_that_is_none_of_targets_is_refused(

@@ -65,6 +65,7 @@ FOR_TOPOLOGY = {
     "clients-crash": "durable",
     "clients-crash-long": "durable",
     "freeze-below": "chain3",
+    "freeze-between": "chain3",
     "t22-finer": "t22-storages",
     "t22-gatekeeper": "t22-hi",
     "t22-gatekeepers": "t22-hi",

@@ -594,7 +594,7 @@ def completions(
         ("pubsubctl inventory show t", ["t1", "t2"]),
         ("pubsubctl --limit !", ["!t1", "!t2"]),
         ("pubsubctl -i lo", ["local"]),
-        ("pubsubctl inject free", ["freeze", "freeze-below", "freeze-server"]),
+        ("pubsubctl inject free", ["freeze", "freeze-below", "freeze-between", "freeze-server"]),
         ("pubsubctl inject host-loss ", ["t1", "t2"]),
         ("pubsubctl inject freeze y", ["y1", "y2"]),
         ("pubsubctl inject cut y1-", ["y1-y2"]),
@@ -636,7 +636,7 @@ def test_completion_loads_nothing_that_takes_its_time() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout.split(), done.stderr.strip()) == (
-        ["freeze", "freeze-below", "freeze-server"],
+        ["freeze", "freeze-below", "freeze-between", "freeze-server"],
         "[]",
     )
 

@@ -1,6 +1,7 @@
 """`targets`: a table of what was meant to be reached, and of what was."""
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ HEADLINES: dict[str, dict[str, Any]] = {
     "chain3": {
         "delivered_per_s": 100_000.0,
         "online": {"missing": 0},
+        "sessions_lost": 0,
         "limited_by": "load generator load-sub: 99% of a core",
         "is_load_generator_limit": True,
     },
@@ -54,6 +56,7 @@ def test_each_target_is_reached_missed_or_cannot_be_told(call: Call) -> None:
     assert found == {
         ("P1", "delivered.rate"): None,
         ("P1", "delivery.missing"): True,
+        ("P1", "sessions.lost"): True,
         ("P4", "latency.p50"): True,
         ("P4", "latency.p99"): False,
         ("P4", "broker.cpu_per_message"): True,
@@ -75,6 +78,36 @@ def test_a_run_that_fails_holds_no_other_one_up(call: Call) -> None:
     assert (failed["failed"], failed["run_directory"]) == ("broker c2 ended", None)
     assert other["expectations"]
     assert "target P2: broker c2 ended" in answer.err
+
+
+def test_a_part_of_ours_is_measured_without_brokers(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    async def run_process(command: list[str], **_: object) -> SimpleNamespace:
+        asked.append(command[1:])
+        return SimpleNamespace(stdout=b'{"hits_ratio": 1.25, "miss_us": 7.5}')
+
+    monkeypatch.setattr("trio.run_process", run_process)
+    answer = call("targets", "P5", "-j")
+    assert asked == [["-m", "bench.components", "matching"]]
+    (row,) = answer.document["targets"]
+    assert [each["holds"] for each in row["expectations"]] == [True, False]
+    assert "P5: not as expected: matching.miss <= 5us: fails with 0.0075 ms" in answer.err
+    assert answer.status == 1
+
+
+def test_a_part_that_cannot_be_measured_says_why(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_process(command: list[str], **_: object) -> SimpleNamespace:
+        raise subprocess.CalledProcessError(1, command, stderr=b"Traceback\nMemoryError\n")
+
+    monkeypatch.setattr("trio.run_process", run_process)
+    answer = call("targets", "P8")
+    assert answer.status == 3
+    assert "target P8: verdict: status 1: MemoryError" in answer.err
 
 
 def test_what_would_be_run_is_said_before(call: Call) -> None:

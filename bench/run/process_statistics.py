@@ -1,7 +1,12 @@
-"""How large the processes of a run were, from the statistics that each wrote once a second."""
+"""How large the processes of a run were, and what their sessions came to.
+
+From the statistics that each wrote down once a second.
+"""
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +17,23 @@ Of a broker also `retained`: the most payload bytes that it kept for others.
 """
 
 
-def memory_of(raw: Path) -> dict[str, Memory]:
-    """By process, for all below `raw` that wrote it down; a torn last line is left out."""
+@dataclass(frozen=True)
+class ProcessStatistics:
+    """What the processes of a run wrote down.
+
+    Attributes:
+        memory_bytes: by process.
+        sessions_lost: by all brokers, of sessions among themselves, while the run was recorded.
+    """
+
+    memory_bytes: Mapping[str, Memory]
+    sessions_lost: int
+
+
+def statistics_of(raw: Path) -> ProcessStatistics:
+    """Of all processes below `raw` that wrote statistics; a torn last line is left out."""
     found: dict[str, Memory] = {}
+    sessions_lost = 0
     for path in sorted(raw.glob("*/*/stats.jsonl")):
         rows = [*map(_row, path.read_bytes().splitlines())]
         sizes = [size for row in rows if (size := _number(row, "rss_bytes"))]
@@ -23,7 +42,9 @@ def memory_of(raw: Path) -> dict[str, Memory]:
             if any("queue_bytes" in row for row in rows):
                 memory["retained"] = max(_number(row, "queue_bytes") for row in rows)
             found[path.parent.name] = memory
-    return found
+        counts = [_number(row, "sessions_lost") for row in rows if "sessions_lost" in row]
+        sessions_lost += sum(max(0, now - before) for before, now in pairwise(counts))
+    return ProcessStatistics(found, sessions_lost)
 
 
 def _row(line: bytes) -> Mapping[str, Any]:

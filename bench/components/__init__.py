@@ -1,0 +1,1 @@
+"""Parts of ours measured by themselves, without brokers on a testbed."""

@@ -1,0 +1,78 @@
+"""What matching costs a broker per publication, and how that grows with its subscriptions.
+
+A symbol has ten subscriptions, which want a tenth of its prices each: so every publication is
+wanted by one, however many there are, and what differs is what has to be looked through. Times are
+processor time of this process, each the least of some rounds.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
+
+FEW: Final = 10
+MANY: Final = 10_000
+BY_SYMBOL: Final = 10
+RUN: Final = 256
+"""Publications that are matched together."""
+REPEATED: Final = 100
+"""Attribute sets that come again and again."""
+HITS: Final = 400 * RUN
+MISSES: Final = 100 * RUN
+ROUNDS: Final = 5
+
+_Memo = MatchMemo[int, tuple[int, ...]]
+
+
+def measure() -> Mapping[str, float]:
+    """`hits_ratio`: of many subscriptions to few, where attributes repeat; `miss_us`: of many,
+    where they do not."""
+    few, many = memo_of(FEW), memo_of(MANY)
+    return {
+        "hits_ratio": _hit_us(many, MANY) / _hit_us(few, FEW),
+        "miss_us": min(
+            _cpu_us(many, [_blob(MANY, n, number) for n in range(MISSES)])
+            for number in range(1, ROUNDS + 1)
+        ),
+    }
+
+
+def memo_of(subscriptions: int) -> _Memo:
+    """What a broker with so many subscriptions, a multiple of ten, matches with."""
+    index: MatchingIndex[int] = MatchingIndex()
+    for number in range(subscriptions):
+        symbol, tenth = divmod(number, BY_SYMBOL)
+        index.add(
+            number,
+            parse_predicate(
+                f"symbol = 'S{symbol}' and price >= {tenth * 10} and price < {tenth * 10 + 10}"
+            ),
+        )
+    return MatchMemo(index, decode_attribute_table)
+
+
+def _hit_us(memo: _Memo, subscriptions: int) -> float:
+    repeated = [_blob(subscriptions, n, 0) for n in range(REPEATED)]
+    blobs = [repeated[n % REPEATED] for n in range(HITS)]
+    memo.match_all(repeated)
+    return min(_cpu_us(memo, blobs) for _ in range(ROUNDS))
+
+
+def _blob(subscriptions: int, number: int, round_: int) -> bytes:
+    """Attributes that one of so many subscriptions wants; those of each number and round differ."""
+    symbol = number * 7919 % (subscriptions // BY_SYMBOL)
+    return encode_attributes(
+        {"symbol": f"S{symbol}", "price": number % 100, "serial": round_ * MISSES + number}
+    )
+
+
+def _cpu_us(memo: _Memo, blobs: Sequence[bytes]) -> float:
+    runs = [blobs[first : first + RUN] for first in range(0, len(blobs), RUN)]
+    started_ns = time.process_time_ns()
+    for run in runs:
+        memo.match_all(run)
+    return (time.process_time_ns() - started_ns) / 1_000 / len(blobs)

@@ -1,0 +1,6 @@
+"""The names of the parts that can be measured by themselves."""
+
+from typing import Final, Literal
+
+Component = Literal["matching", "simulator", "verdict"]
+COMPONENTS: Final = ("matching", "simulator", "verdict")
