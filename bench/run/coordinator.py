@@ -468,6 +468,7 @@ class _Experiment:
                 self._injection,
                 self._probe if self._probe.is_complete else None,
                 has_rate=all(plan.rate.per_second for plan in self._spec.publisher_plans()),
+                ready_after_s=self._testbed.ready_after_s,
             )
         )
 

@@ -13,10 +13,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
 from bench.components.names import COMPONENTS
-from bench.spec.units import parse_duration_ns, parse_rate
+from bench.spec.units import parse_duration_ns, parse_rate, parse_size_bytes
 from brokerd.overlay.topology import nearest
 
-Kind = Literal["duration", "rate", "count", "ratio"]
+Kind = Literal["duration", "rate", "count", "ratio", "size"]
 
 _PERCENTILES = ("p50", "p90", "p99", "p999", "max")
 _TERMS = re.compile(r"(<=|>=|==|<|>)\s*(\S.*)")
@@ -32,6 +32,7 @@ _GIVEN: Final[Mapping[Kind, str]] = {
     "rate": '">= 1000/s"',
     "count": '"== 0"',
     "ratio": '"<= 1.5"',
+    "size": '"<= 8MiB"',
 }
 
 METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
@@ -45,6 +46,9 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
     "delivery.missing": ("count", ("online", "missing")),
     "delivery.duplicates": ("count", ("online", "duplicate")),
     "delivery.reordered": ("count", ("online", "reordered")),
+    "broker.private_memory": ("size", ("broker_private_bytes_max",)),
+    "broker.core_share": ("ratio", ("broker_core_share_mean",)),
+    "brokers.ready": ("duration", ("ready_after_us",)),
     "sessions.lost": ("count", ("sessions_lost",)),
     "matching.hits_ratio": ("ratio", ("matching", "hits_ratio")),
     "matching.miss": ("duration", ("matching", "miss_us")),
@@ -55,8 +59,9 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
 
 `latency` counts from when a publication was meant to be sent, `service` from when it was;
 `acknowledged` from when it was meant to be sent until its publisher knew that it is done;
-`sessions.lost` are those of brokers among themselves. The last ones are of
-`bench.components`, whose numbers stand below their names.
+`broker.private_memory` is the most of any at the end, `broker.core_share` the mean of all while the
+run measured, `brokers.ready` from when they were to be deployed, `sessions.lost` of brokers among
+themselves. The last ones are of `bench.components`, whose numbers stand below their names.
 """
 
 
@@ -144,7 +149,8 @@ class Judgement:
             "duration": f"{self.value / 1000:.3g} ms",
             "rate": f"{self.value:.1f}/s",
             "count": f"{self.value:g}",
-            "ratio": f"{self.value:.2f}",
+            "ratio": f"{self.value:.3g}",
+            "size": f"{self.value / (1 << 20):.1f} MiB",
         }[kind]
 
     def row(self) -> dict[str, Any]:
@@ -166,6 +172,8 @@ def _limit(kind: Kind, text: str) -> float:
         return int(text)
     if kind == "ratio":
         return _ratio(text)
+    if kind == "size":
+        return parse_size_bytes(text)
     rate = parse_rate(text)
     if rate.per_second is None:
         raise ValueError('"max" is no limit')

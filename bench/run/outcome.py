@@ -47,6 +47,8 @@ class RunOutcome:
         load_cpu_us_per_message: the same by load generator.
         memory_bytes: by process, resident memory: first, largest and last.
         sessions_lost: by all brokers, of sessions among themselves.
+        broker_core_share: by broker, processor time per time of that phase.
+        ready_after_s: what it took to have brokers that are ready, where they were deployed for it.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
         online: what the online checkers counted, in all.
@@ -70,6 +72,8 @@ class RunOutcome:
     load_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: Mapping[str, Memory] = field(default_factory=dict)
     sessions_lost: int = 0
+    broker_core_share: Mapping[str, float] = field(default_factory=dict)
+    ready_after_s: float | None = None
     lateness_p99_us: float = 0.0
     saturated: bool = False
     online: Mapping[str, int] = field(default_factory=dict)
@@ -87,11 +91,19 @@ class RunOutcome:
         values = asdict(self)
         left_out = (
             *("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes"),
-            "around_faults",
+            *("around_faults", "broker_core_share", "ready_after_s"),
         )
         for name in ("run_directory", "state", "reasons", *left_out):
             del values[name]
-        return {**values, "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean}
+        private = [memory.get("private", 0) for memory in self.memory_bytes.values()]
+        shares = self.broker_core_share.values()
+        return {
+            **values,
+            "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean,
+            "broker_private_bytes_max": max(private, default=0) or None,
+            "broker_core_share_mean": sum(shares) / len(shares) if shares else None,
+            "ready_after_us": None if self.ready_after_s is None else self.ready_after_s * 1e6,
+        }
 
 
 def outcome_of(
@@ -106,6 +118,7 @@ def outcome_of(
     probe: UseProbe | None = None,
     *,
     has_rate: bool = False,
+    ready_after_s: float | None = None,
 ) -> RunOutcome:
     """What a run came to, from what its load generators said at their end and its records.
 
@@ -118,6 +131,7 @@ def outcome_of(
         injection: of the fault schedule, where there was one.
         probe: what processes used in the measure phase.
         has_rate: whether every publisher had a rate to keep to.
+        ready_after_s: see RunOutcome.
     """
     reasons = [*reasons]
     lateness_ns = max((each["late_p99_ns"] for each in finished), default=0)
@@ -161,6 +175,10 @@ def outcome_of(
             "service_us": found.service_us,
             "acknowledged_us": found.acknowledged_us,
             "around_faults": found.around_faults,
+            "broker_core_share": {
+                broker: (used_s - before.get(broker, 0.0)) * 1e9 / (measured[1] - measured[0])
+                for broker, used_s in after.items()
+            },
             "broker_cpu_us_per_message": {
                 broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
                 for broker, used_s in after.items()
@@ -177,6 +195,7 @@ def outcome_of(
         online=online,
         memory_bytes=statistics.memory_bytes,
         sessions_lost=statistics.sessions_lost,
+        ready_after_s=ready_after_s,
         not_healed=injection.not_healed if injection else (),
         down=injection.down if injection else (),
         **values,

@@ -13,7 +13,8 @@ from typing import Any
 Memory = Mapping[str, int]
 """`first`, `largest` and `last`: resident memory in bytes.
 
-Of a broker also `retained`: the most payload bytes that it kept for others.
+Of a broker also `retained`, the most payload bytes that it kept for others, and `private`, what it
+shared with no other process at the end.
 """
 
 
@@ -41,6 +42,8 @@ def statistics_of(raw: Path) -> ProcessStatistics:
             memory = {"first": sizes[0], "largest": max(sizes), "last": sizes[-1]}
             if any("queue_bytes" in row for row in rows):
                 memory["retained"] = max(_number(row, "queue_bytes") for row in rows)
+            if private := max(_number(row, "private_bytes") for row in rows):
+                memory["private"] = private
             found[path.parent.name] = memory
         counts = [_number(row, "sessions_lost") for row in rows if "sessions_lost" in row]
         sessions_lost += sum(max(0, now - before) for before, now in pairwise(counts))

@@ -74,6 +74,7 @@ class Testbed:
         broker_nice: by host, how far brokers give way to load generators, for the manifest.
         without_fsync: hosts whose brokers do not wait for the disk, for the manifest.
         protected_ports: by which hosts are reached; no fault ever touches them.
+        ready_after_s: what it took to have them ready; None where they have been there before.
     """
 
     __test__: ClassVar[bool] = False  # pytest, it only sounds like a test
@@ -94,6 +95,7 @@ class Testbed:
     protected_ports: Sequence[int] = ()
     broker_nice: Mapping[str, int] = field(default_factory=dict)
     without_fsync: Sequence[str] = ()
+    ready_after_s: float | None = None
 
     @property
     def clients_agent(self) -> AgentClient:

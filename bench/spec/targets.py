@@ -10,9 +10,9 @@
     expectations = { "latency.p50" = "<= 500us" }
 
 In place of a workload there may be a `component`, which is measured by itself. Any key of the
-workload or its topology may be changed by `set`, with keys as `bench.spec.keys` has
-them, and `faults` names a schedule that is carried out meanwhile. What can be expected is in
-`bench.run.expectations`.
+workload or its topology may be changed by `set`, with keys as `bench.spec.keys` has them, `faults`
+names a schedule that is carried out meanwhile, and `inventory` the hosts. What can be expected is
+in `bench.run.expectations`.
 """
 
 from collections import Counter
@@ -46,6 +46,7 @@ class Target(_Closed):
         workload: "" where there is a component.
         component: None where there is a workload.
         faults: a schedule; "" for none.
+        inventory: where it is run unless the command line says where; "" for where all are.
         set_: by dotted key, what is changed of the workload.
         expectations: by metric, its bound; at least one.
     """
@@ -55,6 +56,7 @@ class Target(_Closed):
     workload: str = ""
     component: Component | None = None
     faults: str = ""
+    inventory: str = ""
     set_: Annotated[dict[str, Scalar], Field(alias="set", default_factory=dict)]
     expectations: Annotated[dict[str, str], Field(min_length=1)]
 
@@ -69,8 +71,8 @@ class Target(_Closed):
     def _is_one_thing(self) -> "Target":
         if bool(self.workload) == bool(self.component):
             raise ValueError(f"id = {self.id!r}: one of workload and component")
-        if self.component and (self.faults or self.set_):
-            raise ValueError(f"id = {self.id!r}: faults and set are for workloads")
+        if self.component and (self.faults or self.inventory or self.set_):
+            raise ValueError(f"id = {self.id!r}: faults, inventory and set are for workloads")
         for metric in self.expectations:
             if (component_of(metric) or None) != self.component:
                 raise ValueError(f"id = {self.id!r}: {metric} is not measured there")

@@ -19,7 +19,7 @@ from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
-from brokerd.runtime.memory import FreeMemory, resident_bytes
+from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 
@@ -189,7 +189,7 @@ class Commands:
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         self._log.record("run_ended", {"run_id": self._log.run_id})
-        self._log.sample(self._all_counters())
+        self._log.sample({**self._all_counters(), "private_bytes": private_bytes()})
         self._log.end_run()
         return {"t_ns": time.monotonic_ns()}
 

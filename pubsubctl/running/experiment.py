@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import trio
@@ -156,7 +156,7 @@ async def testbed(
     if not is_ours and (missing := deploy_plan(wanted, found).of("start-broker")):
         names = ", ".join(step.subject for step in missing)
         raise PreflightFailed(f"deployed, but not running: {names}; `pubsubctl deploy` first")
-    is_up = False
+    is_up, began_s = False, trio.current_time()
     lease_ms = lease_ms_for(len(wanted.placement.brokers))
     try:
         async with (
@@ -173,7 +173,9 @@ async def testbed(
             is_up = True
             if is_ours:
                 nursery.start_soon(_renew, deployment, lease_ms, progress)
-            yield await as_testbed(deployment), deployment
+            ready_after_s = trio.current_time() - began_s if is_ours else None
+            bed = replace(await as_testbed(deployment), ready_after_s=ready_after_s)
+            yield bed, deployment
             nursery.cancel_scope.cancel()
             if is_ours and not teardown:
                 with trio.CancelScope(shield=True):

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ SCHEMA: Final = "pubsubctl/targets-run/1"
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
 _ENDS_WITH_US: Final = "what measures ends with this process"
 
-_Planned = tuple[Target, ExperimentSpec | None, FaultSchedule | None]
+_Planned = tuple[Target, Invocation, ExperimentSpec | None, FaultSchedule | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
     planned = [_plan(call, target, path) for target in load_targets(path).only(ids)]
     if call.dry_run:
         return _planned(planned)
-    lab, folder = lab_for(call), call.project.results_folder(results)
+    folder = call.project.results_folder(results)
     found: list[_Reached] = []
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
-            for number, (target, spec, schedule) in enumerate(planned, start=1):
+            for number, (target, on, spec, schedule) in enumerate(planned, start=1):
                 progress.say(f"{number} of {len(planned)}: {target.id}, {target.what}")
                 try:
                     if spec is None:
@@ -109,7 +109,7 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
                         found.append(_judged(target, headline, progress))
                         continue
                     outcome = await carry_out(
-                        Experiment(spec, schedule, folder), lab, progress, interruption,
+                        Experiment(spec, schedule, folder), lab_for(on), progress, interruption,
                         f"target {target.id}",
                     )  # fmt: skip
                 except _FAILS_ALONE as error:
@@ -120,7 +120,7 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
                     headline = manifest(run).get("headline") or {}
                     found.append(_judged(target, headline, progress, run))
 
-        ends = [not_waiting(spec) for _, spec, _ in planned if spec is not None]
+        ends = [not_waiting(spec) for *_, spec, _ in planned if spec is not None]
         run_interruptibly(work, call.console, when_not_waiting=(ends or [_ENDS_WITH_US])[0])
     header = ("ID", "WHAT", "TARGET", "REACHED", "SO", "LIMITED BY")
     rows = [row for each in found for row in each.rows()]
@@ -133,10 +133,12 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
 
 def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
     if target.component is not None:
-        return target, None, None
+        return target, call, None, None
+    if target.inventory and call.inventory_option is None:
+        call = replace(call, inventory_option=target.inventory)
     workload = call.project.find("workload", target.workload, origin=str(path))
     spec = experiment_of(target, workload, str(path))
-    return target, spec, schedule_for(call, spec, target.faults or None)
+    return target, call, spec, schedule_for(call, spec, target.faults or None)
 
 
 async def _measured(target: Target) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def _planned(planned: Sequence[_Planned]) -> Result:
         for target, *_ in planned
         for metric, bound in target.expectations.items()
     ]
-    expected = sum(expected_ns(spec) for _, spec, _ in planned if spec is not None)
+    expected = sum(expected_ns(spec) for *_, spec, _ in planned if spec is not None)
     lines.append(f"{len(planned)} runs, about {format_duration(expected)}")
     document = {
         "schema": "pubsubctl/targets-plan/1",

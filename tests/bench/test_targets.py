@@ -67,7 +67,7 @@ def test_only_those_that_are_named_are_run() -> None:
         ('workload = "chain3-paced"', 'workload = "x"\ncomponent = "matching"', "one of workload"),
         ('workload = "chain3-paced"', "", "one of workload and component"),
         ('workload = "chain3-paced"', 'component = "match"', "component"),
-        ('workload = "chain3-paced"', 'component = "matching"', "faults and set are for workloads"),
+        ('workload = "chain3-paced"', 'component = "matching"', "faults, inventory and set"),
         (
             'workload = "chain3-paced"\nset = { "publishers.rate" = "10/s" }',
             'component = "matching"',

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.load.progress import RunFailed
+from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment
 from tests.pubsubctl.conftest import Call
 
@@ -78,6 +79,23 @@ def test_a_run_that_fails_holds_no_other_one_up(call: Call) -> None:
     assert (failed["failed"], failed["run_directory"]) == ("broker c2 ended", None)
     assert other["expectations"]
     assert "target P2: broker c2 ended" in answer.err
+
+
+def test_a_target_is_run_on_hosts_of_its_own_unless_others_are_given(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    async def carried_out(_: Experiment, lab: Lab, *__: object) -> SimpleNamespace:
+        used.append(lab.inventory.name)
+        raise RunFailed("not now")
+
+    monkeypatch.setattr("pubsubctl.running.targets.carry_out", carried_out)
+    many = (project / "inventories" / "local.toml").read_text().replace('"test"', '"many"')
+    (project / "inventories" / "many.toml").write_text(many)
+    call("targets", "P6", "P4")
+    call("--inventory", "local", "targets", "P6")
+    assert used == ["test", "many", "test"]
 
 
 def test_a_part_of_ours_is_measured_without_brokers(

@@ -1,8 +1,8 @@
-"""Memory goes back to the kernel after growth, and only then."""
+"""Memory goes back to the kernel after growth, and only then; and how much of it is private."""
 
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
-from brokerd.runtime.memory import GROWTH_BYTES, FreeMemory, resident_bytes
+from brokerd.runtime.memory import GROWTH_BYTES, FreeMemory, private_bytes, resident_bytes
 
 
 def test_what_is_free_is_given_back_after_growth_only() -> None:
@@ -20,3 +20,11 @@ def test_what_is_free_is_given_back_after_growth_only() -> None:
     memory.look()  # it has not grown since
     assert given_back == [0]
     grown.close()
+
+
+def test_private_memory_grows_with_pages_that_nobody_else_has() -> None:
+    before = private_bytes()
+    assert 0 < before <= resident_bytes()
+    with mmap(-1, GROWTH_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS) as grown:
+        grown.write(b"x" * GROWTH_BYTES)
+        assert private_bytes() >= before + GROWTH_BYTES // 2
