@@ -1,15 +1,17 @@
 """Experiments that a figure is drawn from and that need no testbed, by name.
 
-Eight kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+Nine kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
 brokers, on what the protocol does around a failure, on the links that publications go over, on
-how hierarchies grow, on topics behind proxies, on what a disk bears, and on how much brokers of
-this machine commit. The file's schema says which.
+how hierarchies grow, on topics behind proxies, on what changes of subscriptions take, on what a
+disk bears, and on how much brokers of this machine commit. The file's schema says which.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.control_traffic.churn_experiment import SCHEMA as CHURN_SCHEMA
+from bench.control_traffic.churn_experiment import ChurnExperiment, run_churn_experiment
 from bench.papers.dft11.behaviour_experiments import KINDS as BEHAVIOURS
 from bench.papers.dft11.behaviour_experiments import SCHEMA as BEHAVIOUR_SCHEMA
 from bench.papers.dft11.behaviour_experiments import BehaviourExperiment, run_behaviour_experiment
@@ -48,6 +50,7 @@ SIMULATED_SCHEMAS = (
     TRANSMISSION_SCHEMA,
     SCALE_SCHEMA,
     PROXY_SCHEMA,
+    CHURN_SCHEMA,
 )
 MEASURED_SCHEMAS = (STORAGE_SCHEMA, CONSUMER_SCHEMA)
 SCHEMAS = (*SIMULATED_SCHEMAS, *MEASURED_SCHEMAS)
@@ -59,6 +62,7 @@ FigureExperiment = (
     | TransmissionExperiment
     | ScaleExperiment
     | ProxyExperiment
+    | ChurnExperiment
     | StorageExperiment
     | ConsumerExperiment
 )
@@ -108,6 +112,8 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
             return validated(TransmissionExperiment, values, str(path))
         case str(schema) if schema == SCALE_SCHEMA:
             return validated(ScaleExperiment, values, str(path))
+        case str(schema) if schema == CHURN_SCHEMA:
+            return validated(ChurnExperiment, values, str(path))
         case str(schema) if schema == STORAGE_SCHEMA:
             return validated(StorageExperiment, values, str(path))
         case str(schema) if schema == CONSUMER_SCHEMA:
@@ -162,6 +168,8 @@ def run_figure_experiment(
         return run_transmission_experiment(experiment, runs, progress, labels)
     if isinstance(experiment, ScaleExperiment):
         return run_scale_experiment(experiment, runs, progress.phase, labels)
+    if isinstance(experiment, ChurnExperiment):
+        return run_churn_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, ProxyExperiment):
         return run_proxy_experiment(experiment, runs, progress, labels)
     if isinstance(experiment, StorageExperiment):

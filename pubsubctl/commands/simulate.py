@@ -16,7 +16,7 @@ from pubsubctl.console.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.hosts.files import shown
 
-_FIGURE = r"(dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
+_FIGURE = r"(control|dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
 _WORDS = ("swarm", "campaign", "mutants", "shrink", "adversary")
 """What needs the swarm."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.figures import knee, of_runs, series, sweep
+from results.figures import control_traffic, knee, of_runs, series, sweep
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
 from results.papers.ds03 import (
@@ -33,6 +33,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **series.FIGURES,
     **sweep.FIGURES,
     **knee.FIGURES,
+    **control_traffic.FIGURES,
     **figures.FIGURES,
     **delivery_figures.FIGURES,
     **behaviour_figures.FIGURES,

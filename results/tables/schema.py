@@ -485,6 +485,18 @@ TABLES: Mapping[str, Table] = {
             answers BIGINT to these
             deciding INT brokers that decide by its profile
         """),
+        _table("churn_messages", "Of control.churn: per protocol and number of brokers.", """
+            protocol STRING of the brokers
+            title STRING what the experiment calls it
+            brokers INT in its overlay
+            changes INT subscriptions that came, and that went, together
+            messages BIGINT of brokers to brokers meanwhile
+            message_bytes BIGINT in these
+            idle_messages BIGINT of the same brokers in the same time, when nothing changed
+            idle_bytes BIGINT in these
+            seconds DOUBLE that it was
+            mean_started_s DOUBLE until a subscription had started
+        """),
         _table("owned_topics", "Of mp22.m3: per kind of ownership, draw and server.", """
             ownership STRING who decides which server owns a topic
             run INT counted per kind of ownership

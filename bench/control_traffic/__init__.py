@@ -1,0 +1,1 @@
+"""What brokers say to each other beside publications."""

@@ -1,0 +1,118 @@
+"""control.churn: what a subscription that comes or goes takes among brokers, by protocol.
+
+Paper: none (experiment S9 of ours).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.papers.experiment_runs import ExperimentRun, load_experiment_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+Row = Any
+_LOOKS = (
+    ("#1a1a1a", "o"), ("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "D"), ("#cc79a7", "v"),
+    ("#e69f00", "P"), ("#56b4e9", "X"),
+)  # fmt: skip
+
+
+def churn(spark: "SparkSession", run_dir: Path) -> Drawing:
+    """Messages per change, and messages of brokers while nothing happens, by number of brokers."""
+    run = load_experiment_run(spark, Path(run_dir))
+    return draw_churn(run, run.table(spark, "churn_messages").collect())
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {"control.churn": churn}
+
+
+def per_change(row: Row) -> float:
+    """Messages that a change takes beyond what brokers say anyway; never less than none."""
+    more = float((row.messages - row.idle_messages) / row.changes)
+    return max(0.0, more)
+
+
+def idle_per_broker(row: Row) -> float:
+    """Messages a second of a broker to others while nothing happens."""
+    return float(row.idle_messages / row.seconds / row.brokers)
+
+
+@house_style()
+def draw_churn(run: ExperimentRun, found: Sequence[Row]) -> Drawing:
+    """The figure from the rows of its table."""
+    from matplotlib.figure import Figure
+
+    titles = [side["title"] for side in run.experiment["side"]]
+    rows = sorted(found, key=lambda row: (titles.index(row.title), row.brokers))
+    figure = Figure(figsize=(8.6, 4.4), layout="constrained")
+    changes, idle = figure.subplots(1, 2)
+    _draw(changes, rows, titles, per_change, "messages per change of a subscription")
+    _draw(idle, rows, titles, idle_per_broker, "messages of a broker a second, when idle")
+    figure.legend(*changes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return Drawing(
+        figure=figure,
+        columns=(
+            "title", "brokers", "messages_per_change", "bytes_per_change",
+            "idle_messages_per_broker_s", "mean_started_ms",
+        ),
+        rows=[
+            (
+                row.title, row.brokers, round(per_change(row), 2),
+                max(0, round((row.message_bytes - row.idle_bytes) / row.changes)),
+                round(idle_per_broker(row), 3), round(row.mean_started_s * 1000, 1),
+            )
+            for row in rows
+        ],
+        caption=_caption(run),
+        scale=dict(run.manifest["scale"]),
+        metrics=dict(_metrics(rows)),
+        run_ids=(run.run_id,),
+    )  # fmt: skip
+
+
+def _draw(
+    axes: "Axes",
+    rows: Sequence[Row],
+    titles: Sequence[str],
+    number: Callable[[Row], float],
+    label: str,
+) -> None:
+    sizes = sorted({row.brokers for row in rows})
+    for place, title in enumerate(titles):
+        colour, marker = _LOOKS[place % len(_LOOKS)]
+        line = [row for row in rows if row.title == title]
+        axes.plot(
+            [row.brokers for row in line], [number(row) for row in line],
+            color=colour, marker=marker, markersize=10 - place, label=title,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)  # some say nothing at all
+    axes.set_ylim(bottom=-0.1)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("brokers")
+    axes.set_ylabel(label)
+
+
+def _metrics(rows: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
+    most = max(row.brokers for row in rows)
+    for row in rows:
+        if row.brokers == most:
+            yield f"messages_per_change.{row.protocol}", Metric(per_change(row))
+            yield f"idle_per_broker.{row.protocol}", Metric(idle_per_broker(row))
+
+
+def _caption(run: ExperimentRun) -> str:
+    asked = run.experiment
+    return (
+        f"Simulated brokers, one publisher, and a subscription at each that clients may be at; "
+        f"then {asked['changes']} subscriptions come and go, {asked['pause_s']:g} s apart, each "
+        "at a broker drawn. Left: what is said among brokers beyond what the same brokers say in "
+        "the same time without that. Right: that, by broker; heartbeats are not counted. Nothing "
+        "is published, so publications, and what is said of them, are not in it. Below 1 the axes "
+        "are linear."
+    )

@@ -1,0 +1,94 @@
+"""What changes of subscriptions take among brokers: counted, beside what is said anyway, drawn."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bench.control_traffic.churn_experiment import ChurnExperiment, Side, count, topology_of
+from bench.papers.figure_experiments import EXPERIMENTS, load_figure_experiment
+from bench.spec.spec import SpecError
+from brokerd.protocols.registry import check_runs_on
+from results.figures.control_traffic import draw_churn
+from results.papers.experiment_runs import ExperimentRun
+
+TREE = Side(protocol="delta_tree", title="tree")
+FILE = {
+    "schema": "pubsubctl/churn-messages-experiment/1",
+    "name": "story",
+    "figure": "control.churn",
+    "brokers": [10],
+    "changes": 2,
+    "pause_s": 0.5,
+    "side": [TREE],
+}
+
+
+def asked(**changes: Any) -> ChurnExperiment:
+    return ChurnExperiment.model_validate(FILE | changes)
+
+
+def test_a_change_goes_over_each_link_of_a_tree_and_a_start_is_confirmed_over_each() -> None:
+    found = count(asked(), TREE, 10)
+    assert (found.changes, found.messages, found.idle_messages) == (4, 2 * (9 + 9) + 2 * 9, 0)
+    assert all(0 < started_s < 0.5 for started_s in found.started_s)
+
+
+def test_who_polls_says_much_when_nothing_changes() -> None:
+    side = Side(protocol="multi_proxy", title="proxies")
+    found = count(asked(), side, 5)
+    assert found.idle_messages > 0
+    assert found.messages > found.idle_messages
+
+
+def test_the_same_experiment_counts_the_same() -> None:
+    side = Side(protocol="gryphon", title="cells", cell=2)
+    assert count(asked(), side, 10) == count(asked(), side, 10)
+
+
+def test_our_own_experiment_can_be_carried_out() -> None:
+    experiment = load_figure_experiment("control.churn")
+    assert isinstance(experiment, ChurnExperiment)
+    for side in experiment.side:
+        for brokers in experiment.brokers:
+            check_runs_on(topology_of(side, brokers, experiment.delta), side.protocol)
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("changes = 10", "changes = 0", "changes"),
+        ('protocol = "delta_tree"', 'protocol = "delta_three"', "delta_three"),
+        ("pause_s = 0.5", "pauze_s = 0.5", "pauze_s"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    ours = (EXPERIMENTS / "control-churn.toml").read_text()
+    assert old in ours
+    path = tmp_path / "story.toml"
+    path.write_text(ours.replace(old, new, 1))
+    with pytest.raises(SpecError, match=words):
+        load_figure_experiment(path)
+
+
+def test_what_is_said_anyway_is_taken_off() -> None:
+    run = ExperimentRun(
+        Path(), Path(), {"run_id": "r", "scale": {"brokers": 20}},
+        {"side": [{"title": "a"}, {"title": "b"}], "changes": 2, "pause_s": 0.5},
+    )  # fmt: skip
+    rows = [
+        SimpleNamespace(
+            protocol=title, title=title, brokers=brokers, changes=4, messages=messages,
+            message_bytes=10 * messages, idle_messages=20, idle_bytes=200, seconds=2.0,
+            mean_started_s=0.01,
+        )
+        for title, brokers, messages in (("b", 10, 20), ("a", 20, 60), ("a", 10, 40))
+    ]  # fmt: skip
+    drawing = draw_churn(run, rows)
+    assert [*drawing.rows] == [
+        ("a", 10, 5.0, 50, 1.0, 10.0),
+        ("a", 20, 10.0, 100, 0.5, 10.0),
+        ("b", 10, 0.0, 0, 1.0, 10.0),
+    ]
+    assert drawing.metrics["messages_per_change.a"].value == 10.0
