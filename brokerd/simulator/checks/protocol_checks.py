@@ -101,6 +101,17 @@ class ProtocolChecks:
         """
         return []
 
+    def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """What brokers say when its time has come, and keep something for until then, in words.
+
+        Nobody is owed it, so a run may be over before; more than what is alive justifies may be
+        kept for it.
+
+        Args:
+            brokers: as of `left_over`.
+        """
+        return []
+
     def are_serving(self, one: BrokerView, other: BrokerView) -> bool:
         """Whether two live brokers have told each other what they know, or need not."""
         return True

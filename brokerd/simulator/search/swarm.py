@@ -472,6 +472,7 @@ class PlanRun:
             cluster.unsettled()
             + self._mobility.under_way()
             + self._left_over()
+            + self._still_to_say()
             + cluster.oracle.undelivered()
         )
         left += cluster.oracle.closed_gates()
@@ -480,7 +481,33 @@ class PlanRun:
         )
 
     def _check_growth(self) -> None:
-        """I9: what brokers keep is in proportion to what is alive."""
+        """I9: what brokers keep, once all is said, is in proportion to what is alive."""
+        try:
+            self._look_at_growth()
+        except InvariantViolated:
+            if not self._still_to_say():
+                raise
+            self._let_all_be_said()
+            self._look_at_growth()
+
+    def _still_to_say(self) -> list[str]:
+        return self._cluster.checker.own.still_to_say(self._cluster.brokers)
+
+    def _let_all_be_said(self) -> None:
+        schedule = self._cluster.schedule
+
+        def is_owed() -> bool:
+            return bool(self._still_to_say()) or not self._has_converged()
+
+        if isinstance(schedule, AdversarialSchedule):
+            self._drain(is_owed, until_quiet=True)
+            return
+        while is_owed():
+            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
+            if self._is_out_of_patience():
+                self._give_up()
+
+    def _look_at_growth(self) -> None:
         cluster = self._cluster
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle = cluster.oracle

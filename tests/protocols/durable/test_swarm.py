@@ -2,12 +2,14 @@
 
 import pytest
 
+from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of, planning_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
-from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, run_seed
 
 SEEDS = range(1, 6)
 BY_SEEDS = {
@@ -40,6 +42,36 @@ def test_who_fetches_few_at_a_time_is_waited_for() -> None:
     assert turns(few, 269) >= 269 // 16 * (2 * 4 + 2 * 4)
     assert turns(DurableParameters(catchup_batch=5_000, live_limit=16), 269) == turns(few, 269)
     assert turns(DurableParameters(catchup_batch=5_000, live_limit=16_384), 269) == 0
+
+
+WAITS_FOR_SILENCE = """
+simulation timed
+protocol durable
+brokers b1 b2
+overlay cells {"bundles": [["b1", "b2"]], "members": {}}
+limits failed=1 links=1
+core silence_interval_ns=20000000000 max_retain_ns=200000000
+chance 1
+publisher p0-b1
+at 0.1 subscribe s1-b2 kind = 'a'
+at 0.1 subscribe s2-b2 kind = 'b'
+at 1 publish p0-b1 SENT
+heal 1.3
+end 1.3
+""".replace("SENT", " ".join(["a,10,3"] * 200))
+
+
+def test_what_is_kept_for_who_waits_for_silence_is_no_growth_until_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seed 667677: pubends had let go for age, so all was over before the silence was due."""
+    report = PlanRun(read_plan(WAITS_FOR_SILENCE)).report(-1, "")
+    assert not report.violations
+    assert report.counters["simulated_ms"] > 20_000, "the silence was waited for"
+    monkeypatch.setattr(FeedingChecks, "still_to_say", lambda *_: [])
+    report = PlanRun(read_plan(WAITS_FOR_SILENCE)).report(-1, "")
+    assert report.rule == "growth"
+    assert "FilterLog" in report.violations[0]
 
 
 @pytest.mark.parametrize("name", [*BY_SEEDS])

@@ -112,6 +112,10 @@ class DurableChecks(GryphonChecks):
             if (rows := broker.on_disk().get(table))
         ] + self._feeding.left_over(brokers)
 
+    def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """See ProtocolChecks: silence; what is for whom is kept for who is behind."""
+        return self._feeding.still_to_say(brokers)
+
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
         super().look_into(broker, brokers)

@@ -64,6 +64,24 @@ class FeedingChecks(ProtocolChecks):
                     what = f"{_named(broker, lane)} is live behind {lane.floor}"
                     raise InvariantViolated("live too early", f"{what}, the others had {then}")
 
+    def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """See ProtocolChecks: who is live and hears nothing is told how far a stream has come."""
+        found = []
+        for broker in brokers:
+            core = broker.core
+            assert isinstance(core, Durable), f"{core} is no core of durable"
+            if not broker.alive:
+                continue
+            positions = {hosted.identity: hosted.position for hosted in core.hosted()}
+            found += [
+                f"{_named(broker, lane)} has yet to hear of silence"
+                for local in core.subscriptions()
+                if local.is_attached
+                for lane in local.lanes.values()
+                if lane.mode is Mode.LIVE and lane.acknowledged < positions[lane.stream]
+            ]
+        return found
+
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks."""
         found = []
