@@ -147,9 +147,10 @@ class GivenOwners(MovingOwners):
         return owner.generation > self._generation(owner)
 
     def _go_by(self, owners: Sequence[Owner]) -> None:
+        """See MovingOwners."""
         for owner in owners:
             self._generations[owner.topic] = owner.generation
-        self._add(owners)
+        super()._go_by(owners)
 
     def _row(self, owner: Owner) -> Change:
         return Change(CHOSEN, str(owner.topic), [owner.server, owner.generation])

@@ -70,6 +70,10 @@ class MovingOwners(Owners, ABC):
     def _is_new(self, topic: int) -> bool:
         return topic not in self._known and topic not in self._choosing
 
+    def _go_by(self, owners: Sequence[Owner]) -> None:
+        """Go to servers for topics, from now on."""
+        self._add(owners)
+
     def _begin_choosing(self, owners: Sequence[Owner]) -> None:
         self._choosing.update((owner.topic, owner.server) for owner in owners)
 
@@ -80,7 +84,7 @@ class MovingOwners(Owners, ABC):
         def chosen() -> None:
             for owner in owners:
                 self._choosing.pop(owner.topic, None)
-            self._add(owners)
+            self._go_by(owners)
 
         self._disk.commit([self._row(owner) for owner in owners], chosen)
 

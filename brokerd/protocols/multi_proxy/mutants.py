@@ -715,6 +715,17 @@ BUGS: Final = (
         ("return owner.generation > self._generation(owner)", "return owner.generation > 0"),
     ),
     _bug(
+        "first-owner-of-no-generation",
+        "A home knows in which generation it was told of a topic's owner, also for the first time.",
+        "giving.py",
+        (
+            "        for owner in owners:\n"
+            "            self._generations[owner.topic] = owner.generation\n"
+            "        super()._go_by(owners)",
+            "        super()._go_by(owners)",
+        ),
+    ),
+    _bug(
         "never-merges",
         "Servers that own the same topic merge.",
         "paper.py",

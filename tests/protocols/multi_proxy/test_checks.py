@@ -8,10 +8,19 @@ import pytest
 
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.interface import DeadlineReached, Send
+from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.messages import Get, Lost, LostRun, Messages, Stored, Wanted
-from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import (
+    ARBITER,
+    CAUSAL,
+    PAPER,
+    RENDEZVOUS,
+    MultiProxyParameters,
+)
+from brokerd.protocols.registry import read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
 
 PROXY, SERVER, OTHER, HOME = 0, 1, 2, 3
@@ -89,3 +98,38 @@ def test_a_mistake_is_seen(rule: str, said: list[tuple[int, Any]]) -> None:
     with pytest.raises(InvariantViolated) as found:
         check(*said)
     assert found.value.rule == rule
+
+
+@pytest.mark.parametrize(
+    "broken, ownership, demanded",
+    [
+        ([], CAUSAL, True),
+        ([("x1", "h1")], CAUSAL, True),
+        ([("x1", "h1"), ("x2", "h1")], CAUSAL, False),
+        ([("x2", "s1"), ("x1", "s2")], CAUSAL, False),
+        ([("x2", "s1"), ("x1", "s2")], ARBITER, False),
+        ([("x2", "s1"), ("x1", "s2")], RENDEZVOUS, True),
+        ([("x2", "s1"), ("x2", "s2")], CAUSAL, True),
+    ],
+)
+def test_nothing_is_demanded_where_no_proxy_reaches_two_servers(
+    broken: Sequence[tuple[str, str]], ownership: str, demanded: bool
+) -> None:
+    """Seed 722593: a topic was being given, and what was put to it waited for that."""
+    values = {"proxies": ["x1", "x2"], "servers": ["s1", "s2"], "edges": ["h1"]}
+    names = [name for side in values.values() for name in side]
+    topology = read_topology(
+        {
+            "schema": "pubsubctl/topology/2", "name": "story", "kind": "bipartite",
+            "brokers": names, "bipartite": values,
+        },
+        "story",
+    )  # fmt: skip
+    number = topology.number_of
+    reach = MultiProxyReach(
+        OverlayGraph(topology),
+        MultiProxyParameters(ownership=ownership),
+        [(number(a), number(b)) for a, b in broken],
+    )
+    assert reach.acknowledges(number("h1"), []) == demanded
+    assert reach.starts(number("h1")) == demanded

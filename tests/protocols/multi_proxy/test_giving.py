@@ -1,6 +1,6 @@
 """Topics that arbiters have their servers give to others: one server at a time has each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,13 @@ import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.named_bugs import planted
-from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished, Started
+from brokerd.protocols.interface import (
+    Commit,
+    MessageReceived,
+    Persisted,
+    SessionEstablished,
+    Started,
+)
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
@@ -250,7 +256,8 @@ def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
     return told == [Owned((Owner(come.topic, TAKER, 2),))] and bool(of_kind(answers, Following))
 
 
-def what_was_said_of_a_topic_before_it_moved_changes_nothing() -> bool:
+def chooses_at_home(chosen: Mapping[str, Any]) -> Callable[[Owner], bool]:
+    """Tells a home with this on its disk who owns a topic; says whether it then goes there."""
     proxy, home = 0, 3
     core = make_protocol(
         "multi_proxy",
@@ -259,15 +266,31 @@ def what_was_said_of_a_topic_before_it_moved_changes_nothing() -> bool:
         MultiProxyParameters(ownership=ARBITER, topics=8, topic_attribute="kind"),
         decode_attribute_table,
     )
-    core.handle(Started(2, True, {"chosen": {str(TOPIC): [TAKER, 2]}}), 0)
+    core.handle(Started(2, bool(chosen), {"chosen": chosen}), 0)
     core.handle(SessionEstablished(proxy, 7, 1), 0)
 
     def chooses(owner: Owner) -> bool:
         effects = core.handle(MessageReceived(proxy, 7, Merged(home, (owner,))), 0)
-        return any(isinstance(each, Commit) for each in effects)
+        commits = [each for each in effects if isinstance(each, Commit)]
+        for commit in commits:
+            assert commit.token is not None
+            core.handle(Persisted(commit.token), 0)
+        return bool(commits)
 
+    return chooses
+
+
+def what_was_said_of_a_topic_before_it_moved_changes_nothing() -> bool:
+    chooses = chooses_at_home({str(TOPIC): [TAKER, 2]})
     older, later = Owner(TOPIC, GIVER, 1), Owner(TOPIC, GIVER, 3)
     return not chooses(older) and chooses(later)
+
+
+def who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one() -> bool:
+    """Seed 724939: the later owner let go of what that home had not got."""
+    chooses = chooses_at_home({})
+    assert chooses(Owner(TOPIC, TAKER, 2))
+    return not chooses(Owner(TOPIC, GIVER, 1))
 
 
 def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
@@ -304,6 +327,9 @@ RULES: dict[str, Callable[[], bool]] = {
     "given-and-not-owned": who_was_given_a_topic_owns_it_after_a_crash,
     "later-owner-first": what_the_former_owner_has_given_comes_first,
     "age-forgotten": who_owned_a_topic_when_is_known_after_a_crash,
+    "first-owner-of-no-generation": (
+        who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one
+    ),
     "older-owner-followed": what_was_said_of_a_topic_before_it_moved_changes_nothing,
 }
 
