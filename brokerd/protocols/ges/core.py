@@ -17,8 +17,11 @@ from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.ageing import LOOKS, Ageing
 from brokerd.protocols.ges.forwarding import PublicationForwarding
 from brokerd.protocols.ges.graph import Graph
+from brokerd.protocols.ges.load import LOAD, LinkLoad
 from brokerd.protocols.ges.messages import (
     GraphStated,
+    LoadAnswered,
+    LoadProbe,
     ProfileChanged,
     ProfileReached,
     ProfileStated,
@@ -99,6 +102,10 @@ class UnitBroker(ForwardingCore):
             ProfileChanged: self._on_profile_changed,
             ProfileReached: self._propagation.on_reached,
         }
+
+    def link_factor(self, peer: BrokerNumber) -> int:
+        """By what this broker says that the cost of its connection to a neighbour is multiplied."""
+        return self._graph.factor(peer)
 
     def start_routing(self, incarnation: int) -> None:
         """See ForwardingCore: nobody is connected, and nobody here wants anything."""
@@ -195,22 +202,48 @@ class Ges(UnitBroker):
         decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__(broker, address, neighbours, parameters, decode_attributes)
+        self._load = LinkLoad(
+            broker, self, self._deadlines, parameters, self._graph, self.reaches
+        )
         self._forwarding = PublicationForwarding(
-            self, self.place, self._router, self.profiles, self.reaches
+            self, self.place, self._router, self.profiles, self.reaches, self._load.sent
         )
         subscriptions = LocalSubscriptions(
             self, self.profiles, self._propagation, self._forwarding, self.reaches
         )
         self.begin(
             subscriptions,
-            {**self.unit_handlers(), RoutedPublications: self._forwarding.on_routed},
+            {
+                **self.unit_handlers(),
+                RoutedPublications: self._forwarding.on_routed,
+                LoadProbe: self._load.on_probe,
+                LoadAnswered: self._load.on_answered,
+            },
         )
+
+    def neighbour_came(self, peer: BrokerNumber) -> None:
+        """See UnitBroker."""
+        super().neighbour_came(peer)
+        self._load.came(peer)
+
+    def neighbour_went(self, peer: BrokerNumber) -> None:
+        """See UnitBroker."""
+        super().neighbour_went(peer)
+        self._load.went(peer)
+
+    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
+        """See ForwardingCore."""
+        if purpose == LOAD:
+            self._load.check()
+        else:
+            super().deadline_reached(purpose, peer)
 
     def routing_statistics(self) -> Mapping[str, int]:
         """See ForwardingCore."""
         return {
             **self._forwarding.counters,
             **self.profiles.statistics(),
+            **self._load.counters,
             "spoken_for": self._ageing.spoken_for,
         }
 

@@ -16,6 +16,8 @@ GES = ProtocolDefinition(
         MessageKind(114, messages.ProfileChanged),
         MessageKind(115, messages.ProfileReached),
         of_run(116, messages.RoutedPublications, beside=messages.route_of),
+        MessageKind(135, messages.LoadProbe),
+        MessageKind(136, messages.LoadAnswered),
     ),
     promises=Promises(exactly_once=False, members_may_change=True),
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,

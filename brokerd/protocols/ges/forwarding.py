@@ -26,6 +26,7 @@ class PublicationForwarding:
 
     Args:
         reaches: whether a client is connected.
+        sent: is told of each neighbour that publications were sent to.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class PublicationForwarding:
         router: Router,
         profiles: Profiles,
         reaches: Callable[[ClientId], bool],
+        sent: Callable[[BrokerNumber], None],
     ) -> None:
         self._machine = machine
         self._place = place
         self._router = router
         self._profiles = profiles
         self._reaches = reaches
+        self._sent = sent
         self._delivered: dict[SourceId, int] = {}
         self.counters = dict.fromkeys(
             (
@@ -90,6 +93,7 @@ class PublicationForwarding:
         for peer, targets in routed.hops.items():
             self.counters["publications_forwarded"] += len(run)
             self._machine.send(peer, RoutedPublications(run, tuple(targets), hops + 1))
+            self._sent(peer)
 
     def _deliver(self, run: PublicationRun, interest: Interest) -> None:
         """What overtook on another way is not followed by what it overtook, nor by itself."""

@@ -14,7 +14,8 @@ from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 from brokerd.protocols.parts.event_machine import EventMachine
 
 UP = 1
-"""By what the cost of a connection is multiplied."""
+DEAREST = 8
+"""By what the cost of a connection is multiplied, at least and at most."""
 
 
 class Graph:
@@ -38,6 +39,7 @@ class Graph:
         self._view = view
         self._neighbours = neighbours
         self._reaches = reaches
+        self._factors: dict[BrokerNumber, int] = {}
 
     def start(self, incarnation: int) -> None:
         """This broker begins, without a connection; what it said before is over."""
@@ -47,7 +49,7 @@ class Graph:
 
     def on_up(self, peer: BrokerNumber) -> None:
         """There is a session: the neighbour is told all, and all others are told of it."""
-        made = self._view.state(peer, self._neighbours[peer], UP)
+        made = self._view.state(peer, self._neighbours[peer], self.factor(peer))
         self._tell(peer, self._view.known())
         self._tell_others((made,), peer)
 
@@ -55,6 +57,16 @@ class Graph:
         """The session is over, and with it what it carried."""
         made = self._view.state(peer, self._neighbours[peer], DOWN)
         self._tell_others((made,), peer)
+
+    def factor(self, peer: BrokerNumber) -> int:
+        """By what this broker says that the cost of a connection is multiplied, if there is one."""
+        return self._factors.get(peer, UP)
+
+    def charge(self, peer: BrokerNumber, factor: int) -> None:
+        """The connection to a neighbour, which has a session, costs something else from now on."""
+        self._factors[peer] = factor
+        made = self._view.state(peer, self._neighbours[peer], factor)
+        self._tell_others((made,), None)
 
     def on_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
         """A neighbour says what it knows of connections."""
@@ -83,7 +95,7 @@ class Graph:
     def _state_anew(self, refuted: Statement) -> Statement:
         """How a connection really is of which others have spoken in this broker's place."""
         peer = _other_end(refuted)
-        factor = UP if self._reaches(peer) else DOWN
+        factor = self.factor(peer) if self._reaches(peer) else DOWN
         return self._view.state(peer, self._neighbours[peer], factor)
 
     def _tell_others(self, statements: Iterable[Statement], origin: BrokerNumber | None) -> None:
@@ -108,6 +120,7 @@ class Graph:
             or not all(0 < len(end) <= deepest for end in ends)
             or is_inside(*ends)
             or is_inside(*reversed(ends))
+            or not DOWN <= statement.factor <= DEAREST
         ):
             raise RemoteProtocolError(peer, f"no connection can be so: {statement}"[:300])
 

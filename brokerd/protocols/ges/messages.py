@@ -62,6 +62,19 @@ class ProfileReached:
 
 
 @record
+class LoadProbe:
+    """The sender wants to know how long an answer takes.
+
+    Paper: [GES] §3 (link costs are updated for overload).
+    """
+
+
+@record
+class LoadAnswered:
+    """The answer, at once."""
+
+
+@record
 class RoutedPublications:
     """Publications on their way; nobody answers.
 

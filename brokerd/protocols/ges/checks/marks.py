@@ -44,9 +44,18 @@ MARKS = (
     Mark("refuted", "a broker that lives heard that others had spoken for it", seeds=20),
     Mark("newcomer-told", "a broker heard of a newcomer that it is linked to", seeds=8),
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
+    Mark("dearer", "a broker said that a link costs more, for it is slow", seeds=20),
+    Mark("cheaper", "a broker said that it costs less again", seeds=20),
+    Mark("dearer-again", "a link that had been slow before fell late", seeds=100),
 )
 
-_COUNTED = {"no-way": "publications_without_route", "came-twice": "duplicates_received"}
+_COUNTED = {
+    "no-way": "publications_without_route",
+    "came-twice": "duplicates_received",
+    "dearer": "costs_raised",
+    "cheaper": "costs_lowered",
+    "dearer-again": "costs_raised_again",
+}
 
 
 class GesMarks:

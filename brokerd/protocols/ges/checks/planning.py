@@ -26,11 +26,20 @@ class GesPlanning(ProtocolPlanning):
         return random_hierarchy(brokers, levels, random.randrange)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
-        """See ProtocolPlanning: who does not come back is missed within seconds."""
+        """See ProtocolPlanning: who does not come back is missed within seconds.
+
+        In half of the seeds links cost more when they are slow, which they are through faults only.
+        """
         if long:
             return parameters
         purge_ns = Random(f"ges {seed}").choice((600, 2_000)) * MILLISECOND_NS
-        return replace(parameters, purge_ns=purge_ns)
+        random = Random(f"ges load {seed}")
+        return replace(
+            parameters,
+            purge_ns=purge_ns,
+            slow_link_ns=random.choice((0, 150)) * MILLISECOND_NS,
+            cost_check_ns=random.choice((40, 80)) * MILLISECOND_NS,
+        )
 
     def forgetting_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning."""

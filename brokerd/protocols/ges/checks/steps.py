@@ -2,7 +2,8 @@
 
 G1  a way leaves a unit once: the levels along it do not decrease (`_check_way`)
 G2  a unit is sent nothing that, as far as who decides knows, nobody in it wants (`_check_wanted`)
-G3  each broker's graph is the outline of the sessions that there are (`settled`)
+G3  each broker's graph is the outline of the sessions that there are, each at what the end for
+    which it is dearer says (`settled`)
 G4  each broker knows just what clients of the others want, each behind the largest unit that
     it is not in itself (`settled`)
 G5  a graph has no more brokers and units than the blocks of its levels hold (`settled`)
@@ -84,7 +85,9 @@ class GesChecks(ProtocolChecks):
         }
         addresses = {number: core.place.address for number, core in cores.items()}
         up = {
-            (broker.number, peer): 1
+            (broker.number, peer): max(
+                cores[broker.number].link_factor(peer), cores[peer].link_factor(broker.number)
+            )
             for broker in brokers
             if broker.alive
             for peer in broker.ends
@@ -123,8 +126,8 @@ def _check_told(broker: BrokerView, message: GraphStated) -> None:
 
 def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]]) -> None:
     if core.view.edges != should:
-        found = {edge: [*behind] for edge, behind in core.view.edges.items()}
-        wanted = {edge: [*behind] for edge, behind in should.items()}
+        found = {edge: dict(behind) for edge, behind in core.view.edges.items()}
+        wanted = {edge: dict(behind) for edge, behind in should.items()}
         raise InvariantViolated("graph", f"{name} has {found}, not {wanted}")
     if len(core.view.units()) > BLOCK * len(core.place.address):
         raise InvariantViolated("graph size", f"{name} knows {len(core.view.units())} units")

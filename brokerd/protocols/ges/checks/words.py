@@ -2,14 +2,18 @@
 
 from typing import Any
 
+from brokerd.protocols.ges.graph import UP
 from brokerd.protocols.ges.messages import (
     GraphStated,
+    LoadAnswered,
+    LoadProbe,
     ProfileChanged,
     ProfileReached,
     ProfileStated,
     RoutedPublications,
 )
 from brokerd.protocols.ges.units import Unit
+from brokerd.protocols.ges.view import DOWN
 from brokerd.simulator.checks.wording import Wording
 
 
@@ -25,7 +29,7 @@ class GesWording(Wording):
             case GraphStated(statements=statements):
                 ends = [f"{_unit(each.low_end)}-{_unit(each.high_end)}" for each in statements]
                 states = [
-                    f"{end} {'up' if each.factor else 'down'}"
+                    f"{end} {_state(each.factor)}"
                     for end, each in zip(ends, statements, strict=True)
                 ]
                 return f"links: {', '.join(states)}"
@@ -38,7 +42,15 @@ class GesWording(Wording):
                 return f"profile: {f'with {come}' if come else f'without {gone}'}"
             case ProfileReached(origin=origin):
                 return f"all have the profile of {self.name(origin)}"
+            case LoadProbe():
+                return "how long does this take?"
+            case LoadAnswered():
+                return "so long"
         return super().message(message)
+
+
+def _state(factor: int) -> str:
+    return {DOWN: "down", UP: "up"}.get(factor, f"up at {factor} times the cost")
 
 
 def _unit(unit: Unit) -> str:
