@@ -202,9 +202,7 @@ class Ges(UnitBroker):
         decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__(broker, address, neighbours, parameters, decode_attributes)
-        self._load = LinkLoad(
-            broker, self, self._deadlines, parameters, self._graph, self.reaches
-        )
+        self._load = LinkLoad(broker, self, self._deadlines, parameters, self._graph, self.reaches)
         self._forwarding = PublicationForwarding(
             self, self.place, self._router, self.profiles, self.reaches, self._load.sent
         )

@@ -199,6 +199,106 @@ BUGS: Final = (
         "core.py",
         ("            self._propagation.speak_for_broker(broker)\n", ""),
     ),
+    _bug(
+        "slow-links-cost-the-same",
+        "A link that is slow for long costs more.",
+        "load.py",
+        (
+            "self._graph.charge(peer, factor)",
+            "pass",
+        ),
+    ),
+    _bug(
+        "new-cost-untold",
+        "Of what a link costs from now on all are told.",
+        "graph.py",
+        (
+            "made = self._view.state(peer, self._neighbours[peer], factor)\n"
+            "        self._tell_others((made,), None)",
+            "self._view.state(peer, self._neighbours[peer], factor)",
+        ),
+    ),
+    _bug(
+        "cheaper-end-counts",
+        "A link costs what the end says for which it is dearer.",
+        "view.py",
+        (
+            "factor = max(each.factor for",
+            "factor = min(each.factor for",
+        ),
+    ),
+    _bug(
+        "dear-at-first-sight",
+        "A link costs more when two checks in a row call for it.",
+        "load.py",
+        (
+            "if len(link.higher) >= CHECKS_TO_RISE:",
+            "if link.higher:",
+        ),
+    ),
+    _bug(
+        "cheap-at-first-sight",
+        "A link costs less when three checks in a row call for it.",
+        "load.py",
+        (
+            "elif len(link.lower) >= link.checks_to_fall:",
+            "elif link.lower:",
+        ),
+    ),
+    _bug(
+        "dear-for-ever",
+        "A dear link is probed although nothing goes over it.",
+        "load.py",
+        (
+            "dear = link.higher or self._graph.factor(peer) > UP",
+            "dear = bool(link.higher)",
+        ),
+    ),
+    _bug(
+        "waits-for-an-answer",
+        "A probe that has no answer has taken as long as it has been under way.",
+        "load.py",
+        (
+            "return so_far if so_far > stated else None",
+            "return None",
+        ),
+    ),
+    _bug(
+        "rises-and-falls-for-ever",
+        "A link that rises again soon after it fell takes longer to fall.",
+        "load.py",
+        (
+            "link.checks_to_fall = min(2 * link.checks_to_fall, MOST_CHECKS_TO_FALL)",
+            "link.checks_to_fall = CHECKS_TO_FALL",
+        ),
+    ),
+    _bug(
+        "cheap-by-a-new-session",
+        "A new session costs what the link did before.",
+        "graph.py",
+        (
+            "self._view.state(peer, self._neighbours[peer], self.factor(peer))",
+            "self._view.state(peer, self._neighbours[peer], UP)",
+        ),
+    ),
+    _bug(
+        "a-probe-per-publication",
+        "A link is probed once between two checks.",
+        "load.py",
+        (
+            "if not link.is_probed:",
+            "if link.asked_ns is None:",
+        ),
+    ),
+    _bug(
+        "measured-unasked",
+        "Nothing is measured where no parameter says what is slow.",
+        "load.py",
+        (
+            "if not self._slow_ns:",
+            "if self._slow_ns < 0:",
+        ),
+    ),
 )
 """Each as its name, the sentence that it leaves out, and where."""
 

@@ -58,6 +58,6 @@ class GesParameters:
         if not self.slow_link_ns:
             return ()
         return (
-            f"slow_link_ns = {self.slow_link_ns}: when publications leave a loaded link for another "
+            f"slow_link_ns = {self.slow_link_ns}: when publications leave a slow link for another "
             "way, those still on it are overtaken and lost",
         )

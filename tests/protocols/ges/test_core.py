@@ -9,6 +9,7 @@ from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.ges.messages import (
     GraphStated,
+    LoadAnswered,
     ProfileChanged,
     ProfileStated,
     RoutedPublications,
@@ -67,6 +68,9 @@ FOREIGN = SubscriptionId(1, 1, 1)
         (GraphStated((replace(STATEMENT, high_end=(1,)),)), "no connection"),
         (GraphStated((replace(STATEMENT, low_end=()),)), "no connection"),
         (GraphStated((replace(STATEMENT, low_end=(1, 2)),)), "no connection"),
+        (GraphStated((replace(STATEMENT, factor=9),)), "no connection"),
+        (GraphStated((replace(STATEMENT, factor=-1),)), "no connection"),
+        (LoadAnswered(), "no probe"),
         (ProfileStated(2, (2,), (9, 0), ((FOREIGN, EVERYTHING),)), "in 2's profile"),
         (ProfileStated(2, (2, 0), (9, 0), ()), "no unit"),
         (ProfileStated(2, (), (9, 0), ()), "no unit"),

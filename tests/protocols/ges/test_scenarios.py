@@ -10,6 +10,7 @@ from brokerd.protocols.ges.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.scenario import ScenarioError, play_scenario
 from tests.helpers.scenario import play, scenario_files
+from tests.protocols.ges.load_stories import two_loaded_gateways_each_look_better_to_the_other
 from tests.protocols.ges.test_stories import (
     BROKEN,
     FOR_EVER_S,
@@ -69,6 +70,12 @@ def a04_keeper_birth() -> None:
     assert [story.got(name) for name in ("n9", "n8", "n5")] == [1, 1, 41]
 
 
+def a06_pingpong() -> None:
+    """Without end where news stand still; with clocks, news of what two links cost cross."""
+    two_units_each_prefer_the_gateway_of_the_other()
+    two_loaded_gateways_each_look_better_to_the_other()
+
+
 def a08_fail_forever() -> None:
     """A gatekeeper is gone, its clients are elsewhere: nobody waits for it, and all forget it."""
     story = Story()
@@ -118,7 +125,7 @@ def a10_split_cluster() -> None:
 STORIES: Mapping[str, Callable[[], None]] = {
     "a02_twin_gateway": a02_twin_gateway,
     "a04_keeper_birth": a04_keeper_birth,
-    "a06_pingpong": two_units_each_prefer_the_gateway_of_the_other,
+    "a06_pingpong": a06_pingpong,
     "a08_fail_forever": a08_fail_forever,
     "a09_zombie_broker": a09_zombie_broker,
     "a10_split_cluster": a10_split_cluster,
