@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.ges.messages import (
@@ -14,6 +14,7 @@ from brokerd.protocols.ges.messages import (
     ProfileStated,
     RoutedPublications,
 )
+from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.router import Target
 from brokerd.protocols.ges.view import Statement
 from brokerd.protocols.interface import MessageReceived
@@ -53,6 +54,15 @@ def test_a_neighbour_that_is_away_for_long_is_not_waited_for():
     assert subscriber.answers[-1].state == "pending"
     exchange.advance(31)
     assert subscriber.answers[-1].state == "started"
+
+
+def test_a_time_that_cannot_be_is_refused_and_the_price_of_going_around_slow_links_is_said():
+    for name, value in (("slow_link_ns", -1), ("cost_check_ns", 0)):
+        with pytest.raises(ConfigError, match=rf"here: {name} = {value}; at least"):
+            GesParameters(**{name: value}).check("here")
+    assert not GesParameters().warnings()
+    [said] = GesParameters(slow_link_ns=1).warnings()
+    assert "overtaken and lost" in said
 
 
 TARGET = Target(0, (2,), (), (), 0)
