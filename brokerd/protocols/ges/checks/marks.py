@@ -46,7 +46,7 @@ MARKS = (
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
     Mark("dearer", "a broker said that a link costs more, for it is slow", seeds=20),
     Mark("cheaper", "a broker said that it costs less again", seeds=20),
-    Mark("dearer-again", "a link that had been slow before fell late", seeds=100),
+    Mark("dearer-again", "what a link costs rose soon after it had fallen", seeds=0),
 )
 
 _COUNTED = {
