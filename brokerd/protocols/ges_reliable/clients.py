@@ -5,7 +5,7 @@ Who comes back, be it here or at another broker, is found at its storage, from w
 Paper: [GES] §1 (any broker serves any client), §4 (reconnecting clients).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.changes import Changes
 from brokerd.protocols.ges_reliable.following import Followed, Following, Handed, stream_of
 from brokerd.protocols.ges_reliable.heirs import Heirs, after_all
-from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
+from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.puts import Puts
 from brokerd.protocols.parts.clients.own_subscriptions import (
@@ -57,7 +57,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     Args:
         storages: all of them; the one that stores for this broker's unit first.
-        tree: those that have the same epochs as that one.
+        roots: by storage, the root whose epochs it has.
     """
 
     takes_sources = True
@@ -72,13 +72,14 @@ class RoamingClients(OwnSubscriptions[Handed]):
         counters: dict[str, int],
         *,
         storages: Sequence[BrokerNumber],
-        tree: Collection[BrokerNumber],
+        roots: Mapping[BrokerNumber, BrokerNumber],
         changes: Changes,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._storages = storages
         self._changes = changes
-        self._heirs = Heirs(changes, storages[0], tree)
+        self._heirs = Heirs(changes, storages[0], roots, disk.machine, deadlines, parameters)
+        self.crossings = self._heirs.crossings
 
     def use(self, following: Following, puts: Puts) -> None:
         """Have these fetch for clients, and store."""
@@ -99,6 +100,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             return
         local = Followed(client.name, message.number, message.predicate, client.session)
         local.generation = roaming.generation
+        local.brought = {stream.broker: had for stream, had in brought.items()}
         client.subscriptions[local.number] = local
         self._machine.send(client.name, Subscribed(local.number, "pending"))
         if found is not None:
@@ -110,11 +112,14 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _stored_at(self, brought: Mapping[StreamId, int]) -> tuple[BrokerNumber, int] | None:
         """Which storage stores for a subscription, or did, and how far its client has come.
 
-        What came of its heirs has the same epochs, and came behind all that is before.
+        Any of them will do: it says where the subscription has gone on, or who has what is before.
         """
         here = {stream.broker: had for stream, had in brought.items()}
-        known = [storage for storage in here if storage in self._storages]
-        return (known[0], max(here[storage] for storage in known)) if known else None
+        for storage in here:
+            had = self._heirs.had_at(storage, here) if storage in self._storages else None
+            if had is not None:
+                return storage, had
+        return None
 
     def _claim_anywhere(self, client: OwnClient, local: Followed) -> None:
         """Ask all storages whether they know it; else it begins at this unit's.
@@ -123,7 +128,6 @@ class RoamingClients(OwnSubscriptions[Handed]):
         of them takes news of an earlier stay afterwards. Of two that know it, one is the heir. One
         that has come since is asked if it is an heir.
         """
-        had = max(_roaming(client).brought.get(local.number, {}).values(), default=None)
         asked: dict[BrokerNumber, None] = {}
         answers: dict[BrokerNumber, Begun] = {}
 
@@ -148,7 +152,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
                 local.storage = first
                 found = answers[first]
                 assert found.after is not None, f"{first} does not know {local}"
-                self._on_begun(client, local, found._replace(after=max(found.after, had or 0)))
+                had = self._heirs.had_at(first, local.brought) or 0
+                self._on_begun(client, local, found._replace(after=max(found.after, had)))
             else:
                 self._begin_at(client, local, self._storages[0], None)
 
@@ -159,14 +164,25 @@ class RoamingClients(OwnSubscriptions[Handed]):
             ask(storage)
 
     def _begin_at(
-        self, client: OwnClient, local: Followed, storage: BrokerNumber, had: int | None
+        self,
+        client: OwnClient,
+        local: Followed,
+        storage: BrokerNumber,
+        had: int | None,
+        *,
+        claims: bool = False,
     ) -> None:
         local.storage = storage
-        wish = Wish(local.key, local.generation, local.predicate, had)
+        wish = Wish(local.key, local.generation, local.predicate, had, claims)
 
         def begun(answer: Begun) -> None:
             is_behind = had is not None and answer.after is not None and had < answer.after
-            if is_behind and not local.is_over:
+            is_unknown = claims and answer.after is None and answer.heir is None
+            if local.is_over:
+                self._on_begun(client, local, answer)
+            elif answer.after is not None and answer.before is not None:
+                self._ask_before(client, local, answer, answer.before)
+            elif is_behind or is_unknown:
                 # It went on here, and what is before that has whoever it was at.
                 local.storage = None
                 self._claim_anywhere(client, local)
@@ -175,6 +191,27 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
         self._changes.tell(storage, wish, begun)
 
+    def _ask_before(
+        self, client: OwnClient, local: Followed, begun: Begun, before: BrokerNumber
+    ) -> None:
+        """It is about to go on at a storage, unless who had it before says that it has done so."""
+        storage, had = local.storage, self._heirs.had_at(before, local.brought)
+        local.earlier.append(before)
+
+        def answered(answer: Begun) -> None:
+            if answer.after is not None and not local.is_over:
+                local.storage = before
+                after = max(answer.after, had or 0)
+                self._on_begun(client, local, answer._replace(after=after))
+            elif local.is_over or answer.heir == storage:
+                self._on_begun(client, local, begun)
+            else:
+                local.storage = None
+                self._claim_anywhere(client, local)
+
+        wish = Wish(local.key, local.generation, local.predicate, had, claims=True)
+        self._changes.tell(before, wish, answered)
+
     def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
         """It is stored for, or its heir is asked."""
         if local.is_over:
@@ -182,8 +219,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
             return
         after, heir = begun.after, begun.heir
         if after is None and heir is not None:
-            brought = _roaming(client).brought.get(local.number, {})
-            self._begin_at(client, local, heir, max(brought.values(), default=None))
+            had = self._heirs.had_at(heir, local.brought)
+            self._begin_at(client, local, heir, had, claims=had is None)
             return
         if after is None:
             del client.subscriptions[local.number]
@@ -193,14 +230,17 @@ class RoamingClients(OwnSubscriptions[Handed]):
             return
         assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
+        local.had_of = begun.had_of
         self._begin_one(client, local)
         self._following.begin(local, after)
-        self._heirs.hand_over(local, heir)
+        self._heirs.hand_over(local, heir, begun.until)
 
-    def change(self, storages: Sequence[BrokerNumber], tree: Collection[BrokerNumber]) -> None:
+    def change(
+        self, storages: Sequence[BrokerNumber], roots: Mapping[BrokerNumber, BrokerNumber]
+    ) -> None:
         """Another storage may store for this broker's unit from now on; see the class."""
         self._storages = storages
-        self._heirs.change(storages[0], tree)
+        self._heirs.change(storages[0], roots)
         for client in self._clients.values():
             for local in map(_followed, client.subscriptions.values()):
                 if local.started and local.heir is None:
@@ -215,15 +255,17 @@ class RoamingClients(OwnSubscriptions[Handed]):
         """See OwnSubscriptions: only what was not given on before."""
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
-            by_client: dict[tuple[ClientId, int, int], list[OwnSubscription]] = {}
+            by_client: dict[tuple[ClientId, int, int, Sequences], list[OwnSubscription]] = {}
             for local in map(_followed, those):
                 if local.storage == run.source.broker:
                     had = local.handed if local.handed >= part.first else 0
                     last = part.last if local.until is None else min(local.until, part.last)
-                    by_client.setdefault((local.client, had, last), []).append(local)
-            for (name, had, last), locals_ in by_client.items():
+                    about = local.client, had, last, local.had_of
+                    by_client.setdefault(about, []).append(local)
+            for (name, had, last, had_of), locals_ in by_client.items():
                 lacked = part.after(had) if had else part
                 lacked = lacked.up_to(last) if lacked is not None else None
+                lacked = beyond(lacked, dict(had_of)) if lacked is not None else None
                 if lacked is not None:
                     entry.open += 1
                     self.windows.deliver(name, lacked, tuple(locals_), (entry,))
@@ -341,6 +383,17 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See OwnSubscriptions: nothing is kept here."""
+
+
+def beyond(run: PublicationRun, had_of: Mapping[SourceId, int]) -> PublicationRun | None:
+    """Of a run of a stream, what is not up to these numbers of its sources."""
+    if not had_of:
+        return run
+    origins = ((each.source, number) for each in run.origins for number in each.sequences)
+    found = [
+        place for place, (source, number) in enumerate(origins) if number > had_of.get(source, 0)
+    ]
+    return run.select(found) if found else None
 
 
 def _roaming(client: OwnClient) -> RoamingClient:

@@ -20,12 +20,13 @@ from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients
+from brokerd.protocols.ges_reliable.crossing import CROSSING
 from brokerd.protocols.ges_reliable.following import FETCH, RECEIPT, Following
 from brokerd.protocols.ges_reliable.intake import INTAKE
 from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import place_of, root_of, storages_for, tree_of
+from brokerd.protocols.ges_reliable.places import place_of, root_of, roots_of, storages_for
 from brokerd.protocols.ges_reliable.puts import PUT, Puts
 from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
 from brokerd.protocols.ges_reliable.unit_profile import PROFILE
@@ -83,7 +84,7 @@ class GesReliable(UnitBroker):
             decode_attributes,
             counters,
             storages=storages,
-            tree=tree_of(hierarchy, broker),
+            roots=roots_of(hierarchy),
             changes=self._changes,
         )
         self._following = Following(
@@ -173,6 +174,10 @@ class GesReliable(UnitBroker):
         """Whether all up to an epoch has come that a storage has for clients here."""
         return self._following.has_come(storage, epoch)
 
+    def waits_for_roots(self) -> int:
+        """How often a root had not come far enough for a subscription to leave it."""
+        return self._homed.crossings.waited
+
     def _queued(self) -> int:
         stored = self.storage.log.retained() if self.storage else 0
         return self._puts.pending() + stored
@@ -203,7 +208,7 @@ class GesReliable(UnitBroker):
         elif self._broker in storages:
             self.storage = self._begin_storage(hierarchy)
             self.storage.recover({}, self._log_ends, self._incarnation)
-        self._homed.change(storages, tree_of(hierarchy, self._broker))
+        self._homed.change(storages, roots_of(hierarchy))
 
     def _on_records(self, event: RecordsRead) -> None:
         assert self.storage is not None, f"{self._broker} is no storage and read {event.log}"
@@ -228,6 +233,8 @@ class GesReliable(UnitBroker):
             self._following.receipt_due(peer)
         elif purpose == CHANGE:
             self._changes.due(peer)
+        elif purpose == CROSSING:
+            self._homed.crossings.due(peer)
         elif purpose == PUT:
             self._puts.due()
         elif purpose == WAITING:

@@ -184,6 +184,11 @@ class EpochLog:
         """All of a source's publications up to this number are on disk."""
         return self._stored.get(source, 0)
 
+    def reached(self) -> tuple[tuple[SourceId, int], ...]:
+        """Of each source, all up to this number has an epoch here; a root's alone are complete."""
+        found = ((source, each.reached) for source, each in self._frontiers.items())
+        return tuple(sorted(each for each in found if each[1]))
+
     def waiting(self) -> int:
         """Publications that wait for some before them."""
         return sum(frontier.waiting() for frontier in self._frontiers.values())

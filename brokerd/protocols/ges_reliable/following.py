@@ -8,14 +8,14 @@ Paper: [GES] §4 (epochs; positive and negative acknowledgements; receipts).
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key
+from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key, Sequences
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -36,8 +36,12 @@ class Followed(OwnSubscription):
         generation: of its client's stay here.
         handed: what is up to this epoch was given on for it.
         told: the storage knows that its client is done with what is up to this one.
+        brought: how far its client says that it has come, by storage.
         heir: the storage that it is about to go on at.
         until: what is behind this epoch comes from there.
+        onward: where it goes on there, with other epochs, and what has come before that.
+        had_of: what has come of other trees, up to these numbers.
+        settles: who had it before has not answered that it knows.
         earlier: other storages that may know of it.
         ended: once it is over, what is done when no storage knows of it any more.
     """
@@ -48,6 +52,10 @@ class Followed(OwnSubscription):
     told: int = 0
     heir: BrokerNumber | None = None
     until: int | None = None
+    onward: tuple[int, Sequences] | None = None
+    had_of: Sequences = ()
+    settles: bool = False
+    brought: Mapping[BrokerNumber, int] = field(default_factory=dict)
     earlier: list[BrokerNumber] = field(default_factory=list)
     ended: Callable[..., None] | None = None
 

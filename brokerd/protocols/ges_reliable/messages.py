@@ -15,6 +15,9 @@ from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.ges.router import Target
 
+Sequences = tuple[tuple[SourceId, int], ...]
+"""Per source, the last one of its publications."""
+
 
 class Key(NamedTuple):
     """A subscription, wherever its client is."""
@@ -34,6 +37,10 @@ class Wish:
         had: the last epoch that its client has had; None if it does not say.
         claims: it is begun only if it is known; else it is known that its client is here now.
         heir: the storage that it goes on at: soon, or with no predicate from now on.
+        until: with an heir in another tree, the last epoch that is given here.
+        before: it is about to go on here, and a storage of another tree has what is before.
+        had_of: what comes from there, behind all that is behind `had` anyhow.
+        looks: of no subscription: how far has the storage come, which is a root?
     """
 
     key: Key
@@ -42,6 +49,10 @@ class Wish:
     had: int | None = None
     claims: bool = False
     heir: BrokerNumber | None = None
+    until: int | None = None
+    before: BrokerNumber | None = None
+    had_of: Sequences | None = None
+    looks: bool = False
 
 
 @record
@@ -72,11 +83,17 @@ class Begun(NamedTuple):
         after: a subscription begins behind this epoch; None: it is over, or its client has gone
             elsewhere since, or it goes on at its heir.
         heir: the storage that it goes on at, or is about to.
+        until, before: as was wished.
+        had_of: what comes from `before`, or has; or how far a storage has come that was looked at,
+            `after` its last epoch.
     """
 
     key: Key
     after: int | None
     heir: BrokerNumber | None = None
+    until: int | None = None
+    before: BrokerNumber | None = None
+    had_of: Sequences = ()
 
 
 @record

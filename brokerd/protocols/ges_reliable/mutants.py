@@ -244,7 +244,7 @@ BUGS: Final = (
         "storage-comes-unseen",
         "Homes hand subscriptions over to a storage that comes.",
         "core.py",
-        ("self._homed.change(storages, tree_of(hierarchy, self._broker))", "pass"),
+        ("self._homed.change(storages, roots_of(hierarchy))", "pass"),
     ),
     _bug(
         "parent-knows-no-child",

@@ -32,6 +32,8 @@ class GesReliableParameters:
         receipt_interval_ns: how long a storage may not know what clients are done with.
         held_limit: publications of one publisher that a storage keeps while one before them is
             missing; more are sent again.
+        changes_root: a subscription goes on at the storages of another root when its client comes
+            to that one's unit; else it stays with those that it began at.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: a topology that sets it is refused: storages keep subscriptions until
@@ -48,6 +50,7 @@ class GesReliableParameters:
     home_window: int = 16_384
     receipt_interval_ns: int = 100 * MILLISECOND_NS
     held_limit: int = 16_384
+    changes_root: bool = True
     client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = _KEPT_NS

@@ -50,10 +50,9 @@ def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumb
     return (own, *(each for each, _ in hierarchy.all_storages if each != own))
 
 
-def tree_of(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-    """The storages that have the epochs of the root that a broker publishes to."""
-    root = root_of(hierarchy, broker)
-    return tuple(each for each, _ in hierarchy.all_storages if root_of(hierarchy, each) == root)
+def roots_of(hierarchy: Hierarchy) -> dict[BrokerNumber, BrokerNumber]:
+    """By storage, the root whose epochs it has: those with the same are a tree."""
+    return {each: root_of(hierarchy, each) for each, _ in hierarchy.all_storages}
 
 
 def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:

@@ -7,28 +7,31 @@ Paper: [GES] §4 (profiles with epochs; receipts). Deviates: an event's referenc
 written down: it is the number of those whose receipts lie before it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
+from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
 REGISTERED: Final = "registered"
-"""Per subscription: generation, home, the epoch it began behind, its predicate, any heir."""
+"""Per subscription: generation, home, the epoch it began behind, its predicate, and any heir, last
+epoch, storage before and what comes from there."""
 GENERATIONS: Final = "generations"
 """Per client, the latest stay that was heard of, with its home."""
 RECEIPTS: Final = "receipts"
 """Per subscription, its receipt; a crash may lose the last ones."""
 HEIRS: Final = "heirs"
 """Per subscription that has gone on at another storage, which one that is."""
+_NONE: Final = -1
+"""In a row, in place of a number that there is none of."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,9 @@ class Registration:
         generation, home: its client's last stay.
         received: its receipt.
         heir: the storage that it is about to go on at.
+        until: what is behind this epoch comes from there, which is in another tree.
+        before: a storage of another tree that may have what is before.
+        had_of: what came or comes from there, in spite of its epoch.
     """
 
     key: Key
@@ -48,6 +54,14 @@ class Registration:
     predicate: Predicate
     received: int
     heir: BrokerNumber | None = None
+    until: int | None = None
+    before: BrokerNumber | None = None
+    had_of: Sequences = ()
+
+    @property
+    def begun(self) -> Begun:
+        """What its home is told."""
+        return Begun(self.key, self.received, self.heir, self.until, self.before, self.had_of)
 
 
 class Registrations:
@@ -84,12 +98,26 @@ class Registrations:
         for client, (generation, home) in recovered.get(GENERATIONS, {}).items():
             self._generations[client] = generation, home
         receipts = recovered.get(RECEIPTS, {})
-        for text, (generation, home, began, row, *heir) in recovered.get(REGISTERED, {}).items():
+        for text, (generation, home, began, row, *more) in recovered.get(REGISTERED, {}).items():
             key, predicate = _read_key(text), read_predicate(row)
             received = max(began, receipts.get(text, 0), released)
-            self._add(Registration(key, generation, home, began, predicate, received, *heir))
+            self._add(Registration(key, generation, home, began, predicate, received))
+            self._read_more(self._known[key], *more)
         for text, heir in recovered.get(HEIRS, {}).items():
             self._heirs[_read_key(text)] = heir
+
+    @staticmethod
+    def _read_more(
+        known: Registration,
+        heir: int = _NONE,
+        until: int = _NONE,
+        before: int = _NONE,
+        had_of: Sequence[tuple[Sequence[int], int]] = (),
+    ) -> None:
+        known.heir, known.until, known.before = (
+            None if value == _NONE else value for value in (heir, until, before)
+        )
+        known.had_of = tuple((SourceId(*source), last) for source, last in had_of)
 
     # ------------------------------------------------------------ changes
 
@@ -131,11 +159,24 @@ class Registrations:
             if wish.had is not None:
                 had = min(wish.had, head) if self._is_root else wish.had
                 known.received = max(known.received, had)
-        known.heir = known.heir if wish.heir is None else wish.heir
+        self._take_over(known, wish)
         self._memo.forget()
-        row = [generation, home, known.began, predicate_row(known.predicate)]
-        row += [] if known.heir is None else [known.heir]
-        return Begun(key, known.received, known.heir), [*rows, Change(REGISTERED, _text(key), row)]
+        return known.begun, [*rows, Change(REGISTERED, _text(key), _row(known))]
+
+    @staticmethod
+    def _take_over(known: Registration, wish: Wish) -> None:
+        """What is said of the storages that one comes from, or goes on at.
+
+        One that is to go on has been left by where it was before.
+        """
+        if wish.before is not None:
+            known.before = wish.before
+        if wish.had_of is not None:
+            known.had_of = wish.had_of
+            known.began = max(known.began, known.received)  # a receipt may be lost
+        if wish.heir is not None:
+            known.heir, known.before = wish.heir, None
+            known.until = known.until if wish.until is None else wish.until
 
     def begun(self, wish: Wish, home: BrokerNumber) -> Begun:
         """The same answer once more."""
@@ -144,7 +185,7 @@ class Registrations:
             heir = self._heirs.get(wish.key) if wish.predicate is not None else None
             return Begun(wish.key, None, heir)
         is_here = (known.generation, known.home) == (wish.generation, home)
-        return Begun(wish.key, known.received, known.heir) if is_here else Begun(wish.key, None)
+        return known.begun if is_here else Begun(wish.key, None)
 
     def _is_earlier(self, client: ClientId, generation: int, home: BrokerNumber) -> bool:
         latest = self._generations.get(client)
@@ -204,6 +245,16 @@ def _of(key: Key, known: Mapping[Key, object]) -> list[Key]:
     if not key.number:
         return [each for each in known if each.client == key.client]
     return [key] if key in known else []
+
+
+def _row(known: Registration) -> list[Any]:
+    """A registration on disk; its receipt is elsewhere."""
+    had_of = [[[*source], last] for source, last in known.had_of]
+    numbers = known.heir, known.until, known.before
+    more: list[Any] = [*(_NONE if value is None else value for value in numbers), had_of]
+    while more and more[-1] in (_NONE, []):
+        more.pop()
+    return [known.generation, known.home, known.began, predicate_row(known.predicate), *more]
 
 
 def _text(key: Key) -> str:

@@ -224,11 +224,13 @@ class Storage:
         latest = self.latest(home, stores=message.stores)
         if not self.log.is_read or number < latest:
             return
+        if self.profile is not None and any(wish.looks for wish in message.wishes):
+            raise RemoteProtocolError(peer, f"asks {self._broker} how far it is, which is no root")
         rows: list[Row] = []
         begun: list[Begun] = []
         if number == latest:
             known = self.others.begun if message.stores else self.registrations.begun
-            begun = [known(wish, home) for wish in message.wishes]
+            begun = [self._look(wish) or known(wish, home) for wish in message.wishes]
         elif not self._may_begin(message):
             self._waiting[asker] = message
             return
@@ -237,6 +239,9 @@ class Storage:
             rows.append(Row(HOMES, f"{home} stores" if message.stores else str(home), [*number]))
             take = self.others.take if message.stores else self.registrations.take
             for wish in message.wishes:
+                if (looked := self._look(wish)) is not None:
+                    begun.append(looked)
+                    continue
                 begins, changed = take(wish, home, self._head(wish))
                 begun.append(begins)
                 rows += changed
@@ -256,6 +261,12 @@ class Storage:
         self._release()
         if self.profile is not None:
             self._keep_profile(self.profile)
+
+    def _look(self, wish: Wish) -> Begun | None:
+        """How far this root has come, for whoever asks that; it is told when it is on disk."""
+        if not wish.looks:
+            return None
+        return Begun(wish.key, self.log.assigned, had_of=self.log.reached())
 
     def _may_begin(self, message: Change) -> bool:
         """Whether the parent gives all that begins here; it is asked for what it does not.

@@ -1,6 +1,6 @@
 """Subscriptions that go on at another storage of their tree, the heir; one story each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -59,7 +59,9 @@ class Told:
 class HomeOfTwo:
     """A home in the unit of a finer storage, with a client that its root has stored for."""
 
-    def __init__(self, *brought: tuple[int, int]) -> None:
+    def __init__(
+        self, *brought: tuple[int, int], roots: Mapping[int, int] | None = None
+    ) -> None:
         self.paper, self.machine, self.told = Paper(), EventMachine(), Told()
         parameters, timers = GesReliableParameters(), DeadlineQueue[Any]()
         counters = {"publications_delivered": 0}
@@ -71,7 +73,7 @@ class HomeOfTwo:
             decode_attribute_table,
             counters,
             storages=(FINER, ROOT),
-            tree=(FINER, ROOT),
+            roots=roots or {FINER: ROOT, ROOT: ROOT},
             changes=self.told,
         )
         self.following = Following(

@@ -31,14 +31,14 @@ class GesReliableWording(Wording):
             case Stored(through=through):
                 return f"stored up to {through}"
             case Change(wishes=wishes):
-                each = [
+                told = [
                     f"{'with' if wish.predicate else 'without'} {wish.key.client}/{wish.key.number}"
                     for wish in wishes
                 ]
-                return f"change: {', '.join(each)}"
+                return f"change: {', '.join(told)}"
             case Changed(begun=begun):
-                each = [f"{key.client}/{key.number} behind {after}" for key, after, _ in begun]
-                return f"changed: {', '.join(each)}"
+                told = [f"{each.key.client}/{each.key.number} behind {each.after}" for each in begun]
+                return f"changed: {', '.join(told)}"
             case Fetch(after=after):
                 return f"fetch behind {after}"
             case Events(after=after, run=run):
