@@ -88,9 +88,7 @@ class Crossings:
             if not crossing.local.is_over:
                 self._look(root, crossing, self._on_first)
 
-    def _tell_heir(
-        self, crossing: Crossing, then: Callable[[Begun], None], **more: Any
-    ) -> None:
+    def _tell_heir(self, crossing: Crossing, then: Callable[[Begun], None], **more: Any) -> None:
         local = crossing.local
         assert local.heir is not None, f"{local} stays"
         about = local.key, local.generation, local.predicate

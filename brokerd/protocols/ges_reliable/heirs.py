@@ -49,9 +49,7 @@ class Heirs:
         self._following = following
         self.crossings.use(following)
 
-    def change(
-        self, servicing: BrokerNumber, roots: Mapping[BrokerNumber, BrokerNumber]
-    ) -> None:
+    def change(self, servicing: BrokerNumber, roots: Mapping[BrokerNumber, BrokerNumber]) -> None:
         """Another storage may be that of this broker's unit from now on; see the class."""
         self._servicing, self._roots = servicing, roots
         waiting, self._unknown = self._unknown, []
@@ -91,11 +89,13 @@ class Heirs:
                 self._take_up(local)
             else:
                 self._cross(local)
-        elif first != self._servicing and not local.settles:
-            if self._changes_root or self._are_one_tree(first, self._servicing):
-                local.heir = self._servicing
-                wish = Wish(local.key, local.generation, local.predicate, heir=local.heir)
-                self._changes.tell(first, wish, lambda begun: self._on_heir(local, begun))
+        elif first != self._servicing and not local.settles and self._may_leave(first):
+            local.heir = self._servicing
+            wish = Wish(local.key, local.generation, local.predicate, heir=local.heir)
+            self._changes.tell(first, wish, lambda begun: self._on_heir(local, begun))
+
+    def _may_leave(self, storage: BrokerNumber) -> bool:
+        return self._changes_root or self._are_one_tree(storage, self._servicing)
 
     def _are_one_tree(self, one: BrokerNumber, other: BrokerNumber) -> bool:
         return self._roots.get(one, one) == self._roots.get(other, other)
@@ -131,7 +131,7 @@ class Heirs:
         self.crossings.cross(local, *roots, lambda: self._go_on(local))
 
     def _take_up(self, local: Followed) -> None:
-        """Its heir has begun in another tree: what is behind where it ends here comes from there."""
+        """Its heir has begun in another tree, and where it ends here is settled."""
         assert local.heir is not None, f"{local} stays"
 
         def begun(answer: Begun) -> None:

@@ -262,7 +262,7 @@ BUGS: Final = (
         "behind-what-has-been-elsewhere",
         "What a subscription lacks that has come back is where it was meanwhile.",
         "clients.py",
-        ("if is_behind and not local.is_over:", "if is_behind and local.is_over:"),
+        ("elif is_behind or is_unknown:", "elif is_unknown:"),
     ),
     _bug(
         "released-and-not-chopped",
@@ -281,6 +281,143 @@ BUGS: Final = (
         "Who is told of storages hears of brokers that come and go, too.",
         "core.py",
         ("super()._on_overlay_changed(event)\n", "super()\n"),
+    ),
+    _bug(
+        "left-before-it-has-what-the-next-root-had",
+        "A root gives all that the next one had when the subscription began there.",
+        "crossing.py",
+        (
+            "if any(here.get(source, 0) < last for",
+            "if crossing.then is None and any(here.get(source, 0) < last for",
+        ),
+    ),
+    _bug(
+        "given-by-both-roots",
+        "What the old root had, and the new one had not, the old one alone gives.",
+        "clients.py",
+        (
+            "    if not had_of:\n        return run\n",
+            "    if run:\n        return run\n",
+        ),
+    ),
+    _bug(
+        "ended-at-the-old-root-too-early",
+        "A subscription stays at its old root until its client is done with what is there.",
+        "crossing.py",
+        (
+            "self._following.leave(local, crossing.then)",
+            "crossing.then()",
+        ),
+    ),
+    _bug(
+        "given-before-the-old-root-knows",
+        "Both storages know where one begins and the other ends before the new one gives anything.",
+        "crossing.py",
+        (
+            "            self._changes.tell(local.storage, wish, _unless_over(local, leave))",
+            "            self._changes.tell(local.storage, wish, lambda _: None)\n"
+            "            leave(answer)",
+        ),
+    ),
+    _bug(
+        "end-is-said-once",
+        "What was given behind the end that a root said is behind no end.",
+        "crossing.py",
+        (
+            "elif local.handed > until:",
+            "elif local.handed > until > local.handed:",
+        ),
+    ),
+    _bug(
+        "given-while-the-end-is-asked-for",
+        "Nothing more is given while a root says an end once more.",
+        "crossing.py",
+        (
+            "            self._following.stop(local)\n",
+            "",
+        ),
+    ),
+    _bug(
+        "third-root-forgotten",
+        "What came of an earlier root is not given again by a later one.",
+        "crossing.py",
+        (
+            "for source, last in local.had_of:",
+            "for source, last in local.had_of[:0]:",
+        ),
+    ),
+    _bug(
+        "goes-on-before-it-is-over",
+        "One goes on to a third storage when the first one has heard that it is over there.",
+        "heirs.py",
+        (
+            "first != self._servicing and not local.settles",
+            "first != self._servicing",
+        ),
+    ),
+    _bug(
+        "settled-anew",
+        "What two storages have been told of an end holds for whoever comes next.",
+        "heirs.py",
+        (
+            "elif until is not None:",
+            "elif until == -1:",
+        ),
+    ),
+    _bug(
+        "epochs-of-another-tree",
+        "How far a client has come in one tree says nothing of another.",
+        "heirs.py",
+        (
+            "if self._roots.get(each, each) == root",
+            "if root is not None",
+        ),
+    ),
+    _bug(
+        "before-is-not-asked",
+        "Whoever has what is before comes first.",
+        "clients.py",
+        (
+            "elif answer.after is not None and answer.before is not None:",
+            "elif answer.after is None and answer.before is not None:",
+        ),
+    ),
+    _bug(
+        "before-knows-nothing-of-its-end",
+        "A subscription ends at the storage before, too.",
+        "heirs.py",
+        (
+            "more = [begun.before] if begun.before is not None else []",
+            "more = list[BrokerNumber]()",
+        ),
+    ),
+    _bug(
+        "end-forgotten",
+        "A storage knows after a restart up to where it gives.",
+        "registrations.py",
+        (
+            "self._read_more(self._known[key], *more)",
+            "self._read_more(self._known[key], *more[:1])",
+        ),
+    ),
+    _bug(
+        "begins-by-its-receipt",
+        "Where a subscription goes on in another tree no crash changes.",
+        "registrations.py",
+        (
+            "known.began = max(known.began, known.received)",
+            "known.began = min(known.began, known.received)",
+        ),
+    ),
+    _bug(
+        "looks-at-the-high-water-mark",
+        "A root has come as far as there is no gap.",
+        "epoch_log.py",
+        (
+            "((source, each.reached) for source, each in self._frontiers.items())",
+            "((source, max((each.reached, *(part.run.last for part in each.early.values()))))\n"
+            "            for source, each in self._frontiers.items())",
+        ),
     ),
 )
 MUTANTS: Final[dict[str, NamedBug]] = {bug.name: bug for bug in BUGS}

@@ -6,6 +6,7 @@ import pytest
 
 from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.ges_reliable.mutants import BUGS, MUTANTS
+from tests.protocols.ges_reliable.test_crossing import CROSSING_STORIES
 from tests.protocols.ges_reliable.test_heirs import HEIR_STORIES
 from tests.protocols.ges_reliable.test_members import MEMBER_STORIES
 from tests.protocols.ges_reliable.test_parts import PARTS, roam
@@ -53,10 +54,32 @@ RULES = {
     "newcomer-has-no-address": "a_broker_joins_and_has_clients_like_any_other",
     "storages-hear-of-no-newcomer": "a_broker_joins_and_has_clients_like_any_other",
     "had-by-its-end": "what_there_was_room_for_in_part_is_asked_for_again",
+    "left-before-it-has-what-the-next-root-had": "the_old_root_is_waited_for_while_it_is_behind",
+    "given-by-both-roots": "what_its_new_root_had_not_yet_comes_of_the_old_one_alone",
+    "ended-at-the-old-root-too-early": "nothing_is_over_at_the_old_root_before_its_client_is_done",
+    "given-before-the-old-root-knows": "both_know_the_end_before_the_new_one_gives_anything",
+    "end-is-said-once": "nothing_is_given_behind_the_end_that_is_to_be_said",
+    "given-while-the-end-is-asked-for": "nothing_is_given_behind_the_end_that_is_to_be_said",
+    "third-root-forgotten": "what_came_of_a_third_root_counts",
+    "goes-on-before-it-is-over": "one_goes_on_to_a_third_when_the_first_has_heard_of_it",
+    "settled-anew": "what_was_settled_holds_for_the_next_home",
+    "epochs-of-another-tree": "positions_of_one_tree_say_nothing_of_another",
+    "before-is-not-asked": "who_has_what_is_before_comes_first",
+    "before-knows-nothing-of-its-end": "an_end_is_told_to_whoever_was_before",
+    "end-forgotten": "what_was_settled_outlives_a_crash_of_the_storages",
+    "begins-by-its-receipt": "where_it_goes_on_does_not_depend_on_a_receipt",
+    "looks-at-the-high-water-mark": "a_root_says_how_far_all_has_come_without_a_gap",
 }
 """Named bug → what must see it."""
 
-STORIES_OF_ALL = (*PARTS, *STORIES, *TREE_STORIES, *HEIR_STORIES, *MEMBER_STORIES)
+STORIES_OF_ALL = (
+    *PARTS,
+    *STORIES,
+    *TREE_STORIES,
+    *HEIR_STORIES,
+    *CROSSING_STORIES,
+    *MEMBER_STORIES,
+)
 TOLD = {each.__name__: each for each in STORIES_OF_ALL}
 
 

@@ -39,6 +39,7 @@ class HomeBetween(HomeOfTwo):
 
     def answer(self, storage: int, after: int | None, **more: Any) -> Wish:
         """The oldest that is not answered, which is of this storage."""
+        assert self.told.wishes, f"{storage} is told nothing"
         to, wish, then = self.told.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
         then(Begun(wish.key, after, **more))
@@ -152,6 +153,7 @@ def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
     """Else whoever asks the first one next would begin anew at the second, and go on there."""
     home = goes_on()
     home.clients.change((FIRST, NEXT), ROOTS)
+    assert len(home.told.wishes) == 1
     assert home.answer(FIRST, None).heir == NEXT
     wish = home.answer(NEXT, 111, heir=FIRST)
     assert (wish.heir, wish.until) == (FIRST, None)
@@ -193,11 +195,17 @@ def who_had_what_was_before_says_that_it_is_over() -> None:
 
 
 def an_end_is_told_to_whoever_was_before() -> None:
-    home = HomeBetween((NEXT, 120), (FIRST, 12))
+    home = HomeBetween((NEXT, 120))
     home.clients.on_unsubscribe("c", Unsubscribe(1))
     home.answer(NEXT, 120, before=FIRST)
     ends = [(storage, wish.predicate) for storage, wish, _ in home.told.wishes]
     assert ends == [(NEXT, None), (FIRST, None)]
+
+
+def it_stays_where_that_is_wished() -> None:
+    home = HomeOfTwo((FIRST, 2), roots=ROOTS, changes_root=False)
+    home.told.answer(FIRST, 2)
+    assert not home.told.wishes
 
 
 def kept(alone: StorageAlone) -> StorageAlone:
@@ -240,9 +248,7 @@ def where_it_goes_on_does_not_depend_on_a_receipt() -> None:
     alone = StorageAlone(parent=FIRST)
     registrations = alone.storage.registrations
     registrations.take(Wish(KEY, 1, EVERYTHING, before=FIRST), HOME, 3)
-    _, rows = registrations.take(
-        Wish(KEY, 1, EVERYTHING, had=7, before=FIRST, had_of=()), HOME, 3
-    )
+    _, rows = registrations.take(Wish(KEY, 1, EVERYTHING, had=7, before=FIRST, had_of=()), HOME, 3)
     assert rows[-1].value[2] == 7
 
 
@@ -338,6 +344,7 @@ CROSSING_STORIES = (
     who_has_what_is_before_comes_first,
     who_had_what_was_before_says_that_it_is_over,
     an_end_is_told_to_whoever_was_before,
+    it_stays_where_that_is_wished,
     what_was_settled_outlives_a_crash_of_the_storages,
     where_it_goes_on_does_not_depend_on_a_receipt,
     a_root_says_how_far_all_has_come_without_a_gap,

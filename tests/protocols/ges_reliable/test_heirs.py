@@ -60,10 +60,14 @@ class HomeOfTwo:
     """A home in the unit of a finer storage, with a client that its root has stored for."""
 
     def __init__(
-        self, *brought: tuple[int, int], roots: Mapping[int, int] | None = None
+        self,
+        *brought: tuple[int, int],
+        roots: Mapping[int, int] | None = None,
+        changes_root: bool = True,
     ) -> None:
         self.paper, self.machine, self.told = Paper(), EventMachine(), Told()
-        parameters, timers = GesReliableParameters(), DeadlineQueue[Any]()
+        parameters = GesReliableParameters(changes_root=changes_root)
+        timers = DeadlineQueue[Any]()
         counters = {"publications_delivered": 0}
         self.clients = RoamingClients(
             HOME,

@@ -53,6 +53,10 @@ MARKS = (
     Mark("claimed", "a subscription went on where its client had not said", seeds=40),
     Mark("handed-over", "a subscription went on at another storage of its tree", seeds=16),
     Mark("asked-its-heir", "one was asked for at the storage that it had left", seeds=100),
+    Mark("handed-to-another-root", "two trees agreed on where a subscription goes on", seeds=16),
+    Mark("ahead-of-another-root", "what a storage gave its heir's root had not had", seeds=60),
+    Mark("behind-another-root", "a root had not come far enough to be left", seeds=60),
+    Mark("found-between-roots", "a client came that was on its way between two trees", seeds=60),
     Mark("storages-changed", "a storage came, or retired, while brokers ran", seeds=8),
     Mark("newcomer-told", "a broker heard of a newcomer that it is linked to", seeds=8),
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
@@ -68,6 +72,7 @@ class GesReliableMarks:
         self.counts = {mark.name: 0 for mark in MARKS}
         self._changes: dict[BrokerNumber, int] = {}
         self._lost: dict[BrokerNumber, int] = {}
+        self._waited: dict[BrokerNumber, int] = {}
         self._homes: dict[Key, BrokerNumber] = {}
         self._after: dict[tuple[BrokerNumber, Any], int] = {}
 
@@ -85,6 +90,11 @@ class GesReliableMarks:
         if lost > self._lost.get(broker.number, 0):
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost
+
+        waited = broker.core.waits_for_roots()
+        if waited > self._waited.get(broker.number, 0):
+            self.counts["behind-another-root"] += 1
+        self._waited[broker.number] = waited
 
     def _said(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
         is_due = type(event) is DeadlineReached
@@ -157,9 +167,15 @@ class GesReliableMarks:
                 yield "handed-over"
             if wish.had is not None and wish.key in heirs:
                 yield "asked-its-heir"
+            if wish.until is not None:
+                yield "handed-to-another-root"
+            if wish.had_of and wish.before is not None:
+                yield "ahead-of-another-root"
             if wish.predicate is None or wish.key not in known:
                 continue
             found = known[wish.key]
+            if found.until is not None and wish.heir is None:
+                yield "found-between-roots"
             if wish.claims:
                 yield "claimed"
             before = self._homes.get(wish.key)

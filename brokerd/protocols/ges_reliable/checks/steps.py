@@ -9,12 +9,12 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     13   counts, collected only at 0        here: released early; `test_trees.py`: who takes
     14   exactly once over all roams        oracle: `delivered`, `judge_end`
     15   nothing before or after            oracle: `delivered` (ended)
+    17   one has one heir, which has none   here: heirs
     19   all comes, all is let go           swarm: liveness, queued publications
     18   one storage, one parent            `test_trees.py`: of every broker
     20   brokers keep nothing               here: stateless
 
-1, 6, 8, 16 and 17 have no subject: addresses are given, profiles do not spread, and a subscription
-stays with its storage.
+1, 6, 8 and 16 have no subject: addresses are given, and profiles do not spread.
 """
 
 from collections.abc import Sequence
@@ -60,6 +60,7 @@ class GesReliableChecks(ProtocolChecks):
         core: Any = broker.core
         if core.storage is not None and core.storage.log.is_read:
             _check_released(broker, core.storage)
+            _check_heirs(broker, brokers)
 
     def _check_told(self, broker: BrokerView, message: Events) -> None:
         """An epoch is one publication for ever, which has no other, and order is kept."""
@@ -83,6 +84,17 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
     rows = effect.changes if isinstance(effect, Commit) else ()
     if isinstance(effect, LogEffect) or any(row.table != "publishers" for row in rows):
         raise InvariantViolated("stateless", f"{broker.name} keeps {effect}"[:300])
+
+
+def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+    """What a storage stores for goes on at one other at most, from where it goes nowhere yet."""
+    storages = {each.number: each.core.storage for each in brokers if each.alive}
+    for key, known in storages[broker.number].registrations.known().items():
+        heir = storages.get(known.heir)
+        at_heir = heir.registrations.known().get(key) if heir is not None else None
+        if at_heir is not None and at_heir.heir is not None:
+            what = f"{key}, about to go on at {known.heir}, goes on at {at_heir.heir}"
+            raise InvariantViolated("heirs", f"{broker.name}: {what}")
 
 
 def _check_released(broker: BrokerView, storage: Any) -> None:

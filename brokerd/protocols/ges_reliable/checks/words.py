@@ -37,7 +37,9 @@ class GesReliableWording(Wording):
                 ]
                 return f"change: {', '.join(told)}"
             case Changed(begun=begun):
-                told = [f"{each.key.client}/{each.key.number} behind {each.after}" for each in begun]
+                told = [
+                    f"{each.key.client}/{each.key.number} behind {each.after}" for each in begun
+                ]
                 return f"changed: {', '.join(told)}"
             case Fetch(after=after):
                 return f"fetch behind {after}"
