@@ -91,7 +91,8 @@ class GesReliableMarks:
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost
 
-        waited = broker.core.waits_for_roots()
+        core: Any = broker.core
+        waited = core.waits_for_roots()
         if waited > self._waited.get(broker.number, 0):
             self.counts["behind-another-root"] += 1
         self._waited[broker.number] = waited

@@ -20,7 +20,7 @@ Where each invariant of the protocol's design is checked, by the names of the ru
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.protocols.ges.places import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.places import root_of
@@ -88,7 +88,8 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
 
 def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
     """What a storage stores for goes on at one other at most, from where it goes nowhere yet."""
-    storages = {each.number: each.core.storage for each in brokers if each.alive}
+    cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
+    storages = {number: core.storage for number, core in cores.items()}
     for key, known in storages[broker.number].registrations.known().items():
         heir = storages.get(known.heir)
         at_heir = heir.registrations.known().get(key) if heir is not None else None
