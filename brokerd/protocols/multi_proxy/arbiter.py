@@ -329,9 +329,11 @@ class Ownership:
             self.tell(proxy, topics)
 
     def tell(self, proxy: BrokerNumber, topics: Collection[int]) -> None:
-        """Tell a proxy that topics are this server's."""
+        """Tell a proxy that topics are this server's, but for those that only began to be."""
         generation = self.assignments.generation
-        owners = tuple(Owner(topic, self._broker, generation(topic)) for topic in topics)
+        owners = tuple(
+            Owner(topic, self._broker, generation(topic)) for topic in topics if self.owns(topic)
+        )
         self._machine.send(proxy, Owned(owners))
 
     def _send(self, proxy: BrokerNumber, message: Assign | Assigned) -> None:

@@ -715,6 +715,12 @@ BUGS: Final = (
         ("return owner.generation > self._generation(owner)", "return owner.generation > 0"),
     ),
     _bug(
+        "owned-before-it-is-given",
+        "A server says that it owns what it was told to own, and nothing else.",
+        "arbiter.py",
+        (" for topic in topics if self.owns(topic)", " for topic in topics"),
+    ),
+    _bug(
         "first-owner-of-no-generation",
         "A home knows in which generation it was told of a topic's owner, also for the first time.",
         "giving.py",

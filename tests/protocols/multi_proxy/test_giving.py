@@ -256,6 +256,15 @@ def who_was_given_a_topic_owns_it_after_a_crash() -> bool:
     return told == [Owned((Owner(come.topic, TAKER, 2),))] and bool(of_kind(answers, Following))
 
 
+def what_only_began_to_come_is_not_said_to_be_owned() -> bool:
+    """Seed 741939: it died between what was carried to it and the end of that."""
+    server = Disk(ARBITER, servers=2)
+    server.tell(carry(1, 4))
+    server.said.clear()
+    server.start(2)
+    return of_kind(server.said, Owned) == [Owned(())]
+
+
 def chooses_at_home(chosen: Mapping[str, Any]) -> Callable[[Owner], bool]:
     """Tells a home with this on its disk who owns a topic; says whether it then goes there."""
     proxy, home = 0, 3
@@ -324,6 +333,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "move-forgotten": an_arbiter_that_was_down_goes_on_with_a_move,
     "told-to-give-once": an_arbiter_that_was_down_goes_on_with_a_move,
     "given-and-not-said": who_has_given_a_topic_away_says_so_whenever_it_is_told_to,
+    "owned-before-it-is-given": what_only_began_to_come_is_not_said_to_be_owned,
     "given-and-not-owned": who_was_given_a_topic_owns_it_after_a_crash,
     "later-owner-first": what_the_former_owner_has_given_comes_first,
     "age-forgotten": who_owned_a_topic_when_is_known_after_a_crash,
