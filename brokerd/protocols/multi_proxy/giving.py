@@ -118,9 +118,7 @@ class GivenOwners(MovingOwners):
 
     def remember(self, owners: Sequence[Owner]) -> None:
         """See Owners: what is on disk by itself is newer."""
-        self._known.update(
-            (owner.topic, owner.server) for owner in owners if owner.topic not in self._known
-        )
+        super().remember([owner for owner in owners if owner.topic not in self._known])
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
         """See Owners: whoever says it, the highest generation counts."""

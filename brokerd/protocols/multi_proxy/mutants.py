@@ -715,6 +715,15 @@ BUGS: Final = (
         ("return owner.generation > self._generation(owner)", "return owner.generation > 0"),
     ),
     _bug(
+        "row-answers-nobody",
+        "Of an owner that a row knows those hear who have asked for it before that row was read.",
+        "owners.py",
+        (
+            "        self._found([owner.topic for owner in owners if owner.topic in sought])\n",
+            "",
+        ),
+    ),
+    _bug(
         "owned-before-it-is-given",
         "A server says that it owns what it was told to own, and nothing else.",
         "arbiter.py",

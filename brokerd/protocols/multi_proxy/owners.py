@@ -106,8 +106,10 @@ class Owners:
         """Servers are reached over other proxies; the first of them in this home's order."""
 
     def remember(self, owners: Sequence[Owner]) -> None:
-        """Owners that this home knew before a crash."""
+        """Owners that this home knew before a crash; an earlier row may ask for them already."""
         self._known.update((owner.topic, owner.server) for owner in owners)
+        sought = {topic for asked in self._sought.values() for topic in asked}
+        self._found([owner.topic for owner in owners if owner.topic in sought])
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
         """Somebody says who owns these topics.
@@ -126,11 +128,14 @@ class Owners:
     def _add(self, owners: Sequence[Owner]) -> None:
         new = [owner for owner in owners if owner.topic not in self._known]
         self._known.update((owner.topic, owner.server) for owner in new)
-        for owner in new:
+        self._found([owner.topic for owner in new])
+
+    def _found(self, topics: Sequence[int]) -> None:
+        for topic in topics:
             for sought in self._sought.values():
-                sought.pop(owner.topic, None)
-        if new:
-            self._on_known([owner.topic for owner in new])
+                sought.pop(topic, None)
+        if topics:
+            self._on_known(topics)
             self._go_on()
 
     def _go_on(self) -> None:

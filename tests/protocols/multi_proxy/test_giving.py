@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.model.client_messages import Connect, Subscribe
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     Commit,
+    Event,
     MessageReceived,
     Persisted,
+    Send,
     SessionEstablished,
     Started,
 )
@@ -22,14 +26,17 @@ from brokerd.protocols.multi_proxy.messages import (
     CarriedPart,
     Claim,
     Follow,
+    Followed,
     Following,
     Generation,
     Give,
+    Locate,
     Located,
     Merged,
     Move,
     Owned,
     Owner,
+    Servers,
     Transfer,
     Transferred,
 )
@@ -302,6 +309,60 @@ def who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one() -> bool:
     return not chooses(Owner(TOPIC, GIVER, 1))
 
 
+def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
+    """Seed 743348: one subscription wants all topics, the other one what has an owner already."""
+    proxy, home = 0, 3
+    rows: dict[str, dict[str, Any]] = {}
+    said: list[Any] = []
+
+    def started(incarnation: int) -> Callable[[Event], None]:
+        core = make_protocol(
+            "multi_proxy",
+            home,
+            sides(proxies=1, servers=2, edges=1),
+            MultiProxyParameters(ownership=ARBITER, topics=8, topic_attribute="kind"),
+            decode_attribute_table,
+        )
+
+        def happens(event: Event) -> None:
+            for effect in core.handle(event, 0):
+                if isinstance(effect, Send):
+                    said.append(effect.message)
+                elif isinstance(effect, Commit):
+                    for change in effect.changes:
+                        rows.setdefault(change.table, {})[change.key] = change.value
+                    if effect.token is not None:
+                        happens(Persisted(effect.token))
+
+        happens(Started(incarnation, incarnation > 1, rows))
+        happens(SessionEstablished(proxy, 7, 1))
+        happens(MessageReceived(proxy, 7, Servers((TAKER, GIVER))))
+        for follow in [each for each in said if isinstance(each, Follow)]:
+            followed = tuple(Followed(follow.server, topic, 0, 0) for topic in follow.topics)
+            answer = Following(follow.server, home, incarnation, follow.number, followed, ())
+            happens(MessageReceived(proxy, 7, answer))
+        return happens
+
+    happens = started(1)
+    happens(SessionEstablished("s", 8, 1))
+    happens(MessageReceived("s", 8, Connect(False, 0, 1, 0, ())))
+    happens(MessageReceived("s", 8, Subscribe(1, parse_predicate("true"))))
+    happens(MessageReceived("s", 8, Subscribe(2, parse_predicate("kind = 'a'"))))
+    wanted = Topics(MultiProxyParameters(topics=8, topic_attribute="kind"), decode_attribute_table)
+    topic = wanted.of_value("a")
+    arbiter = Places(home, sides(1, 2, 1), 8).arbiters[topic]
+    owner = Owner(topic, TAKER, 1)
+    happens(MessageReceived(proxy, 7, Located(arbiter, home, (owner,))))
+    follow = [each for each in said if isinstance(each, Follow) and each.topics == (topic,)][-1]
+    followed = (Followed(TAKER, topic, 0, 0),)
+    answer = Following(TAKER, home, 1, follow.number, followed, ())
+    happens(MessageReceived(proxy, 7, answer))
+    said.clear()
+    started(2)
+    asked = [each for locate in said if isinstance(locate, Locate) for each in locate.topics]
+    return bool(asked) and topic not in asked
+
+
 def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
     """It knows of one what a home was told, and of the other one nothing yet."""
     claims = Claims(8, [(1, "v1"), (2, "v2")], lambda _server: True, [1] * 8, spread=2)
@@ -340,6 +401,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "first-owner-of-no-generation": (
         who_hears_of_the_later_owner_first_does_not_go_to_the_earlier_one
     ),
+    "row-answers-nobody": who_asks_for_an_owner_that_a_later_row_knows_waits_no_more,
     "older-owner-followed": what_was_said_of_a_topic_before_it_moved_changes_nothing,
 }
 
