@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
-from bench.components.names import COMPONENTS
+from bench.spec.component_names import COMPONENTS
 from bench.spec.units import parse_duration_ns, parse_rate, parse_size_bytes
 from brokerd.overlay.topology import nearest
 

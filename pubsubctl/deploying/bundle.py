@@ -30,7 +30,8 @@ WHEELHOUSE = "wheelhouse"
 _PACKAGES = ("bench", "brokerd", "fault_injection")
 _MODULES = ("__init__", "rules/__init__", "rules/expectation", "rules/terms")
 _NOT_ON_HOSTS = re.compile(
-    r"bench/papers/.*|brokerd/(simulator/.*|named_bugs\.py|protocols/\w+/(mutants\.py|checks/.*))"
+    r"bench/(papers|components|control_traffic)/.*"
+    r"|brokerd/(simulator/.*|named_bugs\.py|protocols/\w+/(mutants\.py|checks/.*))"
 )
 _WHEEL_NAME = re.compile(r"([A-Za-z0-9_.]+)-([A-Za-z0-9_.!+]+)-[^-]+-[^-]+-[^-]+\.whl")
 _PROJECT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ import pytest
 
 from bench.components import matching, simulator
 from bench.components.__main__ import MEASURES
-from bench.components.names import COMPONENTS
 from bench.papers.dft11.simulator_speed import Speed
+from bench.spec.component_names import COMPONENTS
 from brokerd.wire.attributes import encode_attributes
 
 
