@@ -146,7 +146,7 @@ class Judgement:
             return ""
         kind, _ = METRICS[self.expectation.metric]
         return {
-            "duration": f"{self.value / 1000:.3g} ms",
+            "duration": _duration(self.value),
             "rate": f"{self.value:.1f}/s",
             "count": f"{self.value:g}",
             "ratio": f"{self.value:.3g}",
@@ -161,6 +161,10 @@ class Judgement:
             "value": self.value,
             "holds": self.holds,
         }
+
+
+def _duration(value_us: float) -> str:
+    return f"{value_us / 1e6:.3g} s" if value_us >= 10e6 else f"{value_us / 1000:.3g} ms"
 
 
 def _limit(kind: Kind, text: str) -> float:
