@@ -35,6 +35,7 @@ class GesReliablePlanning(ProtocolPlanning):
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: answers of a few publications."""
         random = Random(f"ges_reliable {seed}")
+        parameters = replace(parameters, changes_root=True)
         chosen: GesReliableParameters = replace(
             parameters, purge_ns=random.choice((600, 2_000)) * MILLISECOND_NS
         )
