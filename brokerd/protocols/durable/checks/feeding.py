@@ -3,7 +3,7 @@
 Paper: [DS03] §3 (catchup(s, p)), §4.1 (catch-up stream, switch-over).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
@@ -67,11 +67,7 @@ class FeedingChecks(ProtocolChecks):
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: who is live and hears nothing is told how far a stream has come."""
         found = []
-        for broker in brokers:
-            core = broker.core
-            assert isinstance(core, Durable), f"{core} is no core of durable"
-            if not broker.alive:
-                continue
+        for broker, core in _alive(brokers):
             positions = {hosted.identity: hosted.position for hosted in core.hosted()}
             found += [
                 f"{_named(broker, lane)} has yet to hear of silence"
@@ -85,11 +81,7 @@ class FeedingChecks(ProtocolChecks):
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks."""
         found = []
-        for broker in brokers:
-            core = broker.core
-            assert isinstance(core, Durable), f"{core} is no core of durable"
-            if not broker.alive:
-                continue
+        for broker, core in _alive(brokers):
             lanes = [lane for local in core.subscriptions() for lane in local.lanes.values()]
             found += [
                 f"{_named(broker, lane)} catches up"
@@ -103,6 +95,14 @@ class FeedingChecks(ProtocolChecks):
                 if hosted.is_ahead
             ]
         return found
+
+
+def _alive(brokers: Sequence[BrokerView]) -> Iterator[tuple[BrokerView, Durable]]:
+    for broker in brokers:
+        core = broker.core
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        if broker.alive:
+            yield broker, core
 
 
 def _named(broker: BrokerView, lane: Lane) -> str:
