@@ -181,6 +181,8 @@ class Following:
         if following is None or following.locals.pop((local.client, local.number), None) is None:
             return
         following.leaving.pop(local, None)
+        done, told = following.telling
+        following.telling = done, tuple(each for each in told if each is not local)
         if not following.locals:
             following.is_fetching = False
             following.valid = following.number + 1

@@ -55,6 +55,12 @@ BUGS: Final = (
         ("following.valid = following.number + 1\n        self._ask", "self._ask"),
     ),
     _bug(
+        "told-at-another-storage",
+        "What one storage was told of a subscription its heir does not know.",
+        "following.py",
+        ("for each in told if each is not local)", "for each in told if each is local or True)"),
+    ),
+    _bug(
         "receipt-beyond-what-comes-again",
         "What comes again is not done.",
         "following.py",

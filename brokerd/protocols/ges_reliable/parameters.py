@@ -50,7 +50,7 @@ class GesReliableParameters:
     home_window: int = 16_384
     receipt_interval_ns: int = 100 * MILLISECOND_NS
     held_limit: int = 16_384
-    changes_root: bool = False
+    changes_root: bool = True
     client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = _KEPT_NS

@@ -17,7 +17,16 @@ from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.clients import RoamingClients
 from brokerd.protocols.ges_reliable.following import Following, stream_of
-from brokerd.protocols.ges_reliable.messages import Begun, Changed, Events, Fetch, Key, Store, Wish
+from brokerd.protocols.ges_reliable.messages import (
+    Begun,
+    Changed,
+    Events,
+    Fetch,
+    Fetched,
+    Key,
+    Store,
+    Wish,
+)
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds, OverlayChanged, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -147,6 +156,29 @@ def what_is_behind_comes_of_the_heir_alone() -> None:
     home.done(ROOT, 5, 14)
     home.gives(FINER, 14, 15, 16)
     assert home.given()[2:] == [(FINER, 15, 16)]
+
+
+def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
+    """The old one, which another subscription follows still, answers when it has gone on."""
+    home = HomeOfTwo((ROOT, 2))
+    home.told.answer(ROOT, 2)
+    home.clients.on_subscribe("c", Subscribe(2, EVERYTHING))
+    home.told.answer(ROOT, 2, FINER)
+    home.told.answer(FINER, None)
+    home.told.answer(ROOT, 2)
+    home.gives(ROOT, 2, 3, 12)
+    home.done(ROOT, 3, 12)
+    home.machine.now_ns = 10**9
+    home.following.receipt_due(ROOT)
+    asked = home.paper.sent[-1]
+    assert (asked.target, asked.through, len(asked.done)) == (ROOT, 12, 2)
+    home.told.answer(FINER, 9)
+    assert home.fetched_behind(FINER) == [12]
+    home.following.on_fetched(ROOT, Fetched(HOME, 0, ROOT, 1, asked.number, 12, 12))
+    home.machine.now_ns = 2 * 10**9
+    home.following.receipt_due(FINER)
+    asked = home.paper.sent[-1]
+    assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY),))
 
 
 def nothing_is_over_before_its_client_is_done() -> None:
@@ -403,6 +435,7 @@ def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
 HEIR_STORIES = (
     what_its_root_gave_does_not_come_of_the_heir,
     what_is_behind_comes_of_the_heir_alone,
+    what_its_old_storage_was_told_its_heir_is_told_too,
     nothing_is_over_before_its_client_is_done,
     of_two_that_know_it_the_heir_is_the_second,
     whoever_was_told_of_an_heir_asks_there,

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from brokerd.wire.attributes import encode_attributes
@@ -38,9 +37,7 @@ class Story:
     topology = TOPOLOGY
 
     def __init__(self) -> None:
-        self.cluster = SimulatedCluster(
-            self.topology, "ges_reliable", parameters=GesReliableParameters(changes_root=True)
-        ).start()
+        self.cluster = SimulatedCluster(self.topology, "ges_reliable").start()
         self.cluster.run_until_quiet()
         self.subscription = self.subscribe("x", "kind = 'a'")
         self.publish("z", "a")

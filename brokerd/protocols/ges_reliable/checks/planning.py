@@ -35,7 +35,6 @@ class GesReliablePlanning(ProtocolPlanning):
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: answers of a few publications."""
         random = Random(f"ges_reliable {seed}")
-        parameters = replace(parameters, changes_root=True)
         chosen: GesReliableParameters = replace(
             parameters, purge_ns=random.choice((600, 2_000)) * MILLISECOND_NS
         )
@@ -49,6 +48,7 @@ class GesReliablePlanning(ProtocolPlanning):
             home_window=random.choice((64, 256, 16_384)),
             receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
             held_limit=random.choice((4, 16_384)),
+            changes_root=random.random() < 0.9,
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
