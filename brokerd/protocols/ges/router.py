@@ -183,6 +183,8 @@ class Router:
 
     def _advanced(self, target: Target) -> Target:
         """The target without what of its ways is behind it."""
+        if not target.frames:
+            return target
         frames = list(target.frames)
         while frames:
             way = frames[-1]

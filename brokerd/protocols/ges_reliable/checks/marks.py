@@ -86,12 +86,12 @@ class GesReliableMarks:
                 self.counts[name] += 1
         for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
             self.counts[name] += 1
-        lost = broker.core.statistics()["messages_without_route"]
+        core: Any = broker.core
+        lost = core.routing_statistics()["messages_without_route"]
         if lost > self._lost.get(broker.number, 0):
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost
 
-        core: Any = broker.core
         waited = core.waits_for_roots()
         if waited > self._waited.get(broker.number, 0):
             self.counts["behind-another-root"] += 1

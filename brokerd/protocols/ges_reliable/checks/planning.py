@@ -43,7 +43,7 @@ class GesReliablePlanning(ProtocolPlanning):
         return replace(
             chosen,
             timeout_ns=random.choice((40, 150)) * MILLISECOND_NS,
-            fetch_wait_ns=random.choice((20, 200)) * MILLISECOND_NS,
+            fetch_wait_ns=random.choice((50, 200)) * MILLISECOND_NS,
             fetch_publications=random.choice((30, 50, 4_096)),
             home_window=random.choice((64, 256, 16_384)),
             receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
