@@ -287,6 +287,10 @@ class MultiProxy(LogFirstMachine):
             detail={"role": self._places.role, "undone": self._gets.undone()},
         )
 
+    def follows(self, topic: int) -> bool:
+        """Whether some client here needs a topic, at whichever server."""
+        return self._gets.follows(topic)
+
     def _queued(self) -> int:
         return self._home.puts.pending() + (self.server.retained() if self.server else 0)
 

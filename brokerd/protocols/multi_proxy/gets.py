@@ -463,6 +463,10 @@ class Gets:
 
     # ------------------------------------------------------------ what is not answered
 
+    def follows(self, number: int) -> bool:
+        """Whether some subscription here needs a topic."""
+        return any(followed.parts(number) for followed in self._servers.values())
+
     def awaits_follow(self, server: BrokerNumber) -> bool:
         """Whether a server has yet to answer which topics are followed."""
         followed = self._servers.get(server)

@@ -12,7 +12,15 @@ from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.interface import DeadlineReached, Send
 from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
-from brokerd.protocols.multi_proxy.messages import Get, Lost, LostRun, Messages, Stored, Wanted
+from brokerd.protocols.multi_proxy.messages import (
+    Follow,
+    Get,
+    Lost,
+    LostRun,
+    Messages,
+    Stored,
+    Wanted,
+)
 from brokerd.protocols.multi_proxy.parameters import (
     ARBITER,
     CAUSAL,
@@ -34,7 +42,9 @@ def check(*said: tuple[int, Any], ownership: str = "arbiter", spread_topics: int
     world: Any = SimpleNamespace(parameters=parameters)
     checks = MultiProxyChecks(world)
     for number, message in said:
-        broker: Any = SimpleNamespace(number=number, name=f"b{number}")
+        follows = type(message) is not Follow or TOPIC in message.topics
+        core = SimpleNamespace(follows=lambda topic, follows=follows: follows)
+        broker: Any = SimpleNamespace(number=number, name=f"b{number}", core=core)
         checks.step(broker, DeadlineReached(), [Send(PROXY, message)])
 
 
@@ -65,9 +75,14 @@ def get(done: int, after: int, incarnation: int = 1) -> tuple[int, Get]:
     return HOME, Get(SERVER, HOME, incarnation, 1, (Wanted(SERVER, TOPIC, done, after, 9),))
 
 
+def follow(*topics: int) -> tuple[int, Follow]:
+    return HOME, Follow(SERVER, HOME, 1, 1, topics)
+
+
 def test_what_is_right_is_let_pass() -> None:
     check(given(1, [5, 6, 9]), given(2, [6, 9, 12]), lost(2, 6, 6), lost(5, 13, 14), given(6, [14]))
     check(get(0, 4), get(3, 4), get(3, 9), get(0, 0, incarnation=2))
+    check(get(3, 4), follow(), follow(TOPIC), get(2, 4))
     check(given(1, [5]), given(1, [5], server=OTHER), ownership=PAPER)
     check(given(1, [5]), given(1, [6], server=OTHER), ownership=CAUSAL)
     check(given(1, [5]), given(1, [6], server=OTHER), spread_topics=2)
@@ -92,6 +107,7 @@ def test_two_owners_may_not_both_have_a_publication_where_that_is_merged() -> No
         ("two owners", [stored(5), stored(6, server=OTHER), stored(7)]),
         ("done less", [get(3, 4), get(2, 4)]),
         ("done less", [get(3, 2)]),
+        ("done less", [get(3, 4), follow(TOPIC), get(2, 4)]),
     ],
 )
 def test_a_mistake_is_seen(rule: str, said: list[tuple[int, Any]]) -> None:

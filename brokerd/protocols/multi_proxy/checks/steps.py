@@ -24,7 +24,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.protocols.interface import Effect, Event, Send
-from brokerd.protocols.multi_proxy.messages import Get, Lost, Messages, Stored
+from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
@@ -67,6 +67,8 @@ class MultiProxyChecks(ProtocolChecks):
                 self._check_told(broker, stream, [*_places(message)])
             elif type(message) is Get and message.home == broker.number:
                 self._check_done(broker, message)
+            elif type(message) is Follow and message.home == broker.number:
+                self._give_up(broker)
         return ()
 
     def _gives_out(self, broker: BrokerView, message: Messages) -> bool:
@@ -113,10 +115,7 @@ class MultiProxyChecks(ProtocolChecks):
             last[source] = number
 
     def _check_done(self, broker: BrokerView, message: Get) -> None:
-        """What a home is done with it stays done with, as long as it lives and follows the topic.
-
-        A topic that was given up begins at its head again, which is no less.
-        """
+        """A home stays done with what it is done with, while it lives and follows the topic."""
         for wanted in message.wanted:
             key = broker.number, message.incarnation, wanted.part, wanted.topic
             before = self._done.get(key, 0)
@@ -124,6 +123,17 @@ class MultiProxyChecks(ProtocolChecks):
                 what = f"{broker.name} is done with {wanted.done} of topic {wanted.topic}"
                 raise InvariantViolated("done less", f"{what}, after {before}")
             self._done[key] = wanted.done
+
+    def _give_up(self, broker: BrokerView) -> None:
+        """A topic that is given up may begin again before that.
+
+        A server that was given the topic meanwhile has not heard of it: it goes by what the one
+        before had been told.
+        """
+        core: Any = broker.core
+        for key in [key for key in self._done if key[0] == broker.number]:
+            if not core.follows(key[-1]):
+                del self._done[key]
 
 
 def _places(message: Lost) -> Iterator[tuple[int, _Origin]]:
