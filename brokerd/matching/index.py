@@ -3,15 +3,15 @@
 Each conjunction is filed under one of its tests, its access test: an equality (or `in`) in a
 hash table by value, else a numeric bound, with the opposite one where there is one, in a list
 sorted by that bound, else under the attribute that must be present, else with those that are
-always tried. A match looks up the publication's own values, and tries the remaining tests of what
-it finds.
+always tried. Those with one equal value are sorted by a bound among themselves, if they have one.
+A match looks up the publication's own values, and tries the remaining tests of what it finds.
 
 The dumb twin is `Predicate.matches`, tried on everything; the tests compare the two.
 """
 
 import operator as compare
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, Generic, TypeVar
@@ -60,6 +60,30 @@ class _Bounds:
 
 
 @dataclass(slots=True)
+class _Bucket:
+    """Conjunctions with one equal value.
+
+    Attributes:
+        bounds: those that want another attribute between two numbers, by the first such one.
+        others: those that want nothing like it.
+    """
+
+    others: dict[int, _Filed] = field(default_factory=dict)
+    bounds: dict[str, _Bounds] = field(default_factory=dict)
+
+    def candidates(self, attributes: Attributes) -> Collection[_Filed]:
+        if not self.bounds:
+            return self.others.values()
+        found = [*self.others.values()]
+        value: Any
+        for attribute, bounds in self.bounds.items():
+            value = attributes.get(attribute)
+            if type(value) in _NUMBERS:
+                found += bounds.candidates(value)
+        return found
+
+
+@dataclass(slots=True)
 class _Under:
     """What is filed under one attribute.
 
@@ -68,8 +92,8 @@ class _Under:
         truths: by boolean, which would equal a number.
     """
 
-    equal: dict[Scalar, dict[int, _Filed]] = field(default_factory=dict)
-    truths: dict[Scalar, dict[int, _Filed]] = field(default_factory=dict)
+    equal: dict[Scalar, _Bucket] = field(default_factory=dict)
+    truths: dict[Scalar, _Bucket] = field(default_factory=dict)
     at_least: _Bounds = field(default_factory=_Bounds)
     at_most: _Bounds = field(default_factory=_Bounds)
     present: dict[int, _Filed] = field(default_factory=dict)
@@ -130,7 +154,7 @@ class MatchingIndex(Generic[Key]):
                 continue
             equal = (under.truths if value is True or value is False else under.equal).get(value)
             if equal is not None:
-                _try(equal.values(), attributes, found)
+                _try(equal.candidates(attributes), attributes, found)
             if type(value) in _NUMBERS:
                 if under.at_least.filed:
                     _try(under.at_least.candidates(value), attributes, found)
@@ -151,25 +175,26 @@ class MatchingIndex(Generic[Key]):
             return [self.match(attributes) for attributes in tables]
         always = self._always.values()
         sure = {filed.serial for filed in always if not filed.tests}
-        candidates: list[Sequence[Mapping[int, _Filed] | None]] = []
-        if unsure := {place: filed for place, filed in enumerate(always) if filed.tests}:
+        candidates: list[Sequence[Collection[_Filed] | None]] = []
+        if unsure := [filed for filed in always if filed.tests]:
             candidates.append([unsure] * len(tables))
         for attribute, under in self._under.items():
             values = [attributes.get(attribute) for attributes in tables]
             if values.count(None) == len(values):
                 continue
             if under.equal or under.truths:
-                candidates.append(_equal_to(under, values))
+                candidates.append(_equal_to(under, values, tables))
             if under.at_least.filed or under.at_most.filed:
                 candidates.append([_within(under, value) for value in values])
             if under.present:
-                candidates.append([None if value is None else under.present for value in values])
+                present = under.present.values()
+                candidates.append([None if value is None else present for value in values])
         found = [sure] * len(tables)
         for of_each in candidates:
             for place, some in enumerate(of_each):
                 if some:
                     attributes = tables[place]
-                    for filed in some.values():
+                    for filed in some:
                         for test in filed.tests:
                             if not test(attributes):
                                 break
@@ -197,10 +222,15 @@ class MatchingIndex(Generic[Key]):
         under = self._under.setdefault(attribute, _Under())
         if operator in ("=", "in"):
             values: Any = value if isinstance(value, tuple) else (value,)
-            filed = _Filed(serial, _compile([test for test in conjunction if test is not access]))
+            rest = tuple(test for test in conjunction if test is not access)
+            filed = _Filed(serial, _compile(rest))
             return [
                 _put_under(
-                    under.truths if isinstance(item, bool) else under.equal, item, place, filed
+                    under.truths if isinstance(item, bool) else under.equal,
+                    item,
+                    place,
+                    filed,
+                    rest,
                 )
                 for _, item in dict.fromkeys((kind(item), item) for item in values)
             ]
@@ -241,22 +271,28 @@ def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) 
             found.add(filed.serial)
 
 
-def _equal_to(under: _Under, values: Sequence[Any]) -> list[dict[int, _Filed] | None]:
-    """What is filed under each value, where there is one."""
+def _equal_to(
+    under: _Under, values: Sequence[Any], tables: Sequence[Attributes]
+) -> list[Collection[_Filed] | None]:
+    """What may hold of what is filed under each value, where there is one."""
     if bool not in {*map(type, values)}:
-        return list(map(under.equal.get, values))
+        buckets = list(map(under.equal.get, values))
+    else:
+        buckets = [
+            (under.truths if value is True or value is False else under.equal).get(value)
+            for value in values
+        ]
     return [
-        (under.truths if value is True or value is False else under.equal).get(value)
-        for value in values
+        bucket.candidates(attributes) if bucket is not None else None
+        for bucket, attributes in zip(buckets, tables, strict=True)
     ]
 
 
-def _within(under: _Under, value: Any) -> dict[int, _Filed] | None:
+def _within(under: _Under, value: Any) -> list[_Filed] | None:
     """What is filed under a bound that holds for the value."""
     if type(value) not in _NUMBERS:
         return None
-    both = under.at_least.candidates(value) + under.at_most.candidates(-value)
-    return dict(enumerate(both))
+    return under.at_least.candidates(value) + under.at_most.candidates(-value)
 
 
 def _bound_of(entry: tuple[float, int, float, _Filed]) -> float:
@@ -269,25 +305,46 @@ def _put(table: dict[int, _Filed], place: int, filed: _Filed) -> Callable[[], No
 
 
 def _put_under(
-    tables: dict[Scalar, dict[int, _Filed]], key: Scalar, place: int, filed: _Filed
+    buckets: dict[Scalar, _Bucket], key: Scalar, place: int, filed: _Filed, rest: Conjunction
 ) -> Callable[[], None]:
-    tables.setdefault(key, {})[place] = filed
+    """File what is left to test of a conjunction with those that have the same equal value."""
+    bucket = buckets.setdefault(key, _Bucket())
+    bound = next((test for test in rest if _is_bound(test, _BOUNDS)), None)
+    if bound is None:
+        take_out = _put(bucket.others, place, filed)
+    else:
+        take_out = _put_between(bucket.bounds, bound.attribute, place, filed, rest)
 
     def undo() -> None:
-        del tables[key][place]
-        if not tables[key]:
-            del tables[key]
+        take_out()
+        if not bucket.others and not bucket.bounds:
+            del buckets[key]
+
+    return undo
+
+
+def _put_between(
+    bounds: dict[str, _Bounds], attribute: str, place: int, filed: _Filed, rest: Conjunction
+) -> Callable[[], None]:
+    low, high = _interval(attribute, rest)
+    of_attribute = bounds.setdefault(attribute, _Bounds())
+    of_attribute.add(low, high, place, filed)
+
+    def undo() -> None:
+        of_attribute.remove(low, place)
+        if not of_attribute.filed:
+            del bounds[attribute]
 
     return undo
 
 
 _UPWARD: Final = {">": compare.gt, ">=": compare.ge}
 _DOWNWARD: Final = {"<": compare.lt, "<=": compare.le}
+_BOUNDS: Final = {**_UPWARD, **_DOWNWARD}
 _NUMERIC: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": compare.eq,
     "!=": compare.ne,
-    **_UPWARD,
-    **_DOWNWARD,
+    **_BOUNDS,
 }
 _NUMBERS: Final = (int, float)
 _NAMES_PER_ATTRIBUTE: Final = 4

@@ -98,7 +98,9 @@ def held(index):
     """How many entries an index has, of whatever kind."""
     filed = len(index._always)
     for under in index._under.values():
-        filed += sum(map(len, (*under.equal.values(), *under.truths.values())))
+        for bucket in (*under.equal.values(), *under.truths.values()):
+            filed += len(bucket.others)
+            filed += sum(len(bounds.filed) for bounds in bucket.bounds.values())
         filed += len(under.at_least.filed) + len(under.at_most.filed) + len(under.present)
     return filed
 
@@ -109,6 +111,7 @@ def held(index):
         "symbol = {n} and price > 10",
         "price >= {n} and price < {n} + 1",
         "price < {n} + 1 and symbol exists and price >= {n}",
+        "kind = 'a' and price < {n} + 1 and price >= {n}",
     ],
 )
 def test_of_ten_thousand_alike_only_what_may_hold_is_tried(predicate):
@@ -116,10 +119,10 @@ def test_of_ten_thousand_alike_only_what_may_hold_is_tried(predicate):
     for key in range(10_000):
         text = predicate.replace("{n} + 1", str(key + 1)).replace("{n}", str(key))
         index.add(key, parse_predicate(text))
-    event = Looks({"symbol": 77, "price": 77.5})
+    event = Looks({"symbol": 77, "price": 77.5, "kind": "a"})
     assert index.match(event) == (77,)
     assert event.looks <= 2
-    others = [Looks({"symbol": key, "price": key + 0.5}) for key in range(70, 90)]
+    others = [Looks({"symbol": key, "price": key + 0.5, "kind": "a"}) for key in range(70, 90)]
     assert index.match_all([event, *others]) == [(77,), *((key,) for key in range(70, 90))]
     assert sum(each.looks for each in others) <= 4 * len(others)
     assert held(index) <= 2 * 10_000
@@ -127,8 +130,10 @@ def test_of_ten_thousand_alike_only_what_may_hold_is_tried(predicate):
         if key != 77:
             index.remove(key)
     assert held(index) <= 2
-    assert index.match({"symbol": 77, "price": 77.5}) == (77,)
-    assert index.match({"symbol": 78, "price": 78.5}) == ()
+    assert index.match({"symbol": 77, "price": 77.5, "kind": "a"}) == (77,)
+    assert index.match({"symbol": 78, "price": 78.5, "kind": "a"}) == ()
+    index.remove(77)
+    assert held(index) == 0
 
 
 def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
