@@ -20,11 +20,11 @@ from brokerd.runtime.disk import Disk
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
+from brokerd.runtime.probing import PeerProbes
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 
 SAMPLE_S: Final = 1.0
-PROBE_RETRY_S: Final = 0.25
 DISK_POLL_S: Final = 0.02
 HEALED_KEPT: Final = 1_000
 MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
@@ -49,6 +49,7 @@ class Commands:
         disk: Disk,
         log: EventLog,
         own: SelfDescription,
+        probes: PeerProbes,
     ) -> None:
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
@@ -61,8 +62,7 @@ class Commands:
         self._disk = disk
         self._log = log
         self._own = own
-        self._unprobed: dict[BrokerNumber, str] = dict.fromkeys(own.names, "not tried yet")
-        self._more_to_probe = trio.Event()
+        self._probes = probes
         self._healed: dict[str, LinkFault] = {}
 
     def handlers(self) -> dict[str, Handler]:
@@ -86,15 +86,6 @@ class Commands:
         }
 
     # ------------------------------------------------------------ in the background
-
-    async def probe_all_once(self) -> None:
-        """Find out of each broker around, once, whether a session with it is possible."""
-        while True:
-            while self._unprobed:
-                await self._probe_unprobed()
-                await trio.sleep(PROBE_RETRY_S)
-            self._more_to_probe = trio.Event()
-            await self._more_to_probe.wait()
 
     async def sample_for_ever(self) -> None:
         """Write statistics down, once a second, and give back memory that is not needed."""
@@ -122,8 +113,10 @@ class Commands:
             "topology_digest": self._own.topology_digest,
             "sessions": [self._own.names[peer] for peer in peers if isinstance(peer, int)],
             "clients": sum(isinstance(peer, str) for peer in peers),
-            "probed": not self._unprobed,
-            "unprobed": {self._own.names[n]: why for n, why in self._unprobed.items()},
+            "probed": not self._probes.missing(),
+            "unprobed": {
+                self._own.names[number]: why for number, why in self._probes.missing().items()
+            },
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
         }
@@ -135,11 +128,7 @@ class Commands:
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         answer = self.reload_topology()
-        for number in self._own.names:
-            self._unprobed.setdefault(number, "not tried yet")
-        for number in [number for number in self._unprobed if number not in self._own.names]:
-            del self._unprobed[number]
-        self._more_to_probe.set()
+        self._probes.keep(self._own.names)
         return answer
 
     async def _farewell(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -208,12 +197,12 @@ class Commands:
         (peers,) = _take(arguments, peers=(list, []))
         if peers:
             return await self._probe_peers(self._peers(peers))
-        self._unprobed = dict.fromkeys(self._own.names, "not tried yet")
-        await self._probe_unprobed()
         names = self._own.names
+        await self._probes.try_all(names)
+        missing = self._probes.missing()
         return {
-            "reached": [names[number] for number in names if number not in self._unprobed],
-            "missing": {names[number]: why for number, why in self._unprobed.items()},
+            "reached": [names[number] for number in names if number not in missing],
+            "missing": {names[number]: why for number, why in missing.items()},
         }
 
     async def _probe_peers(self, peers: list[Peer]) -> dict[str, Any]:
@@ -242,22 +231,6 @@ class Commands:
         began_ns = time.monotonic_ns()
         written = await self._disk.probe(Path(self._config.state_folder) / "probe")
         return {"written": written, "took_us": (time.monotonic_ns() - began_ns) // 1_000}
-
-    async def _probe_unprobed(self) -> None:
-        peers = self._links.session_peers()
-        for number in list(self._unprobed):
-            if number in peers:
-                del self._unprobed[number]
-        async with trio.open_nursery() as nursery:
-            for number in self._unprobed:
-                nursery.start_soon(self._probe_one, number)
-
-    async def _probe_one(self, number: BrokerNumber) -> None:
-        why = await self._links.probe(number)
-        if why is None:
-            self._unprobed.pop(number, None)
-        elif number in self._unprobed:
-            self._unprobed[number] = why
 
     # ------------------------------------------------------------ faults
 

@@ -57,6 +57,7 @@ class Links:
         connections: by peer; what the core wants sent is given to them.
         counters: sessions and bytes, for statistics.
         faults: what `fault_apply` put there; `faults_changed` must follow each change.
+        reached_by: told which broker has opened a session, or tried whether it could.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Links:
         self._stuck: dict[str, None] = {}
         self._refusals_second = 0
         self._refusals_recorded = self._refusals_unrecorded = 0
+        self.reached_by: Callable[[BrokerNumber], None] = lambda _peer: None
         self.connections: dict[Peer, Connection] = {}
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
         self._open_streams = 0
@@ -477,6 +479,8 @@ class Links:
             del self._stuck[hello.name]
             self._table.close(decision.session)
             decision = Farewell("refused", STUCK)
+        if isinstance(decision, Accepted) and hello.role != "client":
+            self.reached_by(hello.number)
         if isinstance(decision, Accepted) and decision.session is not None:
             self._clear_the_way(decision)
             await self._serve(decision.session, stream, decoder, decision.answer)

@@ -41,6 +41,7 @@ from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.log_writer import LogWriter
+from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.stores import Stores, begin_with_room
 from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
@@ -184,7 +185,9 @@ class BrokerProcess:
         if volume is not None:
             writer = LogWriter(volume, stores.ends, driver.post, writes)
         driver.connect_to(links, disk, writer)
-        commands = Commands(config, core, links, disk, log, own)
+        probes = PeerProbes(links, own.names, self._is_near)
+        links.reached_by = probes.heard
+        commands = Commands(config, core, links, disk, log, own, probes)
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
         commands.farewell = partial(self._farewell, core)
@@ -209,7 +212,7 @@ class BrokerProcess:
         started = Started(
             beginning.incarnation, recovering, beginning.rows, stores.ends, time.time_ns()
         )
-        parts = _Parts(driver, links, disk, writer, commands, log)
+        parts = _Parts(driver, links, disk, writer, commands, probes, log)
         await parts.run(started, listeners, config.control_socket, task_status)
 
     def _links(
@@ -227,6 +230,11 @@ class BrokerProcess:
             welcome=self._credentials.welcome if self._credentials is not None else None,
             descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
+
+    def _is_near(self, peer: BrokerNumber) -> bool:
+        """Whether a broker is on this machine, where whoever reaches us can be reached by us."""
+        address = self._around.addresses.get(peer)
+        return address is not None and is_loopback(address) and is_loopback(self._config.listen)
 
     def _reload_certificate(self) -> str:
         if self._credentials is None:
@@ -277,6 +285,7 @@ class _Parts:
     disk: Disk
     writer: LogWriter | None
     commands: Commands
+    probes: PeerProbes
     log: EventLog
 
     async def run(
@@ -297,7 +306,7 @@ class _Parts:
                 nursery.start_soon(self.driver.run)
                 await nursery.start(self.links.run, listeners, self.commands.fault_expired)
                 self.driver.post([started])
-                nursery.start_soon(self.commands.probe_all_once)
+                nursery.start_soon(self.probes.run)
                 nursery.start_soon(self.commands.sample_for_ever)
                 task_status.started(self.links)
                 number = await anext(aiter(signals))

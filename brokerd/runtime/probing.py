@@ -1,0 +1,91 @@
+"""Which of the brokers around can be reached, found out once of each."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import trio
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.runtime.links import Links
+
+FIRST_RETRY_S: Final = 0.25
+RETRY_LIMIT_S: Final = 4.0
+"""Who cannot be reached is tried ever more rarely: of hundreds of brokers that start together each
+would otherwise dial all of those around it again and again, and none would come to start."""
+_UNTRIED: Final = "not tried yet"
+
+
+class PeerProbes:
+    """Probes each broker around until it has been reached.
+
+    Args:
+        around: the brokers to reach.
+        is_near: whether whoever could reach this broker can be reached by it: both are on one
+            machine.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        around: Iterable[BrokerNumber],
+        is_near: Callable[[BrokerNumber], bool] = lambda _peer: False,
+    ) -> None:
+        self._links = links
+        self._is_near = is_near
+        self._missing: dict[BrokerNumber, str] = dict.fromkeys(around, _UNTRIED)
+        self._heard: dict[BrokerNumber, None] = {}
+        self._changed = trio.Event()
+
+    def missing(self) -> Mapping[BrokerNumber, str]:
+        """Who has not been reached yet, and what is in the way."""
+        return self._missing
+
+    def keep(self, around: Collection[BrokerNumber]) -> None:
+        """The brokers around are these from now on; all of them are to be reached."""
+        self._missing = {peer: self._missing.get(peer, _UNTRIED) for peer in around}
+        self._changed.set()
+
+    def heard(self, peer: BrokerNumber) -> None:
+        """A broker has reached this one, so it is up."""
+        if peer not in self._missing:
+            return
+        if self._is_near(peer) and not [*self._links.faults]:
+            del self._missing[peer]
+        else:
+            self._heard[peer] = None
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Probe for ever: those that are missing, and who has just been heard of."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            self._changed = trio.Event()
+            heard, self._heard = self._heard, {}
+            await self._try_missing(heard or self._missing)
+            if not self._missing:
+                wait_s = FIRST_RETRY_S
+            with trio.move_on_after(wait_s if self._missing else float("inf")) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught:
+                wait_s = min(2 * wait_s, RETRY_LIMIT_S)
+
+    async def try_all(self, around: Iterable[BrokerNumber]) -> None:
+        """Probe all of these anew, once."""
+        self._missing = dict.fromkeys(around, _UNTRIED)
+        await self._try_missing(self._missing)
+
+    async def _try_missing(self, peers: Collection[BrokerNumber]) -> None:
+        """Probe those of some that are missing; who has a session with this broker is not."""
+        for peer in self._links.session_peers():
+            if isinstance(peer, int):
+                self._missing.pop(peer, None)
+        async with trio.open_nursery() as nursery:
+            for peer in [peer for peer in peers if peer in self._missing]:
+                nursery.start_soon(self._try_one, peer)
+
+    async def _try_one(self, peer: BrokerNumber) -> None:
+        why = await self._links.probe(peer)
+        if why is None:
+            self._missing.pop(peer, None)
+        elif peer in self._missing:
+            self._missing[peer] = why
