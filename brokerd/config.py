@@ -90,6 +90,8 @@ class BrokerConfig:
             but not that of the machine.
         tls: certificates for its links; None for plaintext on loopback.
         joining: it joins brokers that run already, so it asks them for what they know first.
+        begin_within_ms: in its first incarnation it only listens until it is told to begin
+            (`begin`, once all of many are there), or for that long; 0: it begins at once.
     """
 
     broker: str
@@ -105,6 +107,7 @@ class BrokerConfig:
     core: int = -1
     nice: int = 0
     joining: bool = False
+    begin_within_ms: int = 0
     memory_limit_bytes: int = 0
     fsync: bool = True
     tls: TlsFiles | None = None

@@ -37,6 +37,7 @@ class Commands:
         tell: publishes an event to whoever listens on the control socket.
         farewell: what there is to be said before a broker, by name, is given up for good.
         decommission: gives one up; whether that is on disk, `farewell` says.
+        begun: set once it need not wait for the others any more.
         reload_topology: reads the topology file again; answers with what is in it.
         reload_certificate: reads its certificate again; answers with its SHA-256.
     """
@@ -56,6 +57,7 @@ class Commands:
         self.decommission: Callable[[str], None] = lambda _name: None
         self.reload_topology: Callable[[], dict[str, Any]] = dict
         self.reload_certificate: Callable[[], str] = str
+        self.begun = trio.Event()
         self._config = config
         self._core = core
         self._links = links
@@ -68,6 +70,7 @@ class Commands:
     def handlers(self) -> dict[str, Handler]:
         """The commands by name."""
         return {
+            "begin": self._begin,
             "status": self._status,
             "statistics": self._statistics,
             "begin_run": self._begin_run,
@@ -100,8 +103,15 @@ class Commands:
 
     # ------------------------------------------------------------ looking
 
+    async def _begin(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        self.begun.set()
+        return {}
+
     async def _status(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
+        if not self.begun.is_set():
+            raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
         return {
             **self._core.status().to_mapping(self._own.names),

@@ -212,8 +212,11 @@ class BrokerProcess:
         started = Started(
             beginning.incarnation, recovering, beginning.rows, stores.ends, time.time_ns()
         )
+        if not config.begin_within_ms or beginning.incarnation > 1:
+            commands.begun.set()
         parts = _Parts(driver, links, disk, writer, commands, probes, log)
-        await parts.run(started, listeners, config.control_socket, task_status)
+        patience_s = config.begin_within_ms / 1_000
+        await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
     def _links(
         self, own: SelfDescription, core: DeliveryProtocol, driver: Driver, log: EventLog
@@ -293,6 +296,7 @@ class _Parts:
         started: Started,
         listeners: list[trio.SocketListener],
         control_socket: str,
+        patience_s: float,
         task_status: trio.TaskStatus[Links],
     ) -> None:
         server = ControlServer(self.commands.handlers())
@@ -300,20 +304,36 @@ class _Parts:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, control_socket)
-                nursery.start_soon(self.disk.run)
-                if self.writer is not None:
-                    nursery.start_soon(self.writer.run)
-                nursery.start_soon(self.driver.run)
-                await nursery.start(self.links.run, listeners, self.commands.fault_expired)
-                self.driver.post([started])
-                nursery.start_soon(self.probes.run)
-                nursery.start_soon(self.commands.sample_for_ever)
-                task_status.started(self.links)
+                nursery.start_soon(
+                    self._begin, started, listeners, patience_s, task_status, nursery
+                )
                 number = await anext(aiter(signals))
                 self.log.record("stopping", {"signal": signal.Signals(number).name})
                 await self._stop()
                 self.log.record("stopped", {})
                 nursery.cancel_scope.cancel()
+
+    async def _begin(
+        self,
+        started: Started,
+        listeners: list[trio.SocketListener],
+        patience_s: float,
+        task_status: trio.TaskStatus[Links],
+        nursery: trio.Nursery,
+    ) -> None:
+        """Start everything that knows of others, when they are there or it has waited enough."""
+        with trio.move_on_after(patience_s):
+            await self.commands.begun.wait()
+        self.commands.begun.set()
+        nursery.start_soon(self.disk.run)
+        if self.writer is not None:
+            nursery.start_soon(self.writer.run)
+        nursery.start_soon(self.driver.run)
+        await nursery.start(self.links.run, listeners, self.commands.fault_expired)
+        self.driver.post([started])
+        nursery.start_soon(self.probes.run)
+        nursery.start_soon(self.commands.sample_for_ever)
+        task_status.started(self.links)
 
     async def _stop(self) -> None:
         await self.links.stop()

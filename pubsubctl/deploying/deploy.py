@@ -65,6 +65,9 @@ SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
 LEASE_MS = 15_000
 FIRST_LEASE_MS = 45_000
+BEGIN_WITHIN_MS = 120_000
+"""How long a new broker waits for the others to be started before it looks for them."""
+_BEGIN_RETRY_S = 0.1
 
 
 async def wanted_deployment(
@@ -350,20 +353,47 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
     progress.phase("starting brokers")
     started = 0
+    # Where many start beside few, those that run already would wait for them.
+    patience_ms = BEGIN_WITHIN_MS if len(rows) == len(deployment.wanted.placement.brokers) else 0
 
     async def start_on(connector: Connector) -> None:
         nonlocal started
         for row in rows:
             if row.host == connector.host.name:
                 config = await broker_config(deployment, row)
+                config["begin_within_ms"] = patience_ms
                 agent = deployment.agents[row.host]
                 await agent.start(row.broker, "broker", config, config["control_socket"])
                 started += 1
                 await deployment.keep()
                 progress.update({"brokers": f"{started}/{len(rows)}"})
 
+    async def begin_on(connector: Connector) -> None:
+        placed = deployment.wanted.placement.brokers
+        names = [row.broker for row in placed if row.host == connector.host.name]
+        with trio.move_on_after(BEGIN_WITHIN_MS / 1_000):
+            while names := [name for name in names if not await _begins(deployment, name)]:
+                await trio.sleep(_BEGIN_RETRY_S)
+
     hosts = dict.fromkeys(row.host for row in rows)
-    await deployment.lab.on_all(start_on, [deployment.lab.connector(host) for host in hosts])
+    connectors = [deployment.lab.connector(host) for host in hosts]
+    await deployment.lab.on_all(start_on, connectors)
+    if rows:  # an earlier deploy that was broken off may have begun nobody
+        await deployment.lab.on_all(begin_on, deployment.lab.connectors)
+
+
+async def _begins(deployment: Deployment, broker: str) -> bool:
+    """Tell a broker that all are there; False: it does not listen yet. One that has ended is not
+    told, and `wait_ready` says why it has.
+    """
+    await deployment.keep()
+    try:
+        await deployment.broker(broker, "begin")
+    except ControlError as error:
+        if error.kind == "closed":
+            raise
+        return error.kind != "busy"
+    return True
 
 
 async def _roll_back(deployment: Deployment, progress: Progress) -> None:

@@ -20,6 +20,7 @@ REPEATABLE_OF_PROCESSES: Final = (
     "statistics",
     "latency_samples",
     "publishers",
+    "begin",
     "begin_run",
 )
 

@@ -1,6 +1,7 @@
 """Whom a broker tries to reach, and how often."""
 
 from collections.abc import Callable
+from typing import Any
 
 import trio
 from trio.testing import MockClock
@@ -18,6 +19,7 @@ class Around:
         self.sessions: list[int | str] = ["a client"]
         self.faults: list[object] = []
         self.dialled: list[tuple[float, int]] = []
+        self.began = 0.0
 
     def session_peers(self) -> list[int | str]:
         return self.sessions
@@ -32,7 +34,8 @@ def tried(
     around: Around, *peers: int, happens: Callable[[float, PeerProbes], None], seconds: int = 20
 ) -> PeerProbes:
     """Probe these for a while, and let something happen at each whole second."""
-    probes = PeerProbes(around, peers, is_near=lambda peer: peer >= 10)
+    links: Any = around
+    probes = PeerProbes(links, peers, is_near=lambda peer: peer >= 10)
 
     async def story() -> None:
         async with trio.open_nursery() as nursery:

@@ -436,6 +436,37 @@ def test_faults_are_obeyed_only_where_that_was_asked_for(
     trio.run(with_faults)
 
 
+def test_a_new_broker_begins_when_it_is_told_and_an_old_one_at_once(
+    configure: Configure, start: Start
+) -> None:
+    told, stopped = (configure(name, begin_within_ms=600_000, fsync=False) for name in NAMES[:2])
+
+    async def wait_to_be_told(folder: Path) -> None:
+        why = ""
+        with trio.fail_after(PATIENCE_S):
+            while "waits for the others" not in why:
+                with pytest.raises(ControlError) as refused:
+                    await ask(folder, "status")
+                why = refused.value.text
+                await trio.sleep(0.02)
+
+    async def begin() -> int:
+        await wait_to_be_told(told)
+        await ask(told, "begin")
+        incarnation: int = (await wait_until_up(told))["incarnation"]
+        return incarnation
+
+    first, never_begun = start(told), start(stopped)
+    trio.run(wait_to_be_told, stopped)
+    never_begun.send_signal(signal.SIGTERM)
+    stderr_of(never_begun, 0)
+    assert trio.run(begin) == 1
+    first.kill()
+    first.wait()
+    start(told)
+    assert trio.run(wait_until_up, told)["incarnation"] == 2
+
+
 def test_a_broker_that_cannot_be_reached_is_named_until_it_can(
     configure: Configure, start: Start
 ) -> None:
