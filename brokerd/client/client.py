@@ -74,6 +74,7 @@ async def connect(
     store: Store | None = None,
     automatic_commit: bool = True,
     tokens: Tokens | None = None,
+    elsewhere: Sequence[str] = (),
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
@@ -92,6 +93,12 @@ async def connect(
     Else it tries its broker until that is back, and nothing is lost or given twice. `move` is for
     those who would rather go on without what an unreachable broker has. A broker of a list has
     to be of the same deployment as the one before.
+
+    A broker may tell a client that another one would rather have it. Where that one is in the list,
+    or in `elsewhere`, the client goes there by itself: it ends its session first, and comes as who it
+    was. A publisher does so only where it stays the same source (`leaves_freely`), a subscriber only
+    where its subscriptions go on elsewhere or the protocol loses publications anyway; some of those
+    may then be missing. Behind that it is not told to go on for 30 s (`REDIRECTED_FOR_S`).
 
     Args:
         address: of its broker, or of several brokers of one deployment.
@@ -114,6 +121,7 @@ async def connect(
             see `Client.resume`. With them nothing else is received or committed, there is no
             store, and it does not `move`. With `BrokerTokens` its broker keeps that: see
             `Client.consume`.
+        elsewhere: brokers of the same deployment that it goes to only if its broker tells it to.
 
     With a store, a process that starts again with the same name and store goes on where the last
     one was, however that ended: it has the same `subscriptions`, sends again what it had
@@ -139,7 +147,7 @@ async def connect(
         OSError: the store cannot be read, or has failed: what it has by then nobody knows, so
             the process had better end.
     """
-    brokers = Brokers([address] if isinstance(address, str) else address)
+    brokers = Brokers([address] if isinstance(address, str) else address, elsewhere)
     if not brokers.address:
         raise ConfigError(f'client {name}: address = {address!r}; at least one "host:port"')
     if dial is None:

@@ -16,6 +16,7 @@ from brokerd.client.events import (
     Committed,
     Detached,
     PublicationsDone,
+    Redirected,
     RequestRefused,
     RetryLater,
     SubscriptionAnswered,
@@ -39,6 +40,7 @@ from brokerd.model.client_messages import (
     Notice,
     Publish,
     PublishAcknowledged,
+    Redirect,
     Refused,
     Silence,
     Subscribe,
@@ -192,6 +194,8 @@ class ClientCore:
                 if message.number:
                     self._check_number(message.number)
                 return [RetryLater(message) if message.retry else RequestRefused(message)]
+            case Redirect(addresses):
+                return [Redirected(addresses)]
         raise RemoteProtocolError("broker", f"{type(message).__name__} is not for a client")
 
     def messages_to_send(self) -> list[ClientMessage]:
@@ -485,6 +489,21 @@ class ClientCore:
         would_miss = bool(self._ending if goes_on else self._started) and not may_lose
         is_busy = self.attached or self._detaching is not None
         return not (is_busy or would_miss or self.outstanding)
+
+    @property
+    def may_go(self) -> bool:
+        """Whether it may end its session to go where its broker tells it to.
+
+        It stays who it is: a publisher that would be another source elsewhere does not go. Nor does
+        one whose subscriptions would not go on there, unless the protocol loses publications anyway.
+        """
+        if not self.attached or self._detaching is not None:
+            return False
+        if self.leaves_freely:
+            return True
+        may_lose = self.home is not None and self.home.may_lose
+        goes_on = self.home is not None and self.home.resumes_elsewhere and not self._ending
+        return (goes_on or may_lose) and not self._publishes
 
     @property
     def leaves_freely(self) -> bool:

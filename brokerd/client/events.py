@@ -133,6 +133,16 @@ class RetryLater:
     refused: Refused
 
 
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The broker would rather have the client at one of these addresses, the best first.
+
+    The shell goes where it may, while `may_go` says that this costs nothing.
+    """
+
+    addresses: tuple[str, ...]
+
+
 ClientEvent = (
     Attached
     | SubscriptionAnswered
@@ -146,4 +156,5 @@ ClientEvent = (
     | Withheld
     | RequestRefused
     | RetryLater
+    | Redirected
 )

@@ -11,6 +11,7 @@ from brokerd.client.core import ClientCore
 from brokerd.client.events import (
     Attached,
     ClientEvent,
+    Redirected,
     RequestRefused,
     RetryLater,
     SubscriptionAnswered,
@@ -183,6 +184,14 @@ class Line:
             hurried = self._note(each) or hurried
         self._listener.happened(self, known)
         connection.flush(clock_ns(), hurried, self.core.unsaid_acknowledgements)
+        if any(type(each) is Redirected for each in known):
+            self._go_where_told(connection, known)
+
+    def _go_where_told(self, connection: Connection, known: list[ClientEvent]) -> None:
+        """The broker would rather have the client elsewhere; go, if that costs nothing."""
+        told = [each.addresses for each in known if type(each) is Redirected]
+        if self.core.may_go and self.brokers.redirected(told[-1], trio.current_time()):
+            connection.end("closed_by_us", Farewell("stopping", "to go where it was told to"))
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
@@ -220,6 +229,8 @@ class Line:
                 self.states.pop(number, None)
             case RetryLater(refused):
                 self._retries.append(refused.number)
+            case Redirected():
+                return False
             case RequestRefused(refused):
                 if refused.number:
                     self.refusals[refused.number] = refused.reason

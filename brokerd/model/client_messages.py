@@ -271,6 +271,19 @@ class Refused:
     retry: bool
 
 
+@record
+class Redirect:
+    """Broker → client: another broker would rather have you, at one of these addresses.
+
+    A client that cannot or need not go stays, and does not answer.
+
+    Attributes:
+        addresses: "host:port" as brokers know each other by, the best first.
+    """
+
+    addresses: tuple[str, ...]
+
+
 ClientMessage = (
     Connect
     | Connected
@@ -291,6 +304,7 @@ ClientMessage = (
     | CommitConsumed
     | ConsumedCommitted
     | Refused
+    | Redirect
 )
 
 DeliveredItem = Deliveries | Silence | Gap | Notice

@@ -201,6 +201,17 @@ class Deliver:
 
 
 @record
+class RedirectClient:
+    """Tell a client that one of these brokers, the best first, would rather have it.
+
+    Dropped when it has no session, or where clients can be told of none of them. It may stay.
+    """
+
+    client: ClientId
+    brokers: tuple[BrokerNumber, ...]
+
+
+@record
 class OpenSession:
     """Try once to open a session; answered by SessionEstablished or OpenFailed.
 
@@ -330,7 +341,17 @@ def retransmission_requested(
 
 LogEffect = Append | Read | Chop | Truncate
 
-Effect = Send | Deliver | OpenSession | CloseSession | Commit | LogEffect | Record | Shutdown
+Effect = (
+    Send
+    | Deliver
+    | RedirectClient
+    | OpenSession
+    | CloseSession
+    | Commit
+    | LogEffect
+    | Record
+    | Shutdown
+)
 
 
 FIRST_INNER_SESSION = 1 << 40

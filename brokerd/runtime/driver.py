@@ -14,6 +14,7 @@ import trio
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import MustNotGoOn, RemoteProtocolError
+from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import (
     Append,
@@ -30,6 +31,7 @@ from brokerd.protocols.interface import (
     OpenSession,
     Read,
     Record,
+    RedirectClient,
     Send,
     SessionLost,
     Shutdown,
@@ -63,6 +65,7 @@ class Driver:
         self._deadline: Instant | None = None
         self._deadline_moved = trio.Event()
         self._perform: dict[type, Callable[[Any], None]] = {
+            RedirectClient: self._perform_redirect,
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
@@ -157,6 +160,11 @@ class Driver:
         if isinstance(event, SessionLost):
             self._refused.discard((event.peer, event.session))
         return isinstance(event, MessageReceived) and (event.peer, event.session) in self._refused
+
+    def _perform_redirect(self, effect: RedirectClient) -> None:
+        addresses = self._links.addresses_of(effect.brokers)
+        if addresses:
+            self._send(effect.client, Redirect(addresses))
 
     def _perform_open(self, effect: OpenSession) -> None:
         assert isinstance(effect.peer, int), f"clients are not dialled: {effect.peer!r}"

@@ -5,7 +5,7 @@ SessionLost per SessionEstablished, and nothing of a session after that.
 """
 
 import errno
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -165,6 +165,10 @@ class Links:
             connection.end("protocol_error", Farewell("fault", reason))
 
     # ------------------------------------------------------------ what others may know
+
+    def addresses_of(self, brokers: Sequence[BrokerNumber]) -> tuple[str, ...]:
+        """Where these brokers listen, in this order, as far as that is known here."""
+        return tuple(self._addresses[each] for each in brokers if each in self._addresses)
 
     def waiting_bytes(self) -> int:
         """Bytes queued for all peers."""

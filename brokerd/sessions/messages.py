@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 25
+WIRE_VERSION = 26
 
 Role = Literal["broker", "client", "probe"]
 

@@ -32,6 +32,7 @@ COMMON: Final = (
     MessageKind(13, client_messages.Consuming),
     MessageKind(14, client_messages.CommitConsumed),
     MessageKind(15, client_messages.ConsumedCommitted),
+    MessageKind(11, client_messages.Redirect),
 )
 
 KINDS: Final[dict[type, MessageKind]] = {

@@ -29,6 +29,7 @@ from brokerd.protocols.interface import (
     Event,
     OpenFailed,
     Record,
+    RedirectClient,
     Send,
     SessionEstablished,
     SessionLost,
@@ -74,6 +75,8 @@ class Wording:
                 return f"-> {self.name(client)}  {self.message(item)}"
             case Send(peer=peer, message=message):
                 return f"-> {self.name(peer)}  {self.message(message)}"
+            case RedirectClient(client=client, brokers=brokers):
+                return f"-> {client}  go to {' or '.join(map(self.name, brokers))}"
             case Record(event=what, details=details):
                 listed = " ".join(f"{key}={value}" for key, value in details.items())
                 return f"notes {what} {listed}".rstrip()

@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
+from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
     Append,
@@ -28,6 +29,7 @@ from brokerd.protocols.interface import (
     OverlayChanged,
     Read,
     Record,
+    RedirectClient,
     Send,
     SessionEstablished,
     SessionLost,
@@ -121,6 +123,7 @@ class SimulatedBroker(Endpoint):
         self._perform: dict[type, Callable[[Any], None]] = {
             Send: self._perform_send,
             Deliver: self._perform_deliver,
+            RedirectClient: self._perform_redirect,
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
@@ -323,6 +326,9 @@ class SimulatedBroker(Endpoint):
 
     def _perform_deliver(self, effect: Deliver) -> None:
         self._network.send(self, effect.client, effect.item)
+
+    def _perform_redirect(self, effect: RedirectClient) -> None:
+        self._network.send(self, effect.client, Redirect(tuple(map(str, effect.brokers))))
 
     def _perform_open(self, effect: OpenSession) -> None:
         self._network.open(self, effect.peer, again=self._waited)

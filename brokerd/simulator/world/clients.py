@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
 
+from brokerd.client.brokers import Brokers
 from brokerd.client.core import ClientCore
 from brokerd.client.events import (
     Announced,
@@ -15,6 +16,7 @@ from brokerd.client.events import (
     GapsAnnounced,
     PublicationsDone,
     Received,
+    Redirected,
     RequestRefused,
     RetryLater,
     SubscriptionAnswered,
@@ -136,6 +138,9 @@ class SimulatedClient(Endpoint):
         take_after_ns: how long the application needs for what it receives.
         on_change: called when anything may have changed.
         on_refused: called with each request that was refused for good.
+        brokers: which it may be told to go to, and how often; by their numbers, as text.
+        on_redirected: called with those that its broker tells it to go to, the best first.
+        is_moving: it is on its way to another broker, or has just come from one, and stays so long.
     """
 
     def __init__(
@@ -157,6 +162,9 @@ class SimulatedClient(Endpoint):
         self.core = core or ClientCore(name, publishes=publishes)
         self.on_change: Callable[[], None] = lambda: None
         self.on_refused: Callable[[Refused], None] = lambda refused: None
+        self.brokers = Brokers([str(broker)])
+        self.on_redirected: Callable[[Sequence[str]], None] = lambda addresses: None
+        self.is_moving = False
         self.received: dict[int, list[tuple[SourceId, int]]] = {
             number: [] for number in self.core.subscriptions
         }
@@ -298,6 +306,8 @@ class SimulatedClient(Endpoint):
             case Attached(source, _):
                 if self._observer is not None:
                     self._observer.connected(self.name, source)
+            case Redirected(addresses):
+                self.on_redirected(addresses)
             case RequestRefused(refused):
                 self.refused.append(refused)
                 self.on_refused(refused)

@@ -8,12 +8,13 @@ cluster.publish("b1", topic="oil")
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Self
 
+from brokerd.client.brokers import Brokers
 from brokerd.client.core import ClientCore
 from brokerd.client.state import Home, Positions
 from brokerd.errors import ConfigError
@@ -95,6 +96,7 @@ class SimulatedCluster:
         held: clients on their way that keep to themselves what they receive.
         gone: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
+        redirected: how often a client has gone where its broker told it to.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class SimulatedCluster:
         self.clients: dict[ClientId, SimulatedClient] = {}
         self._asked: dict[ClientId, list[Predicate]] = {}
         self._forgot: dict[ClientId, None] = {}
-        self.resumed = 0
+        self.resumed = self.redirected = 0
         self.consumers: dict[ClientId, int] = {}
         self.redeliveries = Redeliveries()
         self.held: dict[ClientId, None] = {}
@@ -336,6 +338,8 @@ class SimulatedCluster:
         self.network.endpoints[name] = client
         self.checker.client_added(name, number)
         client.on_refused = partial(self._on_refused, client)
+        client.on_redirected = partial(self._on_redirected, client)
+        client.brokers = Brokers([str(number)], [str(each) for each in self.graph.present])
         client.dial()
         return client
 
@@ -428,6 +432,22 @@ class SimulatedCluster:
         if number in client.core.subscriptions:
             self.unsubscribe(client.name, number)
 
+    def _on_redirected(self, client: SimulatedClient, addresses: Sequence[str]) -> None:
+        """As the client library does: go to the first that is known, where that costs nothing.
+
+        One that is told so long ago that the broker is gone for good meanwhile stays.
+        """
+        core = client.core
+        here = [each for each in addresses if int(each) in self.graph.present]
+        here = [each for each in here if int(each) not in self.gone]
+        waits = core.ending or any(each not in client.started_numbers for each in core.subscriptions)
+        if client.is_moving or not core.may_go or (waits and not core.leaves_freely):
+            return
+        client.brokers.address = str(client.broker)
+        if client.brokers.redirected(here, self.schedule.now_ns / SECOND_NS):
+            self.redirected += 1
+            self.reattach(client.name, self.brokers[int(client.brokers.address)].name)
+
     def move(
         self,
         client: ClientId,
@@ -451,14 +471,17 @@ class SimulatedCluster:
                 self.oracle.subscribed(name, number, predicate)
             self._asked[name] = self._asked.get(old.name, [])
             self.held[name] = None
+            new.is_moving = True
             return new
 
         def is_over(old: SimulatedClient, new: SimulatedClient, all_delivered: bool) -> None:
             self.note(f"moved {old.name} {new.name} {all_delivered}")
             del self.held[new.name]
+            new.is_moving = False
             self.oracle.moved(old.name, new.name, whole=over(new.name, all_delivered))
 
         self.note(f"move {client} {name}")
+        self.clients[client].is_moving = True
         move = ClientMove(
             self.clients[client],
             make,
