@@ -7,7 +7,7 @@ from typing import Final
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_LIMIT_S: Final = 2.0
 REDIRECTED_FOR_S: Final = 30.0
-"""Who has gone where a broker told it to is told nothing more for so long, and goes in no circles."""
+"""Who has gone where it was told to stays there for so long: so it goes in no circles."""
 
 
 @dataclass(frozen=True, slots=True)

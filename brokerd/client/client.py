@@ -94,11 +94,11 @@ async def connect(
     those who would rather go on without what an unreachable broker has. A broker of a list has
     to be of the same deployment as the one before.
 
-    A broker may tell a client that another one would rather have it. Where that one is in the list,
-    or in `elsewhere`, the client goes there by itself: it ends its session first, and comes as who it
-    was. A publisher does so only where it stays the same source (`leaves_freely`), a subscriber only
-    where its subscriptions go on elsewhere or the protocol loses publications anyway; some of those
-    may then be missing. Behind that it is not told to go on for 30 s (`REDIRECTED_FOR_S`).
+    A broker may tell a client that another one would rather have it. Where that one is in the
+    list, or in `elsewhere`, the client goes there by itself: it ends its session first, and comes
+    as who it was. A publisher does so only where it stays the same source (`leaves_freely`), a
+    subscriber only where its subscriptions go on elsewhere or the protocol loses publications
+    anyway; some of those are missing then. For 30 s it goes nowhere else because of being told to.
 
     Args:
         address: of its broker, or of several brokers of one deployment.

@@ -494,8 +494,8 @@ class ClientCore:
     def may_go(self) -> bool:
         """Whether it may end its session to go where its broker tells it to.
 
-        It stays who it is: a publisher that would be another source elsewhere does not go. Nor does
-        one whose subscriptions would not go on there, unless the protocol loses publications anyway.
+        It stays who it is: a publisher that would be another source elsewhere does not go. Nor
+        does one whose subscriptions would not go on there, unless the protocol loses some anyway.
         """
         if not self.attached or self._detaching is not None:
             return False

@@ -7,7 +7,7 @@ Paper: [GES] §2, §3.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
@@ -17,8 +17,10 @@ from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.ageing import LOOKS, Ageing
 from brokerd.protocols.ges.forwarding import PublicationForwarding
 from brokerd.protocols.ges.graph import Graph
+from brokerd.protocols.ges.hints import HINT, RoamingHints
 from brokerd.protocols.ges.load import LOAD, LinkLoad
 from brokerd.protocols.ges.messages import (
+    ClientsCounted,
     GraphStated,
     LoadAnswered,
     LoadProbe,
@@ -27,7 +29,7 @@ from brokerd.protocols.ges.messages import (
     ProfileStated,
     RoutedPublications,
 )
-from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.ges.parameters import GesParameters, HintParameters
 from brokerd.protocols.ges.paths import Paths
 from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges.profiles import Profiles
@@ -37,6 +39,7 @@ from brokerd.protocols.ges.subscriptions import LocalSubscriptions
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
 from brokerd.protocols.interface import OverlayChanged
+from brokerd.protocols.parts.clients.service import ClientService
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
 
@@ -47,7 +50,7 @@ LOOK = "look"
 """Purpose of the deadline at which it is looked who is missing."""
 
 
-class UnitParameters(ForwardingParameters, Protocol):
+class UnitParameters(ForwardingParameters, HintParameters, Protocol):
     """What parameters say of brokers of a hierarchy, whatever they carry."""
 
     @property
@@ -92,7 +95,26 @@ class UnitBroker(ForwardingCore):
             self, broker, place, neighbours, self.profiles, self.reaches
         )
         self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
+        self._hints = RoamingHints(
+            broker,
+            self,
+            self._deadlines,
+            parameters,
+            self._is_near,
+            lambda: [peer for peer in self._near if self._is_near(peer) and self.reaches(peer)],
+            lambda: list(self._clients.here),
+        )
         self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
+
+    def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
+        """See ForwardingCore; some of these clients may have to go to other brokers."""
+        super().serve(clients, handlers)
+        clients.on_change = self._hints.changed
+
+    def _is_near(self, peer: BrokerNumber) -> bool:
+        """Whether a neighbour is in the cluster of this broker."""
+        address = self._near.get(peer)
+        return address is not None and self.place.seen_as(address) == address
 
     def unit_handlers(self) -> dict[type, MessageHandler]:
         """Who takes what brokers say of connections and profiles."""
@@ -101,6 +123,7 @@ class UnitBroker(ForwardingCore):
             ProfileStated: self._on_profile_stated,
             ProfileChanged: self._on_profile_changed,
             ProfileReached: self._propagation.on_reached,
+            ClientsCounted: self._hints.on_counted,
         }
 
     def link_factor(self, peer: BrokerNumber) -> int:
@@ -120,11 +143,13 @@ class UnitBroker(ForwardingCore):
         self._deadlines.cancel((PURGE, peer))
         self._graph.on_up(peer)
         self._propagation.offer_all(peer)
+        self._hints.came(peer)
         self._look_later()
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: ways around it are taken from now on."""
         self._graph.on_down(peer)
+        self._hints.went(peer)
         self._purge_later(peer)
         self._look_later()
 
@@ -132,6 +157,9 @@ class UnitBroker(ForwardingCore):
         """See ForwardingCore."""
         if purpose == PURGE:
             self._propagation.give_up(peer)
+            return
+        if purpose == HINT:
+            self._hints.look()
             return
         assert purpose == LOOK, f"{purpose!r} of broker {peer}"
         self._looked_at = self.view.changes
@@ -157,6 +185,7 @@ class UnitBroker(ForwardingCore):
         for peer in [peer for peer in self._near if peer not in near]:
             self._deadlines.cancel((PURGE, peer))
             self._graph.on_down(peer)
+            self._hints.went(peer)
             self._propagation.give_up(peer)
             del self._near[peer]
         for broker in hierarchy.left:
@@ -242,6 +271,7 @@ class Ges(UnitBroker):
             **self._forwarding.counters,
             **self.profiles.statistics(),
             **self._load.counters,
+            **self._hints.counters,
             "spoken_for": self._ageing.spoken_for,
         }
 

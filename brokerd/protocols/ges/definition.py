@@ -18,6 +18,7 @@ GES = ProtocolDefinition(
         of_run(116, messages.RoutedPublications, beside=messages.route_of),
         MessageKind(135, messages.LoadProbe),
         MessageKind(136, messages.LoadAnswered),
+        MessageKind(137, messages.ClientsCounted),
     ),
     promises=Promises(exactly_once=False, members_may_change=True),
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,

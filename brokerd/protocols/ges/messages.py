@@ -75,6 +75,16 @@ class LoadAnswered:
 
 
 @record
+class ClientsCounted:
+    """So many clients are at the sender, or were when it last said so, give or take a few.
+
+    Paper: [GES] §1 (induced roaming). Deviates: it does not say how brokers know of each other.
+    """
+
+    clients: int
+
+
+@record
 class RoutedPublications:
     """Publications on their way; nobody answers.
 

@@ -299,6 +299,64 @@ BUGS: Final = (
             "if self._slow_ns < 0:",
         ),
     ),
+    _bug(
+        "sent-to-another-cluster",
+        "Clients are sent to brokers of their cluster.",
+        "core.py",
+        (
+            "return address is not None and self.place.seen_as(address) == address",
+            "return address is not None",
+        ),
+    ),
+    _bug(
+        "sent-to-who-is-away",
+        "Clients are sent to brokers that are there.",
+        "core.py",
+        (
+            "[peer for peer in self._near if self._is_near(peer) and self.reaches(peer)]",
+            "[peer for peer in self._near if self._is_near(peer)]",
+        ),
+        (
+            "        self._hints.went(peer)\n        self._purge_later(peer)",
+            "        self._purge_later(peer)",
+        ),
+    ),
+    _bug(
+        "sent-where-it-is-as-full",
+        "Clients are sent where there are fewer, with them, too.",
+        "hints.py",
+        ("if number + 2 <= left]", "if number <= left]"),
+    ),
+    _bug(
+        "sent-though-there-is-room",
+        "Nobody is sent away by a broker with few clients.",
+        "hints.py",
+        ("if left <= self._limit or not better:", "if not better:"),
+    ),
+    _bug(
+        "first-come-first-gone",
+        "Those that came last are sent away.",
+        "hints.py",
+        ("for name in reversed(staying):", "for name in staying:"),
+    ),
+    _bug(
+        "sent-again-and-again",
+        "Who stays is not told again.",
+        "hints.py",
+        ("if name not in self._told:", "if name not in going:"),
+    ),
+    _bug(
+        "on-its-way-and-nowhere",
+        "Clients on their way count where they go.",
+        "hints.py",
+        ("self._step - 1 + under_way", "self._step - 1"),
+    ),
+    _bug(
+        "each-client-is-told-of",
+        "Numbers of clients are told in steps.",
+        "hints.py",
+        ("if abs(len(here) - self._said) >= self._step:", "if len(here) != self._said:"),
+    ),
 )
 """Each as its name, the sentence that it leaves out, and where."""
 

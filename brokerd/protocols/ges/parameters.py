@@ -2,10 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
 from brokerd.errors import ConfigError
+
+
+class HintParameters(Protocol):
+    """What parameters say of it."""
+
+    @property
+    def roam_clients_above(self) -> int:
+        """With more clients than this a broker tells some to go elsewhere; 0: it never does."""
+
+    @property
+    def roam_check_ns(self) -> int:
+        """How often it looks, while anything changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +35,9 @@ class GesParameters:
             takes, nothing is measured.
         cost_check_ns: how often it is checked; two checks in a row raise what a link costs, three
             lower it.
+        roam_clients_above: with more clients than this a broker tells those that came last to go
+            to neighbours in its cluster that have fewer; 0: it never does.
+        roam_check_ns: how often it looks whether it should, while anything changes.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
@@ -33,6 +48,8 @@ class GesParameters:
     reroute_limit: int = 4
     slow_link_ns: int = 0
     cost_check_ns: int = 5 * SECOND_NS
+    roam_clients_above: int = 0
+    roam_check_ns: int = SECOND_NS
     client_subscriptions: int = 64
     client_linger_ns: int = 30 * SECOND_NS
 
@@ -52,12 +69,32 @@ class GesParameters:
             raise ConfigError(f"{where}: slow_link_ns = {self.slow_link_ns}; at least 0")
         if self.cost_check_ns < 1:
             raise ConfigError(f"{where}: cost_check_ns = {self.cost_check_ns}; at least 1")
+        check_hints(self, where)
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
-        if not self.slow_link_ns:
-            return ()
-        return (
-            f"slow_link_ns = {self.slow_link_ns}: when publications leave a slow link for another "
-            "way, those still on it are overtaken and lost",
-        )
+        found = []
+        if self.slow_link_ns:
+            found.append(
+                f"slow_link_ns = {self.slow_link_ns}: when publications leave a slow link for "
+                "another way, those still on it are overtaken and lost"
+            )
+        if self.roam_clients_above:
+            found.append(
+                f"roam_clients_above = {self.roam_clients_above}: a subscriber that goes where its "
+                "broker tells it to misses what is published on its way"
+            )
+        return tuple(found)
+
+
+def check_hints(parameters: HintParameters, where: str) -> None:
+    """Make sure that a broker may tell clients to go elsewhere by these, or that it does not.
+
+    Raises:
+        ConfigError: a number is too small.
+    """
+    above, check_ns = parameters.roam_clients_above, parameters.roam_check_ns
+    if above < 0:
+        raise ConfigError(f"{where}: roam_clients_above = {above}; at least 0")
+    if check_ns < 1:
+        raise ConfigError(f"{where}: roam_check_ns = {check_ns}; at least 1")

@@ -134,6 +134,7 @@ class GesReliable(UnitBroker):
             "subscriptions": len(self.storage.registrations) if self.storage else 0,
             "matching_hits": self._homed.memo.hits,
             "matching_misses": self._homed.memo.misses,
+            **self._hints.counters,
             "spoken_for": self._ageing.spoken_for,
         }
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
 from brokerd.errors import ConfigError
+from brokerd.protocols.ges.parameters import check_hints
 
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
 
@@ -34,6 +35,9 @@ class GesReliableParameters:
             missing; more are sent again.
         changes_root: a subscription goes on at the storages of another root when its client comes
             to that one's unit; else it stays with those that it began at.
+        roam_clients_above: with more clients than this a broker tells those that came last to go
+            to neighbours in its cluster that have fewer; 0: it never does.
+        roam_check_ns: how often it looks whether it should, while anything changes.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: a topology that sets it is refused: storages keep subscriptions until
@@ -51,6 +55,8 @@ class GesReliableParameters:
     receipt_interval_ns: int = 100 * MILLISECOND_NS
     held_limit: int = 16_384
     changes_root: bool = True
+    roam_clients_above: int = 0
+    roam_check_ns: int = SECOND_NS
     client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = _KEPT_NS
@@ -66,6 +72,7 @@ class GesReliableParameters:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        check_hints(self, where)
 
     def warnings(self) -> tuple[str, ...]:
         """None beyond what its document says."""

@@ -438,9 +438,12 @@ class SimulatedCluster:
         One that is told so long ago that the broker is gone for good meanwhile stays.
         """
         core = client.core
+        if core.home is None:
+            core.go_to(self._home(self.brokers[client.broker].name))
         here = [each for each in addresses if int(each) in self.graph.present]
         here = [each for each in here if int(each) not in self.gone]
-        waits = core.ending or any(each not in client.started_numbers for each in core.subscriptions)
+        begun = all(each in client.started_numbers for each in core.subscriptions)
+        waits = core.ending or not begun
         if client.is_moving or not core.may_go or (waits and not core.leaves_freely):
             return
         client.brokers.address = str(client.broker)
@@ -506,8 +509,12 @@ class SimulatedCluster:
         self.note(f"reattach {client} {broker}")
         number = self.topology.number_of(broker)
         self.checker.client_added(client, number)
+        self.clients[client].go_to(self._home(broker), number)
+
+    def _home(self, broker: str) -> Home:
+        """What a client knows of a broker that it has gone to."""
         promises = definition_of(self.protocol).promises
-        home = Home(
+        return Home(
             broker,
             "",
             self.protocol,
@@ -515,7 +522,6 @@ class SimulatedCluster:
             resumes_elsewhere=promises.resumes_elsewhere,
             leaves_freely=promises.leaves_freely,
         )
-        self.clients[client].go_to(home, number)
 
     def publish(
         self,

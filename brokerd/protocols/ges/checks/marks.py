@@ -46,6 +46,8 @@ MARKS = (
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
     Mark("dearer", "a broker said that a link costs more, for it is slow", seeds=20),
     Mark("cheaper", "a broker said that it costs less again", seeds=20),
+    Mark("clients-counted", "brokers of a cluster said how many clients they have", seeds=8),
+    Mark("sent-elsewhere", "a broker told a client to go to another one", seeds=16),
     Mark("dearer-again", "what a link costs rose soon after it had fallen", seeds=0),
 )
 
@@ -55,6 +57,8 @@ _COUNTED = {
     "dearer": "costs_raised",
     "cheaper": "costs_lowered",
     "dearer-again": "costs_raised_again",
+    "clients-counted": "client_counts_told",
+    "sent-elsewhere": "clients_redirected",
 }
 
 

@@ -39,6 +39,7 @@ class GesPlanning(ProtocolPlanning):
             purge_ns=purge_ns,
             slow_link_ns=random.choice((0, 150)) * MILLISECOND_NS,
             cost_check_ns=random.choice((40, 80)) * MILLISECOND_NS,
+            **hints(seed),
         )
 
     def forgetting_ns(self, parameters: Any) -> int:
@@ -76,6 +77,13 @@ class GesPlanning(ProtocolPlanning):
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
         """See ProtocolPlanning."""
         return linked_newcomers(random, topology, lost)
+
+
+def hints(seed: int) -> dict[str, int]:
+    """What parameters say of clients that are told to go elsewhere, which they are in a third."""
+    random = Random(f"hints {seed}")
+    above, check_ms = random.choice((0, 0, 1)), random.choice((20, 100))
+    return {"roam_clients_above": above, "roam_check_ns": check_ms * MILLISECOND_NS}
 
 
 def linked_newcomers(

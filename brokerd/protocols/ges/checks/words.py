@@ -4,6 +4,7 @@ from typing import Any
 
 from brokerd.protocols.ges.graph import UP
 from brokerd.protocols.ges.messages import (
+    ClientsCounted,
     GraphStated,
     LoadAnswered,
     LoadProbe,
@@ -46,6 +47,8 @@ class GesWording(Wording):
                 return "how long does this take?"
             case LoadAnswered():
                 return "so long"
+            case ClientsCounted(clients=clients):
+                return f"about {clients} clients are here"
         return super().message(message)
 
 

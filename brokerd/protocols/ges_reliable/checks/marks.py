@@ -9,6 +9,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.ges.checks.marks import members_told
+from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.places import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import (
     Change,
@@ -26,6 +27,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OverlayChanged,
     RecordsRead,
+    RedirectClient,
     Send,
     Started,
 )
@@ -60,6 +62,8 @@ MARKS = (
     Mark("storages-changed", "a storage came, or retired, while brokers ran", seeds=8),
     Mark("newcomer-told", "a broker heard of a newcomer that it is linked to", seeds=8),
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
+    Mark("clients-counted", "brokers of a cluster said how many clients they have", seeds=8),
+    Mark("sent-elsewhere", "a broker told a client to go to another one", seeds=16),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )
@@ -102,9 +106,13 @@ class GesReliableMarks:
         for effect in effects:
             if type(effect) is Chop:
                 yield "log-chopped"
+            elif type(effect) is RedirectClient:
+                yield "sent-elsewhere"
             if type(effect) is not Send:
                 continue
             message = effect.message
+            if type(message) is ClientsCounted:
+                yield "clients-counted"
             if is_due and type(message) is Store:
                 yield "sent-again"
             elif is_due and type(message) is Change:

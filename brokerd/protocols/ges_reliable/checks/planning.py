@@ -9,7 +9,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.checks.planning import is_whole_without, linked_newcomers
+from brokerd.protocols.ges.checks.planning import hints, is_whole_without, linked_newcomers
 from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import check_storages
@@ -49,6 +49,7 @@ class GesReliablePlanning(ProtocolPlanning):
             receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
             held_limit=random.choice((4, 16_384)),
             changes_root=random.random() < 0.9,
+            **hints(seed),
         )
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:

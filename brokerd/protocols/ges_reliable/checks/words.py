@@ -3,6 +3,7 @@
 from typing import Any
 
 from brokerd.protocols.ges.messages import (
+    ClientsCounted,
     GraphStated,
     ProfileChanged,
     ProfileReached,
@@ -51,4 +52,6 @@ class GesReliableWording(Wording):
                 return "links"
             case ProfileStated() | ProfileChanged() | ProfileReached():
                 return "profiles"
+            case ClientsCounted(clients=clients):
+                return f"about {clients} clients are here"
         return super().message(message)

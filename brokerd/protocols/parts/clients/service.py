@@ -93,6 +93,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
     Attributes:
         incarnation: of this broker.
         takes_sources: whether a client may come with the source as which it publishes already.
+        here: the clients that were let in, in the order in which they came.
+        on_change: called when one was, or has gone.
     """
 
     takes_sources: ClassVar[bool] = False
@@ -112,6 +114,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._limits = parameters
         self._numbers = PublisherNumbers()
         self._clients: dict[ClientId, Client] = {}
+        self.here: dict[ClientId, None] = {}
+        self.on_change: Callable[[], None] = lambda: None
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which message of a client."""
@@ -170,6 +174,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
             self._forget(name)
         else:
             self._linger(name)
+        if name in self.here:
+            del self.here[name]
+            self.on_change()
 
     @abstractmethod
     def linger_over(self, name: ClientId) -> None:
@@ -233,6 +240,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
             client.source = SourceId(self._broker, number, message.incarnation)
         self._resume(client, message)
         client.connected = True
+        self.here[client.name] = None
+        self.on_change()
         self._machine.send(client.name, Connected(client.source, self.incarnation))
         self._on_connected(client)
 

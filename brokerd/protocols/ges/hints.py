@@ -1,0 +1,140 @@
+"""Which clients of a broker had better go to another one of its cluster, and when they are told.
+
+Brokers of a cluster that have links tell each other how many clients they have, when that has
+changed by a step, and at most once per look. Who has more than the limit, and enough more than a
+neighbour, tells those that came last to go there. What is told is so far behind what is: nobody
+is sent to a broker that may have as many, and each client on its way counts where it goes.
+
+Paper: [GES] §1, §6 (induced roaming; the paper's prototype does not have it).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.protocols.ges.messages import ClientsCounted
+from brokerd.protocols.ges.parameters import HintParameters
+from brokerd.protocols.interface import Instant, RedirectClient
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+HINT: Final = "hint"
+"""Purpose of the deadline at which a broker looks whether it has too many clients."""
+
+LOOKS_TO_GO: Final = 4
+"""So many looks a client that was told to go counts as gone; behind that it has chosen to stay."""
+LOOKS_TO_STAY: Final = 32
+"""So many looks it is not told again."""
+STEPS: Final = 8
+"""Numbers are told when they have changed by the limit over this, or by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a client was told, and when: to go to this broker."""
+
+    at_ns: Instant
+    to: BrokerNumber
+
+
+class RoamingHints:
+    """One broker's part in it.
+
+    Args:
+        is_near: whether a broker is in the cluster of this one.
+        around: the neighbours there that have a session.
+        clients: the clients here, in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[tuple[str, Peer]],
+        parameters: HintParameters,
+        is_near: Callable[[BrokerNumber], bool],
+        around: Callable[[], Sequence[BrokerNumber]],
+        clients: Callable[[], Sequence[ClientId]],
+    ) -> None:
+        self.counters = {"clients_redirected": 0, "client_counts_told": 0}
+        self._machine = machine
+        self._deadlines = deadlines
+        self._deadline = HINT, broker
+        self._limit = parameters.roam_clients_above
+        self._check_ns = parameters.roam_check_ns
+        self._step = max(1, self._limit // STEPS)
+        self._is_near = is_near
+        self._around = around
+        self._clients = clients
+        self._said = 0
+        self._heard: dict[BrokerNumber, int] = {}
+        self._told: dict[ClientId, _Told] = {}
+
+    def changed(self) -> None:
+        """A client has come or gone, or a neighbour has."""
+        if self._limit and self._deadline not in self._deadlines:
+            self._deadlines.set(self._deadline, self._machine.now_ns + self._check_ns)
+
+    def came(self, peer: BrokerNumber) -> None:
+        """A neighbour has a session."""
+        if self._limit and self._is_near(peer):
+            self._tell(peer)
+
+    def went(self, peer: BrokerNumber) -> None:
+        """Its session is over: nobody is sent there."""
+        self._heard.pop(peer, None)
+
+    def on_counted(self, peer: BrokerNumber, message: ClientsCounted) -> None:
+        """A neighbour has about so many clients."""
+        if not self._is_near(peer) or message.clients < 0:
+            raise RemoteProtocolError(peer, f"{message} of another cluster, or of less than nobody")
+        self._heard[peer] = message.clients
+        self.changed()
+
+    def look(self) -> None:
+        """Say how many clients there are, if that has changed, and whether some had better go."""
+        here = self._clients()
+        if abs(len(here) - self._said) >= self._step:
+            self._said = len(here)
+            for peer in self._around():
+                self._tell(peer)
+        oldest_ns = self._machine.now_ns - LOOKS_TO_STAY * self._check_ns
+        self._told = {name: told for name, told in self._told.items() if told.at_ns > oldest_ns}
+        self._redirect(here)
+        if self._going():
+            self.changed()
+
+    def _redirect(self, here: Sequence[ClientId]) -> None:
+        """Tell those that came last, each to go where the fewest are that it is not made worse by.
+
+        A neighbour that has said so many may have almost a step more by now.
+        """
+        going = self._going()
+        staying = [name for name in here if name not in going]
+        left, may_have = len(staying), {}
+        for peer in self._around():
+            if peer in self._heard:
+                under_way = sum(told.to == peer for told in going.values())
+                may_have[peer] = self._heard[peer] + self._step - 1 + under_way
+        for name in reversed(staying):
+            better = [peer for peer, number in may_have.items() if number + 2 <= left]
+            if left <= self._limit or not better:
+                return
+            if name not in self._told:
+                better.sort(key=lambda peer: (may_have[peer], peer))
+                self._told[name] = _Told(self._machine.now_ns, better[0])
+                self._machine.emit(RedirectClient(name, tuple(better)))
+                self.counters["clients_redirected"] += 1
+                may_have[better[0]] += 1
+                left -= 1
+
+    def _going(self) -> dict[ClientId, _Told]:
+        """Those that were told to go a short while ago."""
+        since_ns = self._machine.now_ns - LOOKS_TO_GO * self._check_ns
+        return {name: told for name, told in self._told.items() if told.at_ns > since_ns}
+
+    def _tell(self, peer: BrokerNumber) -> None:
+        self._machine.send(peer, ClientsCounted(self._said))
+        self.counters["client_counts_told"] += 1

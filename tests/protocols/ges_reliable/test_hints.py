@@ -1,0 +1,44 @@
+"""Clients that go where their broker tells them to miss nothing and get nothing twice."""
+
+from tests.protocols.ges.hint_stories import Crowd, names
+
+
+def test_subscribers_and_publishers_that_are_sent_next_door_lose_nothing() -> None:
+    """They come one after the other while all publish; the last three of each look go."""
+    crowd = Crowd(above=2, protocol="ges_reliable")
+    cluster = crowd.cluster
+    for number, name in enumerate(names(8)):
+        crowd.come("a", name, seconds=0.1)
+        for _ in range(3):
+            cluster.publish("a", client=f"p{number}", kind="a")
+            cluster.publish("c", client="p", kind="a")
+            cluster.publish("a", client="p0", kind="a")
+            cluster.run_for(0.1)
+    crowd.settle(20)
+    cluster.oracle.judge_end()
+    assert not list(cluster.oracle.unacknowledged())
+    assert len(crowd.at("a")) == len(crowd.at("b")) == 8
+    assert not crowd.at("c")[1:]
+    gone = [name for name in crowd.told if cluster.clients[name].broker == 1]
+    assert any(name.startswith("p") for name in gone)
+    assert any(name.startswith("s") for name in gone)
+    assert [broker.core.status().queued for broker in cluster.staying] == [0, 0, 0]
+
+
+def test_who_is_told_to_go_while_its_storage_is_down_gets_all_that_it_lacks() -> None:
+    crowd = Crowd(above=1, protocol="ges_reliable")
+    cluster = crowd.cluster
+    crowd.come("a", *names(2), seconds=0.3)
+    cluster.publish("a", client="p", kind="a")
+    cluster.broker("c").kill()
+    for _ in range(5):
+        cluster.publish("a", client="p", kind="a")
+        cluster.run_for(0.4)
+    assert len(crowd.at("b")) == 1
+    cluster.broker("c").start()
+    cluster.run_for(5)
+    cluster.publish("a", client="p", kind="a")
+    crowd.settle(10)
+    cluster.oracle.judge_end()
+    assert not list(cluster.oracle.unacknowledged())
+    assert [len(cluster.clients[name].received[1]) for name in names(2)] == [7, 7]
