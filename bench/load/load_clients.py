@@ -93,6 +93,7 @@ class LoadClient:
                 tls=self._generator.setting.tls,
                 gate=self.gate,
                 callbacks=self.callbacks(),
+                elsewhere=[*self._generator.setting.addresses],
             ) as client:
                 self._client = client
                 with self._serving:
@@ -128,9 +129,12 @@ class LoadClient:
             self._attached()
             self.on_attached(details["source"])
         elif what == "moved":
+            address = details["address"]
+            to = self._moving_to or self._generator.setting.addresses.get(address, address)
+            self._moving_to = ""
             if self._is_up:
-                self._lost(f"moved to {self._moving_to}")
-            self.broker = self._moving_to
+                self._lost(f"moved to {to}")
+            self.broker = to
             self._attached()
         elif what == "lost":
             self._lost(details["reason"])

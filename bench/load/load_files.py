@@ -32,6 +32,7 @@ class LoadSetting:
         records: how much is written down of deliveries; see `bench.load.stretches`.
         tls: the certificate of all its clients; None for plaintext on loopback.
         publishers, subscribers: who there is.
+        addresses: of brokers, each with its name; clients go there if their broker says so.
     """
 
     process: str
@@ -52,6 +53,7 @@ class LoadSetting:
     records: Level = "full"
     tls: TlsFiles | None = None
     session: SessionParameters = field(default_factory=SessionParameters)
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:

@@ -120,6 +120,7 @@ def _config(
         "run_id": run_id,
         "seed": spec.seed,
         "brokers": list(spec.topology.brokers),
+        "addresses": {place.address: name for name, place in testbed.brokers.items()},
         "attributes": [[key, value] for key, value in spec.workload.attributes.items()],
         "sets": spec.workload.sets,
         "protocol": spec.protocol,

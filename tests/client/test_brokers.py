@@ -1,6 +1,6 @@
 """Which broker of a list is tried when: the order, the pauses, and who is left."""
 
-from brokerd.client.brokers import Attempt, Brokers, NobodyTakesUs
+from brokerd.client.brokers import REDIRECTED_FOR_S, Attempt, Brokers, NobodyTakesUs
 
 
 def attempts(brokers: Brokers, count: int, *, may_leave: bool = True) -> list[tuple[str, float]]:
@@ -53,3 +53,33 @@ def test_who_is_refused_by_all_gives_up_and_says_what_each_said() -> None:
 def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
     brokers = Brokers(["a", "b"])
     assert brokers.refused("evicted", may_leave=False) == NobodyTakesUs("evicted")
+
+
+def test_who_is_told_to_go_elsewhere_goes_to_the_best_that_it_was_given() -> None:
+    brokers = Brokers(["a", "b"], ["c"])
+    assert attempts(brokers, 2) == [("b", 0), ("a", 0.1)], "nobody comes to c by failures alone"
+    brokers.attached()
+    assert not brokers.redirected(["x", "a"], 0.0), "it has never heard of x, and is at a"
+    assert brokers.redirected(["x", "a", "c", "b"], 0.0)
+    assert brokers.lost() == Attempt("c", 0.0)
+    assert attempts(brokers, 3) == [("a", 0), ("b", 0), ("c", 0.1)]
+
+
+def test_who_went_where_it_was_told_to_is_not_led_in_circles() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.redirected(["b"], 5.0)
+    brokers.lost()
+    brokers.attached()
+    assert not brokers.redirected(["a"], 5.0 + REDIRECTED_FOR_S - 1)
+    assert brokers.address == "b"
+    assert brokers.lost() == Attempt("b", 0.1), "a session that breaks later is one that breaks"
+    assert brokers.redirected(["a"], 5.0 + REDIRECTED_FOR_S)
+    assert brokers.lost() == Attempt("a", 0.0)
+
+
+def test_who_is_on_its_way_is_not_told_to_go_elsewhere() -> None:
+    brokers = Brokers(["a", "b"], ["c"])
+    brokers.pinned = True
+    assert not brokers.redirected(["b", "c"], 0.0)
+    brokers = brokers.beginning_with("b")
+    assert brokers.redirected(["c"], 0.0), "what it was given holds wherever it begins"

@@ -21,6 +21,7 @@ from brokerd.model.client_messages import (
     Connected,
     Publish,
     PublishAcknowledged,
+    Redirect,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -317,6 +318,41 @@ async def test_who_gives_up_a_move_to_where_nobody_is_comes_back() -> None:
         await client.wait_attached()
 
 
+@in_virtual_time
+async def test_who_is_told_to_go_elsewhere_goes_as_who_it_was_and_stays_there() -> None:
+    net, told = MemoryNet(), Told()
+    x, y = net.listen("x"), net.listen("y")
+    async with connect(
+        "x", "c", publishes=True, dial=net.dial, callbacks=told.callbacks, elsewhere=["y"]
+    ) as client:
+        old = ScriptedBroker(await x.accept())
+        number = await attach(client, old)
+        await old.say(Redirect(("nowhere", "y")))
+        assert isinstance(await old.next(), Farewell)
+        new = ScriptedBroker(await y.accept())
+        assert await come_to(new, "y") == Connect(True, 2, 1, 1, (), SourceId(3, 0, 1))
+        again = [await new.next(), await new.next()]
+        assert {type(each) for each in again} == {Subscribe, Publish}
+        await new.say(Subscribed(number, "started"), Redirect(("x",)))
+        await client.publish(OIL, b"2")
+        assert isinstance(await new.next(), Publish), "it was told to go a moment ago"
+        assert (told.moved_to(), client.source) == (["y"], SourceId(3, 0, 1))
+
+
+@in_virtual_time
+async def test_nobody_goes_where_it_was_not_told_of_by_its_application() -> None:
+    net = MemoryNet()
+    x, y = net.listen("x"), net.listen("y")
+    del y
+    async with connect("x", "c", publishes=True, dial=net.dial) as client:
+        broker = ScriptedBroker(await x.accept())
+        await attach(client, broker)
+        await broker.say(Redirect(("y",)))
+        await trio.testing.wait_all_tasks_blocked()
+        await client.publish(OIL, b"2")
+        assert isinstance(await broker.next(), Publish)
+
+
 @pytest.mark.parametrize("addresses", [[], [""], ""])
 def test_a_client_without_an_address_is_refused(addresses: list[str] | str) -> None:
     async def connected() -> None:
@@ -432,6 +468,23 @@ def test_the_end_of_a_subscription_is_heard_by_the_broker_that_has_it() -> None:
     core.unsubscribe(number)
     core.on_lost()
     assert not core.may_leave
+
+
+@pytest.mark.parametrize(
+    "home, publishes, goes",
+    [
+        (HOME, False, False), (LOSSY, False, True), (ANYWHERE, False, True), (FREE, False, True),
+        (HOME, True, False), (LOSSY, True, False), (ANYWHERE, True, False), (FREE, True, True),
+    ],
+)  # fmt: skip
+def test_who_is_told_to_go_goes_where_it_stays_who_it_is(
+    home: Home, publishes: bool, goes: bool
+) -> None:
+    core = at_home(home, publishes)
+    core.subscribe(EVERYTHING)
+    assert core.may_go is goes
+    core.detach(drain=True)
+    assert not core.may_go
 
 
 def test_who_is_leaving_for_good_waits_for_its_broker() -> None:

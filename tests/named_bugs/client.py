@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from brokerd.client.state import Home
 from tests.helpers.planted_stories import Row
 
 _CORE: Final = "brokerd/client/core.py"
@@ -183,6 +184,35 @@ ROWS: Final = (
         "min(2 * pause_s, RECONNECT_LIMIT_S)",
         "2 * pause_s",
         "tests/client/test_brokers.py::test_brokers_are_tried_in_order_with_one_pause_per_round",
+    ),
+    Row(
+        "goes-wherever-it-is-told-to",
+        "brokerd/client/brokers.py",
+        "[each for each in addresses if each in known and each != self.address]",
+        "[each for each in addresses if each != self.address]",
+        "tests/client/test_brokers.py::test_who_is_told_to_go_elsewhere_goes_to_the_best_that_it_was_given",
+    ),
+    Row(
+        "goes-in-circles",
+        "brokerd/client/brokers.py",
+        "now_s - came_s < REDIRECTED_FOR_S",
+        "now_s < came_s",
+        "tests/client/test_brokers.py::test_who_went_where_it_was_told_to_is_not_led_in_circles",
+    ),
+    Row(
+        "told-to-go-while-it-moves",
+        "brokerd/client/brokers.py",
+        "if self.pinned or (came_s is not None",
+        "if (came_s is not None",
+        "tests/client/test_brokers.py::test_who_is_on_its_way_is_not_told_to_go_elsewhere",
+    ),
+    Row(
+        "told-to-go-and-somebody-else-there",
+        _CORE,
+        "return (goes_on or may_lose) and not self._publishes",
+        "return goes_on or may_lose",
+        "tests/client/test_failover.py::test_who_is_told_to_go_goes_where_it_stays_who_it_is",
+        {"home": Home("b", "d", "best_effort", may_lose=True), "publishes": True, "goes": False},
     ),
     Row(
         "renamed-before-it-is-on-disk",

@@ -1,11 +1,12 @@
 """The driver: events one after the other, effects in order, deadlines on time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Redirect
 from brokerd.protocols.interface import (
     Change,
     CloseSession,
@@ -19,6 +20,7 @@ from brokerd.protocols.interface import (
     OpenSession,
     Persisted,
     Record,
+    RedirectClient,
     Send,
     SessionLost,
 )
@@ -83,6 +85,9 @@ class Surroundings:
         self.done.append(("close", peer, reason))
         self.driver.post([SessionLost(peer, 7, "closed_by_us")])
 
+    def addresses_of(self, brokers: Sequence[int]) -> tuple[str, ...]:
+        return tuple(f"host:{broker}" for broker in brokers if broker < 7)
+
     def refuse(self, *what: Any) -> None:
         self.done.append(("refuse", *what))
 
@@ -100,6 +105,8 @@ async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_a
             CloseSession(2, "why"),
             commit,
             Deliver("c", "item"),  # type: ignore[arg-type]
+            RedirectClient("c", (5, 7, 4)),
+            RedirectClient("c", (8,)),
             OpenSession(2),
             Record("happened", {"x": 1}),
         ],
@@ -113,6 +120,7 @@ async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_a
         ("close", 2, "why"),
         ("commit", 3),
         ("send", "c", "item"),
+        ("send", "c", Redirect(("host:5", "host:4"))),
         ("open", 2),
         ("record", "happened", {"x": 1}),
         ("send", 1, "durable"),

@@ -236,6 +236,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
     """Sessions check the wire version, so a changed table would be a changed version."""
     assert {kind.number: kind.type.__name__ for kind in KINDS.values()} == {
         1: "Hello", 2: "Heartbeat", 3: "Farewell",
+        11: "Redirect",
         12: "Consume", 13: "Consuming", 14: "CommitConsumed", 15: "ConsumedCommitted",
         16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",
         20: "Subscribe", 21: "Subscribed", 22: "Deliveries", 23: "Acknowledge", 24: "Refused",
@@ -262,7 +263,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         123: "Events", 124: "Fetched",
         128: "Periodic", 129: "Carry", 130: "Transfer", 131: "Transferred",
         132: "Decommissioned", 133: "Move", 134: "Give",
-        135: "LoadProbe", 136: "LoadAnswered",
+        135: "LoadProbe", 136: "LoadAnswered", 137: "ClientsCounted",
     }  # fmt: skip
 
 
@@ -282,11 +283,12 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     several storages in a hierarchy; version 21 edges that are given up; version 22
     subscriptions that go on at another storage; version 23 topics whose arbiters move them;
     version 24 for which stay something is held; version 25 how long answers take in a hierarchy,
-    and subscriptions that go on at storages of another root.
+    and subscriptions that go on at storages of another root; version 26 clients that are told to go
+    to another broker, and how many a broker has.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (25, "d407145e5c6e8612")
+    assert (WIRE_VERSION, digest) == (26, "31e89aa4353cb501")
 
 
 def shape(kind: Any) -> Any:
