@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.ageing import LOOKS, Ageing
+from brokerd.protocols.ges.apart import APART, Fragment
 from brokerd.protocols.ges.forwarding import PublicationForwarding
 from brokerd.protocols.ges.graph import Graph
 from brokerd.protocols.ges.hints import HINT, RoamingHints
@@ -67,6 +68,7 @@ class UnitBroker(ForwardingCore):
 
     Args:
         neighbours: those it has links to, with their addresses.
+        hierarchy: who is in its cluster; it looks no further.
 
     Attributes:
         place: where it is.
@@ -81,6 +83,7 @@ class UnitBroker(ForwardingCore):
         neighbours: Mapping[BrokerNumber, Address],
         parameters: UnitParameters,
         decode_attributes: DecodeAttributes,
+        hierarchy: Hierarchy,
     ) -> None:
         super().__init__(broker, tuple(neighbours), parameters)
         self._purge_ns = parameters.purge_ns
@@ -104,12 +107,32 @@ class UnitBroker(ForwardingCore):
             lambda: [peer for peer in self._near if self._is_near(peer) and self.reaches(peer)],
             lambda: list(self._clients.here),
         )
+        self._fragment = Fragment(
+            broker,
+            place,
+            view,
+            self,
+            self._deadlines,
+            parameters,
+            parameters.purge_ns,
+            self.reaches,
+            lambda: list(self._clients.here),
+            self._refuse_clients,
+        )
+        self._fragment.use(hierarchy, [*neighbours])
         self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
 
     def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
         """See ForwardingCore; some of these clients may have to go to other brokers."""
         super().serve(clients, handlers)
-        clients.on_change = self._hints.changed
+        clients.on_change = self._on_clients_changed
+
+    def _on_clients_changed(self) -> None:
+        self._hints.changed()
+        self._fragment.send_out()
+
+    def _refuse_clients(self, why: str) -> None:
+        self._clients.refusal = why
 
     def _is_near(self, peer: BrokerNumber) -> bool:
         """Whether a neighbour is in the cluster of this broker."""
@@ -137,6 +160,7 @@ class UnitBroker(ForwardingCore):
         self._looked_at = self.view.changes
         for peer in self._neighbours:
             self._purge_later(peer)
+        self._fragment.look()
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: it is told of connections and profiles."""
@@ -161,6 +185,9 @@ class UnitBroker(ForwardingCore):
         if purpose == HINT:
             self._hints.look()
             return
+        if purpose == APART:
+            self._fragment.waited()
+            return
         assert purpose == LOOK, f"{purpose!r} of broker {peer}"
         self._looked_at = self.view.changes
         # Who has no session at all is the one that is missing.
@@ -182,6 +209,7 @@ class UnitBroker(ForwardingCore):
                 self._near[peer] = hierarchy.addresses[peer]
                 self._propagation.give_up(peer)
         self.change_neighbours(near)
+        self._fragment.use(hierarchy, near)
         for peer in [peer for peer in self._near if peer not in near]:
             self._deadlines.cancel((PURGE, peer))
             self._graph.on_down(peer)
@@ -207,6 +235,7 @@ class UnitBroker(ForwardingCore):
 
     def _look_later(self) -> None:
         """Somebody may be missing after a change of the graph, or known to outsiders only."""
+        self._fragment.look()
         if (LOOK, self._broker) in self._deadlines:
             return
         if self._looked_at != self.view.changes or self._propagation.only_outside():
@@ -229,8 +258,9 @@ class Ges(UnitBroker):
         neighbours: Mapping[BrokerNumber, Address],
         parameters: GesParameters,
         decode_attributes: DecodeAttributes,
+        hierarchy: Hierarchy,
     ) -> None:
-        super().__init__(broker, address, neighbours, parameters, decode_attributes)
+        super().__init__(broker, address, neighbours, parameters, decode_attributes, hierarchy)
         self._load = LinkLoad(broker, self, self._deadlines, parameters, self._graph, self.reaches)
         self._forwarding = PublicationForwarding(
             self, self.place, self._router, self.profiles, self.reaches, self._load.sent
@@ -272,6 +302,7 @@ class Ges(UnitBroker):
             **self.profiles.statistics(),
             **self._load.counters,
             **self._hints.counters,
+            **self._fragment.counters,
             "spoken_for": self._ageing.spoken_for,
         }
 
@@ -286,4 +317,5 @@ def make_core(context: CoreContext) -> Ges:
         {neighbour: hierarchy.addresses[neighbour] for neighbour in neighbours},
         context.parameters,
         context.decode_attributes,
+        hierarchy,
     )

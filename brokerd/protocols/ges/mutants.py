@@ -357,6 +357,63 @@ BUGS: Final = (
         "hints.py",
         ("if abs(len(here) - self._said) >= self._step:", "if len(here) != self._said:"),
     ),
+    _bug(
+        "cut-off-at-first-sight",
+        "Clients are sent away by a part that has been cut off for long.",
+        "apart.py",
+        (
+            "self._deadlines.set(self._deadline, self._machine.now_ns + self._wait_ns)",
+            "self._deadlines.set(self._deadline, self._machine.now_ns)",
+        ),
+    ),
+    _bug(
+        "every-part-is-cut-off",
+        "The part with the lowest member goes on as it was.",
+        "apart.py",
+        (
+            "if min(self._members, default=self._place.address) in self._part():",
+            "if len(self._part()) >= len(self._members):",
+        ),
+    ),
+    _bug(
+        "cut-off-and-takes-clients",
+        "A part that is cut off takes no new clients.",
+        "apart.py",
+        ("self._refuse(REFUSAL)", 'self._refuse("")'),
+    ),
+    _bug(
+        "whole-and-takes-no-clients",
+        "A cluster that is whole again takes clients everywhere.",
+        "apart.py",
+        ('                self._refuse("")\n', ""),
+    ),
+    _bug(
+        "across-before-beyond",
+        "Clients are sent beyond the cluster first, where somebody is known to be.",
+        "apart.py",
+        ("(*beyond, *across)))", "(*across, *beyond)))"),
+    ),
+    _bug(
+        "misses-who-has-left",
+        "Who has left is no member.",
+        "apart.py",
+        ("for each in hierarchy.present if", "for each in range(len(addresses)) if"),
+    ),
+    _bug(
+        "roams-unasked",
+        "Without the policy clients stay, and new ones are taken.",
+        "apart.py",
+        ("parameters.partition_policy == INDUCE_ROAM", 'parameters.partition_policy != ""'),
+    ),
+    _bug(
+        "alone-and-unaware",
+        "Who starts and meets nobody is cut off, too.",
+        "core.py",
+        (
+            "            self._purge_later(peer)\n        self._fragment.look()\n",
+            "            self._purge_later(peer)\n",
+        ),
+    ),
 )
 """Each as its name, the sentence that it leaves out, and where."""
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
 from brokerd.errors import ConfigError
+
+STAY: Final = "stay"
+INDUCE_ROAM: Final = "induce_roam"
+POLICIES: Final = (STAY, INDUCE_ROAM)
 
 
 class HintParameters(Protocol):
@@ -18,6 +22,10 @@ class HintParameters(Protocol):
     @property
     def roam_check_ns(self) -> int:
         """How often it looks, while anything changes."""
+
+    @property
+    def partition_policy(self) -> str:
+        """What clients of a part of a cluster are told that has come off; one of POLICIES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +46,9 @@ class GesParameters:
         roam_clients_above: with more clients than this a broker tells those that came last to go
             to neighbours in its cluster that have fewer; 0: it never does.
         roam_check_ns: how often it looks whether it should, while anything changes.
+        partition_policy: what clients are told at a part of a cluster that does not reach the
+            member with the lowest address, for `purge_ns`: nothing with "stay"; with "induce_roam"
+            to go elsewhere, and new ones are refused.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
@@ -50,6 +61,7 @@ class GesParameters:
     cost_check_ns: int = 5 * SECOND_NS
     roam_clients_above: int = 0
     roam_check_ns: int = SECOND_NS
+    partition_policy: str = STAY
     client_subscriptions: int = 64
     client_linger_ns: int = 30 * SECOND_NS
 
@@ -84,7 +96,7 @@ class GesParameters:
                 f"roam_clients_above = {self.roam_clients_above}: a subscriber that goes where its "
                 "broker tells it to misses what is published on its way"
             )
-        return tuple(found)
+        return (*found, *warned_of_hints(self))
 
 
 def check_hints(parameters: HintParameters, where: str) -> None:
@@ -98,3 +110,16 @@ def check_hints(parameters: HintParameters, where: str) -> None:
         raise ConfigError(f"{where}: roam_clients_above = {above}; at least 0")
     if check_ns < 1:
         raise ConfigError(f"{where}: roam_check_ns = {check_ns}; at least 1")
+    if parameters.partition_policy not in POLICIES:
+        policy, known = parameters.partition_policy, " or ".join(map(repr, POLICIES))
+        raise ConfigError(f"{where}: partition_policy = {policy!r}; {known}")
+
+
+def warned_of_hints(parameters: HintParameters) -> tuple[str, ...]:
+    """What a topology's author had better know of brokers that tell clients to go elsewhere."""
+    if parameters.partition_policy == STAY:
+        return ()
+    return (
+        'partition_policy = "induce_roam": while the lowest member of a cluster is down for long, '
+        "the others there take no clients either",
+    )

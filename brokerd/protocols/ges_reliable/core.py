@@ -59,7 +59,9 @@ class GesReliable(UnitBroker):
         addresses = hierarchy.addresses
         near = sorted(linked(hierarchy.links, broker))
         neighbours = {each: addresses[each] for each in near}
-        super().__init__(broker, addresses[broker], neighbours, parameters, decode_attributes)
+        super().__init__(
+            broker, addresses[broker], neighbours, parameters, decode_attributes, hierarchy
+        )
         self._counters = counters = dict.fromkeys(_COUNTERS, 0)
         self._carriage = carriage = Carriage(
             broker, self, self.place, self._router, addresses, self._take, counters
@@ -135,6 +137,7 @@ class GesReliable(UnitBroker):
             "matching_hits": self._homed.memo.hits,
             "matching_misses": self._homed.memo.misses,
             **self._hints.counters,
+            **self._fragment.counters,
             "spoken_for": self._ageing.spoken_for,
         }
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
 from brokerd.errors import ConfigError
-from brokerd.protocols.ges.parameters import check_hints
+from brokerd.protocols.ges.parameters import STAY, check_hints, warned_of_hints
 
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
 
@@ -38,6 +38,9 @@ class GesReliableParameters:
         roam_clients_above: with more clients than this a broker tells those that came last to go
             to neighbours in its cluster that have fewer; 0: it never does.
         roam_check_ns: how often it looks whether it should, while anything changes.
+        partition_policy: what clients are told at a part of a cluster that does not reach the
+            member with the lowest address, for `purge_ns`: nothing with "stay"; with "induce_roam"
+            to go elsewhere, and new ones are refused.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: a topology that sets it is refused: storages keep subscriptions until
@@ -57,6 +60,7 @@ class GesReliableParameters:
     changes_root: bool = True
     roam_clients_above: int = 0
     roam_check_ns: int = SECOND_NS
+    partition_policy: str = STAY
     client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = _KEPT_NS
@@ -75,5 +79,5 @@ class GesReliableParameters:
         check_hints(self, where)
 
     def warnings(self) -> tuple[str, ...]:
-        """None beyond what its document says."""
-        return ()
+        """See Parameters."""
+        return warned_of_hints(self)

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from brokerd.config import SECOND_NS
+from brokerd.model.client_messages import Refused
 from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.ges.apart import REFUSAL
 from brokerd.protocols.ges.messages import ClientsCounted
-from brokerd.protocols.interface import MessageReceived, RedirectClient
+from brokerd.protocols.interface import MessageReceived, RedirectClient, Send
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster
 
@@ -146,6 +149,117 @@ def nothing_is_told_where_nobody_asks_for_it() -> None:
     assert (crowd.told, crowd.counted) == ([], [])
 
 
+class Parted:
+    """A chain a, b, d of one cluster, and c of another one, which b, d and a are linked to."""
+
+    def __init__(self, policy: str = "induce_roam", protocol: str = "ges") -> None:
+        values: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": "parted",
+            "kind": "hierarchy",
+            "brokers": ["a", "b", "c", "d"],
+            "hierarchy": {
+                "addresses": {"a": "0.0.0", "b": "0.0.1", "d": "0.0.2", "c": "0.1.0"},
+                "links": [["a", "b"], ["b", "d"], ["b", "c"], ["c", "d"], ["a", "c"]],
+                "storages": {"c": 2},
+            },
+            "parameters": {protocol: {"partition_policy": policy, "purge_ns": PURGE_NS}},
+        }
+        topology = Topology.from_mapping(values, "parted")
+        self.sent: list[tuple[str, tuple[str, ...]]] = []
+        self.refused: list[str] = []
+        self.cluster = SimulatedCluster(
+            topology, protocol, parameters=parameters_on(topology, protocol), watcher=self._watch
+        ).start()
+        self.cluster.run_until_quiet()
+        for at in "abd":
+            self.cluster.subscribe(at, "kind = 'a'", f"s-{at}")
+        self.cluster.run_for(1)
+
+    def _watch(self, _broker: Any, _event: Any, effects: Any) -> None:
+        for each in effects:
+            if type(each) is RedirectClient:
+                self.sent.append((each.client, tuple("abcd"[to] for to in each.brokers)))
+            elif type(each) is Send and type(each.message) is Refused:
+                self.refused.append(each.message.reason)
+
+    def where(self, client: str) -> str:
+        found = self.cluster.clients[client]
+        return self.cluster.brokers[found.broker].name if found.core.attached else "nowhere"
+
+
+PURGE_NS = 3 * SECOND_NS
+
+
+def clients_of_a_part_that_came_off_go_elsewhere() -> None:
+    """b and d are without a for a while, and then again with it."""
+    parted = Parted()
+    cluster, link = parted.cluster, parted.cluster.link("a", "b")
+    link.cut()
+    cluster.run_for(2)
+    assert not parted.sent, "it may be back in a moment"
+    cluster.run_for(5)
+    assert sorted(parted.sent) == [("s-b", ("c", "a")), ("s-d", ("c", "a"))]
+    assert [parted.where(f"s-{at}") for at in "abd"] == ["a", "c", "c"]
+    late = cluster.client("late", "d")
+    cluster.run_for(1)
+    assert (parted.where("late"), late.refused) == ("nowhere", [])
+    assert {*parted.refused} == {REFUSAL}
+    cluster.publish("a", kind="a")
+    cluster.run_for(1)
+    link.heal()
+    cluster.run_for(10)
+    assert parted.where("late") == "d"
+    assert [len(cluster.clients[f"s-{at}"].received[1]) for at in "abd"] == [1, 1, 1]
+    link.cut()
+    cluster.run_for(7)
+    assert parted.sent[2:] == [("late", ("c", "a"))]
+
+
+def a_part_that_nobody_is_beyond_sends_clients_across() -> None:
+    """d alone has lost all its links."""
+    parted = Parted()
+    for peer in "bc":
+        parted.cluster.link(peer, "d").cut()
+    parted.cluster.run_for(7)
+    assert parted.sent == [("s-d", ("a", "b"))]
+    assert [parted.where(f"s-{at}") for at in "abd"] == ["a", "b", "a"]
+
+
+def a_broker_that_starts_alone_is_cut_off() -> None:
+    parted = Parted()
+    parted.cluster.broker("d").kill()
+    for peer in "bc":
+        parted.cluster.link(peer, "d").cut()
+    parted.cluster.broker("d").start()
+    parted.cluster.run_for(7)
+    assert parted.sent == [("s-d", ("a", "b"))]
+    assert [parted.where(f"s-{at}") for at in "abd"] == ["a", "b", "a"]
+
+
+def without_a_policy_clients_stay_where_they_are() -> None:
+    parted = Parted("stay")
+    parted.cluster.link("a", "b").cut()
+    parted.cluster.run_for(10)
+    assert (parted.sent, parted.cluster.redirected) == ([], 0)
+    parted.cluster.client("late", "d")
+    parted.cluster.run_for(1)
+    assert parted.where("late") == "d"
+
+
+def who_has_left_is_not_missed() -> None:
+    """Of the members that there are, b has the lowest address then."""
+    parted = Parted()
+    parted.cluster.detach("s-a")
+    parted.cluster.run_for(1)
+    parted.cluster.leave("a")
+    parted.cluster.run_for(10)
+    assert not parted.sent
+    parted.cluster.link("b", "d").cut()
+    parted.cluster.run_for(7)
+    assert parted.sent == [("s-d", ("c", "b"))]
+
+
 STORIES = (
     those_that_came_last_go_next_door,
     nobody_goes_while_there_is_room,
@@ -154,6 +268,11 @@ STORIES = (
     nobody_goes_where_nobody_is,
     numbers_are_told_in_steps,
     nothing_is_told_where_nobody_asks_for_it,
+    clients_of_a_part_that_came_off_go_elsewhere,
+    a_part_that_nobody_is_beyond_sends_clients_across,
+    a_broker_that_starts_alone_is_cut_off,
+    without_a_policy_clients_stay_where_they_are,
+    who_has_left_is_not_missed,
 )
 SEEN = {
     "sent-to-another-cluster": those_that_came_last_go_next_door,
@@ -164,4 +283,12 @@ SEEN = {
     "sent-again-and-again": who_stays_is_told_once_and_others_go,
     "on-its-way-and-nowhere": those_that_came_last_go_next_door,
     "each-client-is-told-of": numbers_are_told_in_steps,
+    "cut-off-at-first-sight": clients_of_a_part_that_came_off_go_elsewhere,
+    "every-part-is-cut-off": clients_of_a_part_that_came_off_go_elsewhere,
+    "cut-off-and-takes-clients": clients_of_a_part_that_came_off_go_elsewhere,
+    "whole-and-takes-no-clients": clients_of_a_part_that_came_off_go_elsewhere,
+    "across-before-beyond": clients_of_a_part_that_came_off_go_elsewhere,
+    "misses-who-has-left": who_has_left_is_not_missed,
+    "alone-and-unaware": a_broker_that_starts_alone_is_cut_off,
+    "roams-unasked": without_a_policy_clients_stay_where_they_are,
 }

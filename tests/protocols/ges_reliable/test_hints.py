@@ -1,6 +1,6 @@
 """Clients that go where their broker tells them to miss nothing and get nothing twice."""
 
-from tests.protocols.ges.hint_stories import Crowd, names
+from tests.protocols.ges.hint_stories import Crowd, Parted, names
 
 
 def test_subscribers_and_publishers_that_are_sent_next_door_lose_nothing() -> None:
@@ -42,3 +42,24 @@ def test_who_is_told_to_go_while_its_storage_is_down_gets_all_that_it_lacks() ->
     cluster.oracle.judge_end()
     assert not list(cluster.oracle.unacknowledged())
     assert [len(cluster.clients[name].received[1]) for name in names(2)] == [7, 7]
+
+
+def test_clients_of_a_part_that_came_off_miss_nothing_there_or_elsewhere() -> None:
+    """b and d are without a for a while; d without anybody, and then all are there again."""
+    parted = Parted(protocol="ges_reliable")
+    cluster = parted.cluster
+    links = [cluster.link(*ends) for ends in ("ab", "bd", "cd")]
+    for link in links[:1], links:
+        for each in link:
+            each.cut()
+        for _ in range(8):
+            for at in "abd":
+                cluster.publish(at, client=f"p-{at}", kind="a")
+            cluster.run_for(1)
+    assert [parted.where(f"s-{at}") for at in "abd"] == ["a", "c", "c"]
+    for each in links:
+        each.heal()
+    cluster.run_for(20)
+    cluster.oracle.judge_end()
+    assert not list(cluster.oracle.unacknowledged())
+    assert [len(cluster.clients[f"s-{at}"].received[1]) for at in "abd"] == [48, 48, 48]

@@ -48,6 +48,7 @@ MARKS = (
     Mark("cheaper", "a broker said that it costs less again", seeds=20),
     Mark("clients-counted", "brokers of a cluster said how many clients they have", seeds=8),
     Mark("sent-elsewhere", "a broker told a client to go to another one", seeds=16),
+    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=0),
     Mark("dearer-again", "what a link costs rose soon after it had fallen", seeds=0),
 )
 
@@ -59,6 +60,7 @@ _COUNTED = {
     "dearer-again": "costs_raised_again",
     "clients-counted": "client_counts_told",
     "sent-elsewhere": "clients_redirected",
+    "cut-off": "came_apart",
 }
 
 

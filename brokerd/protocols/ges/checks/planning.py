@@ -79,7 +79,7 @@ class GesPlanning(ProtocolPlanning):
         return linked_newcomers(random, topology, lost)
 
 
-def hints(seed: int) -> dict[str, int]:
+def hints(seed: int) -> dict[str, Any]:
     """What parameters say of clients that are told to go elsewhere, which they are in a third."""
     random = Random(f"hints {seed}")
     above, check_ms = random.choice((0, 0, 1)), random.choice((20, 100))

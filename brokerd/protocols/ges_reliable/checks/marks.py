@@ -64,6 +64,7 @@ MARKS = (
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
     Mark("clients-counted", "brokers of a cluster said how many clients they have", seeds=8),
     Mark("sent-elsewhere", "a broker told a client to go to another one", seeds=16),
+    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=0),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )
@@ -77,6 +78,7 @@ class GesReliableMarks:
         self._changes: dict[BrokerNumber, int] = {}
         self._lost: dict[BrokerNumber, int] = {}
         self._waited: dict[BrokerNumber, int] = {}
+        self._apart: dict[BrokerNumber, int] = {}
         self._homes: dict[Key, BrokerNumber] = {}
         self._after: dict[tuple[BrokerNumber, Any], int] = {}
 
@@ -95,6 +97,11 @@ class GesReliableMarks:
         if lost > self._lost.get(broker.number, 0):
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost
+
+        if type(event) is DeadlineReached:
+            apart = core.routing_statistics()["came_apart"]
+            self.counts["cut-off"] += apart > self._apart.get(broker.number, 0)
+            self._apart[broker.number] = apart
 
         waited = core.waits_for_roots()
         if waited > self._waited.get(broker.number, 0):

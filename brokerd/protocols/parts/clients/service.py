@@ -95,6 +95,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         takes_sources: whether a client may come with the source as which it publishes already.
         here: the clients that were let in, in the order in which they came.
         on_change: called when one was, or has gone.
+        refusal: why nobody new is let in for now; "" while somebody may be.
     """
 
     takes_sources: ClassVar[bool] = False
@@ -116,6 +117,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._clients: dict[ClientId, Client] = {}
         self.here: dict[ClientId, None] = {}
         self.on_change: Callable[[], None] = lambda: None
+        self.refusal = ""
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which message of a client."""
@@ -215,6 +217,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
             raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
         if message.source is not None and not (self.takes_sources and message.publishes):
             raise RemoteProtocolError(name, f"comes as {message.source}, which nobody gives here")
+        if self.refusal:
+            self._machine.send(name, Refused("connect", 0, self.refusal, True))
+            return
         client.connect_seen = True
         self._admit(client, message)
 
