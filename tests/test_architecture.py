@@ -371,6 +371,7 @@ LAYERS = (
             "brokerd.sessions",
             "brokerd.storage",
             *_CLIENT_CORE,
+            "brokerd.client.brokers",
         ),
     ),
     *(
@@ -390,6 +391,7 @@ LAYERS = (
                 "brokerd.sessions",
                 "brokerd.storage",
                 *_CLIENT_CORE,
+                "brokerd.client.brokers",
                 "brokerd.simulator",
             ),
         )
