@@ -1,9 +1,10 @@
 """Experiments that a figure is drawn from and that need no testbed, by name.
 
-Nine kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+Ten kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
 brokers, on what the protocol does around a failure, on the links that publications go over, on
-how hierarchies grow, on topics behind proxies, on what changes of subscriptions take, on what a
-disk bears, and on how much brokers of this machine commit. The file's schema says which.
+how hierarchies grow, on slow links, on topics behind proxies, on what changes of subscriptions
+take, on what a disk bears, and on how much brokers of this machine commit. The file's schema says
+which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from bench.papers.ds03.consumer_experiments import SCHEMA as CONSUMER_SCHEMA
 from bench.papers.ds03.consumer_experiments import ConsumerExperiment, run_consumer_experiment
 from bench.papers.ds03.storage_experiments import SCHEMA as STORAGE_SCHEMA
 from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage_experiment
+from bench.papers.ges.load_experiments import SCHEMA as LINK_LOAD_SCHEMA
+from bench.papers.ges.load_experiments import LinkLoadExperiment, run_link_load_experiment
 from bench.papers.ges.scale_experiments import SCHEMA as SCALE_SCHEMA
 from bench.papers.ges.scale_experiments import ScaleExperiment, run_scale_experiment
 from bench.papers.ges.transmission_experiments import SCHEMA as TRANSMISSION_SCHEMA
@@ -49,6 +52,7 @@ SIMULATED_SCHEMAS = (
     BEHAVIOUR_SCHEMA,
     TRANSMISSION_SCHEMA,
     SCALE_SCHEMA,
+    LINK_LOAD_SCHEMA,
     PROXY_SCHEMA,
     CHURN_SCHEMA,
 )
@@ -61,6 +65,7 @@ FigureExperiment = (
     | BehaviourExperiment
     | TransmissionExperiment
     | ScaleExperiment
+    | LinkLoadExperiment
     | ProxyExperiment
     | ChurnExperiment
     | StorageExperiment
@@ -112,6 +117,8 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
             return validated(TransmissionExperiment, values, str(path))
         case str(schema) if schema == SCALE_SCHEMA:
             return validated(ScaleExperiment, values, str(path))
+        case str(schema) if schema == LINK_LOAD_SCHEMA:
+            return validated(LinkLoadExperiment, values, str(path))
         case str(schema) if schema == CHURN_SCHEMA:
             return validated(ChurnExperiment, values, str(path))
         case str(schema) if schema == STORAGE_SCHEMA:
@@ -168,6 +175,8 @@ def run_figure_experiment(
         return run_transmission_experiment(experiment, runs, progress, labels)
     if isinstance(experiment, ScaleExperiment):
         return run_scale_experiment(experiment, runs, progress.phase, labels)
+    if isinstance(experiment, LinkLoadExperiment):
+        return run_link_load_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, ChurnExperiment):
         return run_churn_experiment(experiment, runs, progress.phase, labels)
     if isinstance(experiment, ProxyExperiment):

@@ -18,7 +18,7 @@ from results.papers.ds03 import (
 )
 from results.papers.gd02 import fault_figures, overhead_figures
 from results.papers.ges import latency_figures as ges_latency_figures
-from results.papers.ges import scale_figures, transmission_figures
+from results.papers.ges import load_figures, scale_figures, transmission_figures
 from results.papers.mp22 import figures as mp22_figures
 from results.papers.mp22 import simulated_figures as mp22_simulated_figures
 from results.tables.derived import derived_of
@@ -42,6 +42,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **transmission_figures.FIGURES,
     **ges_latency_figures.FIGURES,
     **scale_figures.FIGURES,
+    **load_figures.FIGURES,
     **storage_figures.FIGURES,
     **consumer_figures.FIGURES,
     **recovery_figures.FIGURES,

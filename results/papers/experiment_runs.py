@@ -35,6 +35,7 @@ RAW_TABLES = (
     "transmissions",
     "shapes",
     "hierarchies",
+    "link_load",
     "churn_messages",
     "owned_topics",
     "stalled_seconds",

@@ -485,6 +485,15 @@ TABLES: Mapping[str, Table] = {
             answers BIGINT to these
             deciding INT brokers that decide by its profile
         """),
+        _table("link_load", "Of ges.load: per case and second.", """
+            case STRING of the experiment
+            second INT from the beginning
+            is_slow BOOLEAN the link that is slowed down is slow
+            published BIGINT in it
+            over_slow BIGINT publications over that link
+            delivered BIGINT deliveries
+            mean_latency_ms DOUBLE of these; null without any
+        """),
         _table("churn_messages", "Of control.churn: per protocol and number of brokers.", """
             protocol STRING of the brokers
             title STRING what the experiment calls it

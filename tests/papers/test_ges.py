@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.ges.load_experiments import Case, LinkLoadExperiment, run_link_load_experiment
 from bench.papers.ges.scale_experiments import ScaleExperiment, deciding, run_scale_experiment
 from bench.papers.ges.transmission_experiments import (
     Setting,
@@ -22,6 +23,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from pubsubctl.running.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun
 from results.papers.ges.latency_figures import Latencies, draw_table2, match_percent
+from results.papers.ges.load_figures import draw_load
 from results.papers.ges.scale_figures import draw_scale
 from results.papers.ges.transmission_figures import draw_fig7
 from tests.pubsubctl.test_claims import OURS
@@ -179,3 +181,41 @@ def test_the_figure_of_scale_has_each_number_that_is_claimed_of_it(scale_run):
     assert metrics["ring.clustering_ratio"] == pytest.approx(1)
     assert metrics["graph_units.largest"] == 65
     assert 2 < metrics["growth.profile_messages"] < 2.1
+
+
+SMALL_LOAD = LinkLoadExperiment(
+    schema_="pubsubctl/link-load-experiment/1", name="small", figure="ges.load", rate=10,
+    latency_ms=2, slow_link_ms=20, check_s=1, slow_from_s=4, slow_until_s=12, seconds=20,
+    case=[
+        Case(name="below", title="below", delay_ms=5),
+        Case(name="delay-50", title="50 ms", delay_ms=50),
+        Case(name="delay-200", title="200 ms", delay_ms=200),
+        Case(name="half", title="half", capacity=5),
+    ],
+)  # fmt: skip
+
+
+def test_publications_leave_a_slow_link_and_return(tmp_path):
+    """§3: link costs are updated for overload."""
+    run = run_link_load_experiment(SMALL_LOAD, tmp_path, lambda phase: None)
+    again = run_link_load_experiment(SMALL_LOAD, tmp_path / "again", lambda phase: None)
+    rows = named_rows(run, "link_load")
+    assert rows == named_rows(again, "link_load")
+    slow = [row for row in rows if row.case == "delay-50"]
+    assert [row.over_slow for row in slow if row.second in (3, 5, 10, 18)] == [10, 10, 0, 10]
+    assert {row.over_slow for row in rows if row.case == "below"} == {10}
+    manifest = json.loads((run / "manifest.json").read_text())
+    drawing = draw_load(ExperimentRun(run, run, manifest, SMALL_LOAD.model_dump()), rows)
+    claims = [each for each in load_claims(OURS / "ges.toml") if each.figure == "ges.load"]
+    assert {claim.metric for claim in claims} <= {*drawing.metrics}
+    assert all(claim.scale.keys() <= drawing.scale.keys() for claim in claims)
+    metrics = {name: each.value for name, each in drawing.metrics.items()}
+    assert metrics["checks_to_leave.delay-50"] <= 4
+    assert metrics["checks_to_return.delay-50"] <= 5
+    assert (metrics["changes.below"], metrics["changes.delay-200"]) == (0, 2)
+
+
+@pytest.mark.parametrize("slow", [{}, {"delay_ms": 5, "capacity": 5}])
+def test_a_link_is_slow_in_one_way(slow):
+    with pytest.raises(ValueError, match="either delay_ms or capacity"):
+        Case(name="both", title="both", **slow)

@@ -1,0 +1,219 @@
+"""Which of two links publications take while one of them is slow, or carries less than there is.
+
+Two clusters of three brokers are joined by two links of the same cost. A publisher in one of them
+publishes at a constant rate for a subscriber in the other, while a case slows the link down that is
+taken: by a delay of its own, or by letting no more than so many publications a second through, so
+that what is too much waits before it. A probe waits there, too.
+
+Paper: [GES] §3 (link costs are updated for overload every few seconds); experiment G14 of ours.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.model.client_messages import Deliveries
+from brokerd.overlay.topology import SCHEMA as TOPOLOGY_SCHEMA
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.messages import RoutedPublications
+from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.interface import Deliver, Effect, Send
+from brokerd.protocols.registry import read_topology
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.views import BrokerView
+
+SCHEMA: Final = "pubsubctl/link-load-experiment/1"
+SOURCE, SINK = "w1", "e1"
+SLOW, OTHER = ("w2", "e2"), ("w3", "e3")
+"""The link that is slowed down, and the one beside it."""
+_TICK_S: Final = 0.1
+"""So often a link with a capacity works off what waits before it."""
+
+
+class Case(BaseModel):
+    """What happens to the slow link.
+
+    Attributes:
+        name: of its rows.
+        title: of its panel.
+        delay_ms: that each message takes longer, one way; or else
+        capacity: publications a second that it lets through.
+        measured: brokers measure what links cost.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"[a-z0-9-]+")]
+    title: str
+    delay_ms: Annotated[int, Field(ge=0, le=60_000, strict=True)] = 0
+    capacity: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 0
+    measured: bool = True
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Case":
+        if bool(self.delay_ms) == bool(self.capacity):
+            raise ValueError(f"{self.name}: either delay_ms or capacity")
+        return self
+
+
+class LinkLoadExperiment(ExperimentFile):
+    """What is done to the slow link, closed: the file says it all.
+
+    Attributes:
+        rate: publications a second.
+        latency_ms: of every link, one way.
+        slow_link_ms, check_s: see `slow_link_ns` and `cost_check_ns` of GesParameters.
+        slow_from_s, slow_until_s: between which a link is slow.
+        seconds: that a case lasts.
+    """
+
+    schema_: Annotated[Literal["pubsubctl/link-load-experiment/1"], Field(alias="schema")]
+    case: Annotated[list[Case], Field(min_length=1)]
+    rate: Annotated[int, Field(ge=1, le=1000, strict=True)]
+    latency_ms: Annotated[int, Field(ge=1, le=1000, strict=True)]
+    slow_link_ms: Annotated[int, Field(ge=1, le=60_000, strict=True)]
+    check_s: Annotated[int, Field(ge=1, le=600, strict=True)]
+    slow_from_s: Annotated[int, Field(ge=1, le=3600, strict=True)]
+    slow_until_s: Annotated[int, Field(ge=1, le=3600, strict=True)]
+    seconds: Annotated[int, Field(ge=1, le=3600, strict=True)]
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> "LinkLoadExperiment":
+        if not self.slow_from_s < self.slow_until_s < self.seconds:
+            raise ValueError("slow_from_s < slow_until_s < seconds")
+        return self
+
+
+def two_clusters() -> Topology:
+    """Three brokers in each, all linked, and two links between them."""
+    names = [f"{side}{number}" for side in "we" for number in (1, 2, 3)]
+    inside = [[f"{side}{a}", f"{side}{b}"] for side in "we" for a, b in ((1, 2), (1, 3), (2, 3))]
+    addresses = {name: f"{'we'.index(name[0])}.{int(name[1]) - 1}" for name in names}
+    values = {
+        "schema": TOPOLOGY_SCHEMA, "name": "two-clusters", "kind": "hierarchy", "brokers": names,
+        "hierarchy": {"links": [*inside, [*SLOW], [*OTHER]], "addresses": addresses},
+    }  # fmt: skip
+    return read_topology(values, "two-clusters")
+
+
+class _Observed:
+    """What is seen of a case: publications over the slow link, and how late each was delivered."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._slow = tuple(topology.number_of(name) for name in SLOW)
+        self._sink = topology.number_of(SINK)
+        self.published_ns: list[int] = []
+        self.over_slow = self.sent = 0
+        self.late_ns: list[int] = []
+        self.now_ns: Callable[[], int] = lambda: 0
+
+    def watch(self, broker: BrokerView, event: Any, effects: Sequence[Effect]) -> None:
+        """See Watcher."""
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is RoutedPublications:
+                if (broker.number, effect.peer) == self._slow:
+                    self.over_slow += len(effect.message.run)
+            elif type(effect) is Deliver and type(effect.item) is Deliveries:
+                now_ns = self.now_ns()
+                for number in effect.item.run.sequences:
+                    self.late_ns.append(now_ns - self.published_ns[number - 1])
+
+
+def follow_case(experiment: LinkLoadExperiment, case: Case) -> Iterator[Row]:
+    """A row for each second of a case; the same arguments give the same rows."""
+    topology = two_clusters()
+    seen = _Observed(topology)
+    latency_ns = experiment.latency_ms * MILLISECOND_NS
+    cluster = SimulatedCluster(
+        topology, "ges", seed=experiment.seed, strict=False, trace=False, watcher=seen.watch,
+        parameters=GesParameters(
+            slow_link_ns=experiment.slow_link_ms * MILLISECOND_NS * case.measured,
+            cost_check_ns=experiment.check_s * SECOND_NS,
+        ),
+        network=NetworkParameters(
+            latency_lowest_ns=latency_ns, latency_highest_ns=latency_ns, jitter_ns=0,
+            session=topology.session_parameters(),
+        ),
+    )  # fmt: skip
+    seen.now_ns = lambda: cluster.schedule.now_ns
+    cluster.start()
+    subscription = cluster.subscribe(SINK, "true")
+    while not subscription.started:
+        cluster.run_for(_TICK_S)
+    cluster.run_for(1.0)
+    link = cluster.link(*SLOW)
+    waiting = 0.0
+    for second in range(experiment.seconds):
+        is_slow = experiment.slow_from_s <= second < experiment.slow_until_s
+        before, delivered, missing = seen.over_slow, len(seen.late_ns), len(seen.published_ns)
+        for tick in range(round(1 / _TICK_S)):
+            tick_before = seen.over_slow
+            _publish(cluster, seen, experiment.rate, tick)
+            waiting += seen.over_slow - tick_before
+            waiting = _slowed(link, case, waiting, is_slow=is_slow)
+        late_ns = seen.late_ns[delivered:]
+        yield {
+            "case": case.name, "second": second, "is_slow": is_slow,
+            "published": len(seen.published_ns) - missing, "over_slow": seen.over_slow - before,
+            "delivered": len(late_ns),
+            "mean_latency_ms": sum(late_ns) / len(late_ns) / 1e6 if late_ns else None,
+        }  # fmt: skip
+
+
+def _publish(cluster: SimulatedCluster, seen: _Observed, rate: int, tick: int) -> None:
+    """Publish what falls into a tick, evenly."""
+    ticks = round(1 / _TICK_S)
+    count = rate * (tick + 1) // ticks - rate * tick // ticks
+    for _ in range(count):
+        seen.published_ns.append(cluster.schedule.now_ns)
+        cluster.publish(SOURCE, n=len(seen.published_ns))
+        cluster.run_for(_TICK_S / count)
+    if not count:
+        cluster.run_for(_TICK_S)
+
+
+def _slowed(link: Any, case: Case, waiting: float, *, is_slow: bool) -> float:
+    """Let the link be as slow as a case has it by now; gives what waits before it."""
+    if not case.capacity:
+        delay_ns = case.delay_ms * MILLISECOND_NS
+        waiting = 0.0
+    elif is_slow:
+        waiting = max(0.0, waiting - case.capacity * _TICK_S)
+        delay_ns = int(waiting / case.capacity * SECOND_NS)
+    else:
+        waiting = delay_ns = 0
+    link.delay(delay_ns if is_slow else 0)
+    return waiting
+
+
+def run_link_load_experiment(
+    experiment: LinkLoadExperiment,
+    runs: Path,
+    phase: Callable[[str], None],
+    labels: Mapping[str, str] | None = None,
+) -> Path:
+    """Carry out an experiment; the same experiment gives the same rows.
+
+    Args:
+        runs: where run folders lie.
+        phase: told what begins.
+
+    Returns:
+        The new run's folder.
+    """
+    topology = two_clusters()
+    return write_experiment(
+        experiment, runs, "simulation", None, {"brokers": len(topology.brokers)}, labels,
+        {topology.name: topology}, lambda: {"link_load": _rows(experiment, phase)},
+    )  # fmt: skip
+
+
+def _rows(experiment: LinkLoadExperiment, phase: Callable[[str], None]) -> Iterator[Row]:
+    for case in experiment.case:
+        phase(case.title)
+        yield from follow_case(experiment, case)
