@@ -89,6 +89,7 @@ class Line:
         self._sessions = 0
         self._was_attached = False
         self._refusal = ""
+        self._told_to: tuple[str, ...] = ()
         # One that was restarted may have its home at any of the addresses.
         self._seeks_home = core.home is not None and bool(core.home.broker)
         self._retries: list[int] = []
@@ -184,13 +185,13 @@ class Line:
             hurried = self._note(each) or hurried
         self._listener.happened(self, known)
         connection.flush(clock_ns(), hurried, self.core.unsaid_acknowledgements)
-        if any(type(each) is Redirected for each in known):
-            self._go_where_told(connection, known)
+        if self._told_to:
+            self._go_where_told(connection)
 
-    def _go_where_told(self, connection: Connection, known: list[ClientEvent]) -> None:
+    def _go_where_told(self, connection: Connection) -> None:
         """The broker would rather have the client elsewhere; go, if that costs nothing."""
-        told = [each.addresses for each in known if type(each) is Redirected]
-        if self.core.may_go and self.brokers.redirected(told[-1], trio.current_time()):
+        told_to, self._told_to = self._told_to, ()
+        if self.core.may_go and self.brokers.redirected(told_to, trio.current_time()):
             connection.end("closed_by_us", Farewell("stopping", "to go where it was told to"))
 
     def may_read(self, connection: Connection) -> bool:
@@ -229,8 +230,8 @@ class Line:
                 self.states.pop(number, None)
             case RetryLater(refused):
                 self._retries.append(refused.number)
-            case Redirected():
-                return False
+            case Redirected(addresses):
+                self._told_to = addresses
             case RequestRefused(refused):
                 if refused.number:
                     self.refusals[refused.number] = refused.reason

@@ -138,7 +138,7 @@ class SimulatedClient(Endpoint):
         take_after_ns: how long the application needs for what it receives.
         on_change: called when anything may have changed.
         on_refused: called with each request that was refused for good.
-        brokers: which it may be told to go to, and how often; by their numbers, as text.
+        brokers: which it may be told to go to, by their numbers as text; None before it is told.
         on_redirected: called with those that its broker tells it to go to, the best first.
         is_moving: it is on its way to another broker, or has just come from one, and stays so long.
     """
@@ -162,7 +162,7 @@ class SimulatedClient(Endpoint):
         self.core = core or ClientCore(name, publishes=publishes)
         self.on_change: Callable[[], None] = lambda: None
         self.on_refused: Callable[[Refused], None] = lambda refused: None
-        self.brokers = Brokers([str(broker)])
+        self.brokers: Brokers | None = None
         self.on_redirected: Callable[[Sequence[str]], None] = lambda addresses: None
         self.is_moving = False
         self.received: dict[int, list[tuple[SourceId, int]]] = {

@@ -339,7 +339,6 @@ class SimulatedCluster:
         self.checker.client_added(name, number)
         client.on_refused = partial(self._on_refused, client)
         client.on_redirected = partial(self._on_redirected, client)
-        client.brokers = Brokers([str(number)], [str(each) for each in self.graph.present])
         client.dial()
         return client
 
@@ -446,6 +445,9 @@ class SimulatedCluster:
         waits = core.ending or not begun
         if client.is_moving or not core.may_go or (waits and not core.leaves_freely):
             return
+        if client.brokers is None:
+            all_there_are = [str(each) for each in self.graph.present]
+            client.brokers = Brokers([str(client.broker)], all_there_are)
         client.brokers.address = str(client.broker)
         if client.brokers.redirected(here, self.schedule.now_ns / SECOND_NS):
             self.redirected += 1

@@ -8,6 +8,7 @@ from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.ges.messages import (
+    ClientsCounted,
     GraphStated,
     LoadAnswered,
     ProfileChanged,
@@ -17,6 +18,7 @@ from brokerd.protocols.ges.messages import (
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.router import Target
 from brokerd.protocols.ges.view import Statement
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.interface import MessageReceived
 from tests.helpers.exchange import Exchange, blob, run_of
 
@@ -65,6 +67,20 @@ def test_a_time_that_cannot_be_is_refused_and_the_price_of_going_around_slow_lin
     assert "overtaken and lost" in said
 
 
+@pytest.mark.parametrize("kind", [GesParameters, GesReliableParameters])
+def test_what_clients_are_told_cannot_be_anything_and_its_price_is_said(kind):
+    for name, value in (
+        ("roam_clients_above", -1),
+        ("roam_check_ns", 0),
+        ("partition_policy", "flee"),
+    ):
+        with pytest.raises(ConfigError, match=rf"here: {name} = {value!r}; "):
+            kind(**{name: value}).check("here")
+    [said] = kind(partition_policy="induce_roam").warnings()
+    assert "take no clients either" in said
+    assert len(kind(roam_clients_above=1).warnings()) == (kind is GesParameters)
+
+
 TARGET = Target(0, (2,), (), (), 0)
 STATEMENT = Statement(1, 2, 2, (1, 9), (1,), (2,), 1)
 FOREIGN = SubscriptionId(1, 1, 1)
@@ -81,6 +97,7 @@ FOREIGN = SubscriptionId(1, 1, 1)
         (GraphStated((replace(STATEMENT, factor=9),)), "no connection"),
         (GraphStated((replace(STATEMENT, factor=-1),)), "no connection"),
         (LoadAnswered(), "no probe"),
+        (ClientsCounted(-1), "less than nobody"),
         (ProfileStated(2, (2,), (9, 0), ((FOREIGN, EVERYTHING),)), "in 2's profile"),
         (ProfileStated(2, (2, 0), (9, 0), ()), "no unit"),
         (ProfileStated(2, (), (9, 0), ()), "no unit"),
