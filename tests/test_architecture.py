@@ -390,6 +390,7 @@ LAYERS = (
                 "brokerd.wire",
                 "brokerd.sessions",
                 "brokerd.storage",
+                "brokerd.client.brokers",
                 *_CLIENT_CORE,
                 "brokerd.client.brokers",
                 "brokerd.simulator",
