@@ -95,6 +95,7 @@ class Moves:
         self._rows = rows
         self._came = came
         self._tell = tell
+        self._unwritten: dict[int, None] = {}
         self._coming: dict[int, BrokerNumber] = {}
         self._turn = 0
 
@@ -148,12 +149,17 @@ class Moves:
         self.moving[number] = owner
         if generation:
             self.generations[number] = generation
+        self._unwritten[number] = None
         self._freeze(number)
 
         def written() -> None:
             # What was put before this, and is answered when it is on disk, goes along.
             change = self._row(number, owner, is_over=False)
-            self._disk.commit((change,), lambda: self._send_topic(number))
+            self._disk.commit((change,), begin)
+
+        def begin() -> None:
+            del self._unwritten[number]
+            self._send_topic(number)
 
         self._disk.sync(LOG, written)
 
@@ -201,7 +207,8 @@ class Moves:
 
     def _send_all(self) -> None:
         for number in self.moving:
-            self._send_topic(number)
+            if number not in self._unwritten:
+                self._send_topic(number)
 
     def due(self) -> None:
         """Whoever was to take topics has not said so."""

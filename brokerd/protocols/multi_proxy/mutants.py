@@ -526,6 +526,12 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "given-before-it-is-written",
+        "A topic is given when all that was put to it is on disk.",
+        "moves.py",
+        ("if number not in self._unwritten:", "if number not in self.moved:"),
+    ),
+    _bug(
         "choice-forgotten",
         "A home knows after a restart to which server it goes for a topic.",
         "causal.py",

@@ -344,6 +344,23 @@ def what_is_given_away_is_not_put_any_more() -> bool:
     )
 
 
+def what_is_not_on_disk_is_not_given_away() -> bool:
+    """Seed 768736: another topic is being given, and it is time to say that again."""
+    server = Disk(CAUSAL, servers=2, number=2)
+    server.tell(Merge(2, (Owner(TOPIC + 1, 1),)))
+    server.tell(put(1, 1, home=HOME, server=2))
+    server.ask(put(2, 2, previous=1, home=HOME, server=2))
+    server.ask(Merge(2, (Owner(TOPIC, 1),)))
+    server.now_ns += 10**10
+    early = of_kind(server.due(), Transfer)
+    late = [each for each in of_kind(server.tick(), Transfer) if each.topic == TOPIC]
+    return (
+        [each.topic for each in early] == [TOPIC + 1]
+        and [each.parts[0].last for each in late[:1]] == [2]
+        and [pair.through for each in late[:1] for pair in each.sources] == [2]
+    )
+
+
 class FormerFollower:
     """A home that has gone to the topic's server long ago, and needs the topic no more."""
 
@@ -408,6 +425,7 @@ RULES: dict[str, Callable[[], bool]] = {
     "moved-and-begun-anew": what_was_put_before_a_merge_comes_after_it,
     "untold-of-what-has-come": what_was_put_before_a_merge_comes_after_it,
     "given-once": what_is_put_while_a_topic_is_given_away_comes_once,
+    "given-before-it-is-written": what_is_not_on_disk_is_not_given_away,
     "choice-forgotten": a_home_that_was_down_later_knows_where_its_topics_are,
     "expected-for-ever": a_topic_that_nobody_follows_any_more_is_not_kept_for_who_did,
     "begins-with-all-there-is": (

@@ -128,6 +128,11 @@ class Disk:
         self.said.clear()
         return self._happens(DeadlineReached(), Commit, Append)
 
+    def due(self) -> list[Any]:
+        """The same, with nothing more on disk."""
+        self.said.clear()
+        return self._happens(DeadlineReached())
+
     def give_up(self, broker: int) -> None:
         """Whoever runs the brokers says that one never comes back; that is on disk."""
         self._happens(BrokerDecommissioned(broker), Commit, Append)
