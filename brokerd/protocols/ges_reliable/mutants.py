@@ -230,6 +230,12 @@ BUGS: Final = (
         ("            self._heirs[_read_key(text)] = heir\n", "            pass\n"),
     ),
     _bug(
+        "goes-on-where-it-comes-from",
+        "Who comes back goes on nowhere yet.",
+        "registrations.py",
+        ("if is_heir and wish.heir is None:", "if is_heir and wish.heir is wish.key:"),
+    ),
+    _bug(
         "finer-storage-takes-clients-back",
         "A finer storage gives no client again what it has had of its root.",
         "registrations.py",

@@ -167,8 +167,12 @@ class Registrations:
     def _take_over(known: Registration, wish: Wish) -> None:
         """What is said of the storages that one comes from, or goes on at.
 
-        One that is to go on has been left by where it was before.
+        One that is to go on has been left by where it was before. One that begins here as an heir
+        goes on nowhere yet: it comes back, and whoever it was to go on at has it no more.
         """
+        is_heir = wish.had is None and not wish.claims and wish.before is None
+        if is_heir and wish.heir is None:
+            known.heir = known.until = None
         if wish.before is not None:
             known.before = wish.before
         if wish.had_of is not None:

@@ -49,6 +49,7 @@ RULES = {
     "retired-serves-on": "a_storage_retires",
     "behind-what-has-been-elsewhere": "whoever_comes_back_asks_who_had_it_meanwhile",
     "released-and-not-chopped": "what_was_released_before_a_crash_is_chopped_after_it",
+    "goes-on-where-it-comes-from": "who_comes_back_goes_on_nowhere_yet",
     "heirs-forgotten": "heirs_are_kept",
     "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
     "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",

@@ -242,6 +242,33 @@ def an_end_goes_on_to_whoever_has_it_now() -> None:
     assert home.answers(Unsubscribed)
 
 
+def who_comes_back_goes_on_nowhere_yet() -> None:
+    """It was about to go on at the heir, which is about to hand it back."""
+    alone = StorageAlone()
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.wishes(2, Wish(KEY, 1, EVERYTHING, heir=FINER))
+    alone.wishes(3, Wish(KEY, 2, EVERYTHING, had=0))
+    alone.wishes(4, Wish(KEY, 3, EVERYTHING, claims=True))
+    alone.wishes(5, Wish(KEY, 4, EVERYTHING))
+    alone.written(Append, Commit)
+    told = [begun.heir for each in alone.paper.take(Changed) for begun in each.begun]
+    assert told == [None, FINER, FINER, FINER, None]
+
+
+def who_goes_back_and_forth_is_stored_for_once() -> None:
+    """Back before its storage was told that it had gone (seed 162)."""
+    for milliseconds in (40, 55, 70):
+        trees = Trees()
+        late = trees.subscribe("x", "kind = 'b'")
+        for broker, seconds in (("g", 1.0), ("x", milliseconds / 1000), ("g", 1.0)):
+            trees.publish("z", "b", "b", seconds=0.3)
+            trees.cluster.reattach(late.client.name, broker)
+            trees.publish("z", "b", "b", seconds=seconds)
+        trees.settle(20)
+        assert len(late.received) == 12
+        assert sum(trees.stored_for(name) for name in "rfq") == 2
+
+
 def heirs_are_kept() -> None:
     """Whoever comes for what has gone on is told where, by the next incarnation, too."""
     alone = StorageAlone()
@@ -443,6 +470,8 @@ HEIR_STORIES = (
     whoever_has_had_more_of_the_heir_has_had_all_before_it,
     an_end_is_told_to_all_who_may_know,
     an_end_goes_on_to_whoever_has_it_now,
+    who_comes_back_goes_on_nowhere_yet,
+    who_goes_back_and_forth_is_stored_for_once,
     heirs_are_kept,
     a_finer_storage_may_be_behind_its_client,
     no_epoch_is_written_down_that_a_crash_could_take,

@@ -87,13 +87,18 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
 
 
 def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-    """What a storage stores for goes on at one other at most, from where it goes nowhere yet."""
+    """What a storage stores for goes on at one other at most, from where it goes nowhere yet.
+
+    Unless one of the two has it from an earlier stay, and was to hand it over to the other.
+    """
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     storages = {number: core.storage for number, core in cores.items()}
     for key, known in storages[broker.number].registrations.known().items():
         heir = storages.get(known.heir)
         at_heir = heir.registrations.known().get(key) if heir is not None else None
-        if at_heir is not None and at_heir.heir is not None:
+        if at_heir is None or at_heir.heir is None:
+            continue
+        if at_heir.heir != broker.number or at_heir.generation == known.generation:
             what = f"{key}, about to go on at {known.heir}, goes on at {at_heir.heir}"
             raise InvariantViolated("heirs", f"{broker.name}: {what}")
 
