@@ -309,6 +309,8 @@ class _Run:
 
     def _crash(self, failed: Sequence[_Element]) -> None:
         free = [number for number in range(len(self._cluster.brokers)) if number not in failed]
+        if not free:
+            return  # of few brokers all may have failed
         writing = [number for number in free if self._cluster.brokers[number].disk.has_unwritten]
         if writing and self._random.random() < 0.5:
             free = writing  # between commit and persisted most can go wrong
