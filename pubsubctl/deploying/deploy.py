@@ -7,6 +7,7 @@ deploys in a row: the second finds nothing to do.
 import getpass
 import importlib.metadata
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -67,6 +68,8 @@ LEASE_MS = 15_000
 FIRST_LEASE_MS = 45_000
 BEGIN_WITHIN_MS = 120_000
 """How long a new broker waits for the others to be started before it looks for them."""
+BEGIN_TOGETHER = 150
+"""From so many brokers of one host on, that is."""
 _BEGIN_RETRY_S = 0.1
 
 
@@ -353,8 +356,10 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
     progress.phase("starting brokers")
     started = 0
-    # Where many start beside few, those that run already would wait for them.
-    patience_ms = BEGIN_WITHIN_MS if len(rows) == len(deployment.wanted.placement.brokers) else 0
+    together = _begin_together(deployment.wanted.placement)
+    # Where some start beside others, those that run already would wait for them.
+    is_new = len(rows) == len(deployment.wanted.placement.brokers)
+    patience_ms = BEGIN_WITHIN_MS if together and is_new else 0
 
     async def start_on(connector: Connector) -> None:
         nonlocal started
@@ -378,8 +383,18 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     hosts = dict.fromkeys(row.host for row in rows)
     connectors = [deployment.lab.connector(host) for host in hosts]
     await deployment.lab.on_all(start_on, connectors)
-    if rows:  # an earlier deploy that was broken off may have begun nobody
+    if together:  # those of an earlier deploy that was broken off, too
         await deployment.lab.on_all(begin_on, deployment.lab.connectors)
+
+
+def _begin_together(placement: Placement) -> bool:
+    """Whether brokers wait until all are started.
+
+    Hundreds on one machine take long to start, and the first ones would take the others for dead.
+    Fewer had better begin one after the other, which spreads what each takes for it.
+    """
+    hosts = Counter(row.host for row in placement.brokers)
+    return max(hosts.values(), default=0) >= BEGIN_TOGETHER
 
 
 async def _begins(deployment: Deployment, broker: str) -> bool:
