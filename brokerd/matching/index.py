@@ -10,7 +10,7 @@ The dumb twin is `Predicate.matches`, tried on everything; the tests compare the
 """
 
 import operator as compare
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -42,21 +42,27 @@ class _Filed:
 class _Bounds:
     """Conjunctions filed under a numeric bound of one attribute, sorted by the bound.
 
-    An upper bound is filed negated, so that one direction serves both: what is filed may hold for
-    a value from its bound to its limit (strictness is left to the remaining tests).
+    The bounds lie apart, so that they are compared without a detour. An upper bound is filed
+    negated, so that one direction serves both: what is filed may hold for a value from its bound
+    to its limit (strictness is left to the remaining tests).
     """
 
-    filed: list[tuple[float, int, float, _Filed]] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    filed: list[tuple[int, float, _Filed]] = field(default_factory=list)
 
     def add(self, bound: float, limit: float, place: int, filed: _Filed) -> None:
-        insort(self.filed, (bound, place, limit, filed))
+        at = bisect_right(self.bounds, bound)
+        self.bounds.insert(at, bound)
+        self.filed.insert(at, (place, limit, filed))
 
     def remove(self, bound: float, place: int) -> None:
-        del self.filed[bisect_left(self.filed, (bound, place))]
+        first, end = bisect_left(self.bounds, bound), bisect_right(self.bounds, bound)
+        at = bisect_left(self.filed, place, first, end, key=_place_of)
+        del self.bounds[at], self.filed[at]
 
     def candidates(self, value: Any) -> list[_Filed]:
-        end = bisect_right(self.filed, value, key=_bound_of)
-        return [filed for _, _, limit, filed in self.filed[:end] if limit >= value]
+        end = bisect_right(self.bounds, value)
+        return [filed for _, limit, filed in self.filed[:end] if limit >= value]
 
 
 @dataclass(slots=True)
@@ -295,7 +301,7 @@ def _within(under: _Under, value: Any) -> list[_Filed] | None:
     return under.at_least.candidates(value) + under.at_most.candidates(-value)
 
 
-def _bound_of(entry: tuple[float, int, float, _Filed]) -> float:
+def _place_of(entry: tuple[int, float, _Filed]) -> int:
     return entry[0]
 
 
