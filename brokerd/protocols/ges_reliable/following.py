@@ -237,7 +237,11 @@ class Following:
 
     def _untold(self, following: FollowedStorage) -> tuple[Followed, ...]:
         done = following.done
-        return tuple(each for each in following.locals.values() if each.told < done)
+        return tuple(
+            each
+            for each in following.locals.values()
+            if each.told < done and (each.until is None or done <= each.until)
+        )
 
     def _ask(self, following: FollowedStorage, waited_ns: int = 0) -> None:
         now_ns, parameters = self._machine.now_ns, self._parameters

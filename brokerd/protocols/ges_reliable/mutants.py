@@ -55,6 +55,12 @@ BUGS: Final = (
         ("following.valid = following.number + 1\n        self._ask", "self._ask"),
     ),
     _bug(
+        "done-behind-its-end",
+        "What comes of the next tree is not said to be done at the one before.",
+        "following.py",
+        ("(each.until is None or done <= each.until)", "(each.until is None or done > 0)"),
+    ),
+    _bug(
         "told-at-another-storage",
         "What one storage was told of a subscription its heir does not know.",
         "following.py",

@@ -38,6 +38,7 @@ RULES = {
     "no-room-is-had": "what_there_is_no_room_for_is_asked_for_again",
     "asks-no-other-storage": "whoever_goes_before_it_is_told_is_stored_for_once",
     "heir-gives-again": "what_its_root_gave_does_not_come_of_the_heir",
+    "done-behind-its-end": "what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root",
     "told-at-another-storage": "what_its_old_storage_was_told_its_heir_is_told_too",
     "given-by-both": "what_is_behind_comes_of_the_heir_alone",
     "over-before-its-client-is-done": "nothing_is_over_before_its_client_is_done",

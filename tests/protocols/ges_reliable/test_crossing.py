@@ -117,6 +117,17 @@ def nothing_is_over_at_the_old_root_before_its_client_is_done() -> None:
     assert home.answer(FIRST, None) == Wish(KEY, STAY, None, heir=NEXT)
 
 
+def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
+    """Whoever comes before both know the end goes on where that is (seed 12188)."""
+    home = cut()
+    home.gives(FIRST, 12, 13, 16)
+    home.done(FIRST, 5, 14)
+    home.machine.now_ns = 10**9
+    home.following.receipt_due(FIRST)
+    told = [each for each in home.paper.sent if type(each) is Fetch and each.done]
+    assert all(each.through <= 14 for each in told)
+
+
 def the_old_root_is_waited_for_while_it_is_behind() -> None:
     """It has not yet what the new one had before, and gives on what it gets (a15_behind_old)."""
     home = begun_at_its_heir()
@@ -335,6 +346,7 @@ CROSSING_STORIES = (
     what_its_new_root_had_not_yet_comes_of_the_old_one_alone,
     both_know_the_end_before_the_new_one_gives_anything,
     nothing_is_over_at_the_old_root_before_its_client_is_done,
+    what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root,
     the_old_root_is_waited_for_while_it_is_behind,
     nothing_is_given_behind_the_end_that_is_to_be_said,
     what_came_of_a_third_root_counts,
