@@ -125,6 +125,7 @@ class Faults:
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
         self.lost = 0
+        self._is_spared = False
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
         """Begin a fault, first stage included; None where it may not or cannot be.
@@ -220,10 +221,15 @@ class Faults:
         return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
 
     def _lost(self, *names: str) -> Fault | None:
-        """Nobody is told; who is there already fails in another way does not."""
+        """Nobody is told; who fails in another way already does not.
+
+        Nobody does after that either: with who has stayed, what is left may be in parts.
+        """
         cluster, failed = self._cluster, self._failed()
         brokers = [cluster.broker(name) for name in names]
         if any(do.broker.number in (*failed, *cluster.gone) for do in brokers):
+            self._is_spared = True
+        if self._is_spared:
             return None
 
         def lose() -> None:
