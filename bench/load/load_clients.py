@@ -49,7 +49,7 @@ class LoadClient:
         self.lost_because = self.attach_failure = ""
         self._generator = generator
         self._client_name = setting.client
-        self._address = setting.address
+        self._addresses = (setting.address, *setting.failover)
         self._client: Client | None = None
         self._serving = trio.CancelScope()
         self._moving_to = ""
@@ -85,7 +85,7 @@ class LoadClient:
         """Be connected until `leave`, or refused for good."""
         try:
             async with connect(
-                self._address,
+                self._addresses,
                 self._client_name,
                 publishes=self.publishes,
                 deployment_id=self._generator.setting.deployment_id,

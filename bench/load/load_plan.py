@@ -140,6 +140,7 @@ def _config(
                 "size_bytes": plan.size_bytes,
                 "arrivals": plan.arrivals,
                 "window": plan.window,
+                "failover": [testbed.brokers[name].address for name in plan.failover],
             }
             for plan in publishers
         ],
@@ -152,6 +153,7 @@ def _config(
                 "predicate": plan.predicate,
                 "own_process": plan.own_process,
                 "absences": [list(absence) for absence in plan.absences],
+                "failover": [testbed.brokers[name].address for name in plan.failover],
             }
             for plan in subscribers
         ],

@@ -52,6 +52,7 @@ class PublisherSetting:
         broker, address: where it publishes.
         rate: (numerator, denominator) per second; (0, 1) for as fast as the window lets it.
         window: publications it may have unacknowledged.
+        failover: where it goes on, in this order, when that broker cannot be reached.
     """
 
     index: int
@@ -63,12 +64,14 @@ class PublisherSetting:
     size_bytes: int
     arrivals: str
     window: int
+    failover: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """From a control message's content."""
         numerator, denominator = values["rate"]
-        return cls(**{**values, "rate": (numerator, denominator)})
+        failover = tuple(values.get("failover", ()))
+        return cls(**{**values, "rate": (numerator, denominator), "failover": failover})
 
 
 @dataclass(slots=True)

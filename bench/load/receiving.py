@@ -41,6 +41,7 @@ class SubscriberSetting:
         predicate: as the workload has it, without the fence.
         own_process: whether it is a process of its own, with its application's database.
         absences: from when until when churn keeps it away, in ns from the start of the measurement.
+        failover: where it goes on, in this order, when that broker cannot be reached.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SubscriberSetting:
     predicate: str
     own_process: bool = False
     absences: tuple[tuple[int, int], ...] = ()
+    failover: tuple[str, ...] = ()
 
     @property
     def subscription(self) -> str:
@@ -64,7 +66,8 @@ class SubscriberSetting:
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """From a control message's content."""
         absences = tuple((from_ns, to_ns) for from_ns, to_ns in values.get("absences", ()))
-        return cls(**{**values, "absences": absences})
+        failover = tuple(values.get("failover", ()))
+        return cls(**{**values, "absences": absences, "failover": failover})
 
 
 class SourceDirectory:

@@ -61,6 +61,11 @@ def simulate_experiment(
             f"{spec.source}: [churn]: simulated subscribers stay connected; `pubsubctl bench` "
             "disconnects them, and a swarm's plans do"
         )
+    if any(plan.failover for plan in (*spec.publisher_plans(), *spec.subscriber_plans())):
+        raise SpecError(
+            f"{spec.source}: failover: simulated clients stay at their brokers; those of "
+            "`pubsubctl bench` go on elsewhere, and those of a swarm's plans do"
+        )
     duration_ns = spec.workload.phases.measure
     steps = expand(schedule, spec.seed) if schedule is not None else ()
     simulated = [_step(spec, step) for step in steps]

@@ -57,7 +57,11 @@ class SpecError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class PublisherPlan:
-    """One publisher: its place in the content formula, name, broker and load."""
+    """One publisher: its place in the content formula, name, broker and load.
+
+    Attributes:
+        failover: brokers that it goes on at, in this order, when its own cannot be reached.
+    """
 
     index: int
     name: str
@@ -66,6 +70,7 @@ class PublisherPlan:
     size_bytes: int
     arrivals: str
     window: int
+    failover: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class SubscriberPlan:
     Attributes:
         subscribes_ns: None before the measurement.
         absences: when churn keeps it away, from the start of the measurement.
+        failover: brokers that it goes on at, in this order, when its own cannot be reached.
     """
 
     index: int
@@ -84,6 +90,7 @@ class SubscriberPlan:
     subscribes_ns: int | None = None
     own_process: bool = False
     absences: tuple[tuple[int, int], ...] = ()
+    failover: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +144,7 @@ class ExperimentSpec:
                             entry.size,
                             entry.arrivals,
                             entry.window,
+                            tuple(entry.failover or ()),
                         )
                     )
         return plans
@@ -159,6 +167,7 @@ class ExperimentSpec:
                             entry.subscribes,
                             own_process=bool(entry.own_process),
                             absences=self._absences(len(plans)),
+                            failover=tuple(entry.failover or ()),
                         )
                     )
         return plans
@@ -365,6 +374,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _check_against_topology(workload: Workload, topology: Topology, where: str) -> None:
     _check_places(workload, topology, where)
+    _check_failover(workload, topology, where)
     _check_filters(workload, where)
     _check_topic(workload, topology, where)
     _check_records(workload, topology, where)
@@ -405,17 +415,46 @@ def _check_places(workload: Workload, topology: Topology, where: str) -> None:
     )
     for what, entries in groups:
         for number, entry in enumerate(entries):
-            for name in entry.at:
+            places = [("at", name) for name in entry.at]
+            places += [("failover", name) for name in entry.failover or ()]
+            for key, name in places:
+                found = f"{where}: {what}[{number}].{key} = {name!r}"
                 if name not in topology.brokers:
                     raise SpecError(
-                        f"{where}: {what}[{number}].at = {name!r}: topology {topology.name!r} "
-                        f"has no such broker{nearest(name, topology.brokers)}"
+                        f"{found}: topology {topology.name!r} has no such broker"
+                        f"{nearest(name, topology.brokers)}"
                     )
                 if name not in homes:
                     raise SpecError(
-                        f"{where}: {what}[{number}].at = {name!r}: no clients may be there; "
-                        f"{workload.protocol} has them at {', '.join(homes)}"
+                        f"{found}: no clients may be there; {workload.protocol} has them at "
+                        f"{', '.join(homes)}"
                     )
+
+
+def _check_failover(workload: Workload, topology: Topology, where: str) -> None:
+    """Only clients that are the same ones at another broker, and miss nothing promised, go there.
+
+    In all other cases the client library would rather wait for their broker.
+    """
+    promises = protocol_on(topology, workload.protocol).promises()
+    protocol = workload.protocol
+    for number, publishers in enumerate(workload.publishers):
+        if publishers.failover and not promises.leaves_freely:
+            raise SpecError(
+                f"{where}: publishers[{number}].failover: at another broker a publisher of "
+                f"{protocol} is another source, and what it has not been answered it waits for"
+            )
+    for number, subscribers in enumerate(workload.subscribers):
+        if not subscribers.failover:
+            continue
+        found = f"{where}: subscribers[{number}].failover"
+        if subscribers.own_process:
+            raise SpecError(f"{found}: subscribers that are processes of their own stay")
+        if promises.exactly_once and not promises.resumes_elsewhere:
+            raise SpecError(
+                f"{found}: what a broker of {protocol} has for a subscription no other one "
+                "delivers; it waits for its broker"
+            )
 
 
 def _check_topic(workload: Workload, topology: Topology, where: str) -> None:

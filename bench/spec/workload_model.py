@@ -92,6 +92,8 @@ class Publishers(_Closed):
 
     `window` is how many publications each may have unacknowledged; beyond that they wait, and
     keep their intended times.
+
+    `failover` are brokers that each goes on at, in this order, when its own cannot be reached.
     """
 
     at: Places
@@ -100,6 +102,7 @@ class Publishers(_Closed):
     size: Size = 100
     arrivals: Literal["fixed", "poisson"] = "fixed"
     window: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16_384
+    failover: Places | None = None
 
     @field_validator("size")
     @classmethod
@@ -120,6 +123,8 @@ class Subscribers(_Closed):
 
     With `own_process` each is a process of its own, which has what it was given in a database
     of its own, and resumes by that: what `client-crash` needs.
+
+    `failover` are brokers that each goes on at, in this order, when its own cannot be reached.
     """
 
     at: Places
@@ -127,6 +132,7 @@ class Subscribers(_Closed):
     filter: str = "true"
     subscribes: Duration | None = None
     own_process: Annotated[bool, Field(strict=True)] | None = None
+    failover: Places | None = None
 
     @field_validator("filter")
     @classmethod

@@ -1,6 +1,6 @@
 """An experiment on a system under test: a workload with topics, judged by what is promised."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ def experiment_on(
         SpecError: the workload cannot be had there; says why, and what can.
     """
     read = load_experiment(workload, overrides, labels)
+    _check_failover(read)
     _check_filters(read, configuration)
     _check_window(read.workload, configuration)
     if (records := read.workload.load.records) != "full":
@@ -78,6 +79,20 @@ def guarantee_of(promise: Promise) -> Guarantee:
         order=promise.order,
         gapless=promise.delivery != "at-most-once",
     )
+
+
+def _check_failover(spec: ExperimentSpec) -> None:
+    groups: tuple[tuple[str, Sequence[Publishers | Subscribers]], ...] = (
+        ("publishers", spec.workload.publishers),
+        ("subscribers", spec.workload.subscribers),
+    )
+    for what, entries in groups:
+        for number, entry in enumerate(entries):
+            if entry.failover:
+                raise SpecError(
+                    f"{spec.source}: {what}[{number}].failover: clients of other systems stay "
+                    "where they are"
+                )
 
 
 def _moved(entry: Publishers | Subscribers, places: Mapping[str, str]) -> Publishers | Subscribers:

@@ -54,8 +54,10 @@ def setting(
     window: int,
     own_processes: tuple[int, ...] = (),
     absences: Sequence[Sequence[int]] = (),
+    failover: Sequence[FakeBroker] = (),
 ) -> LoadSetting:
     clients = {"broker": "p1", "address": broker.address}
+    next_ones = [each.address for each in failover]
     return LoadSetting.from_mapping(
         {
             "process": "load",
@@ -69,6 +71,7 @@ def setting(
             "protocol": "delta_tree",
             "deployment_id": "d1",
             "topology_digest": "",
+            "addresses": {address: f"p{n + 2}" for n, address in enumerate(next_ones)},
             "lateness_limit_ns": 10**9,
             "publishers": [
                 {
@@ -81,7 +84,7 @@ def setting(
                 {
                     "name": f"p1-sub-{n + 1}", "client": f"p1-sub-{n + 1}.x", **clients,
                     "predicate": predicate, "own_process": n + 1 in own_processes,
-                    "absences": absences if n == 0 else (),
+                    "absences": absences if n == 0 else (), "failover": next_ones,
                 }
                 for n, predicate in enumerate(FILTERS)
             ],
@@ -138,6 +141,41 @@ def test_a_load_generator_says_why_its_clients_cannot_attach(folder: Path) -> No
         return str(why)
 
     assert f"connect to 127.0.0.1:{OWN_PORTS[0]}" in trio.run(play)
+
+
+def test_subscribers_go_on_at_the_next_broker_when_theirs_is_gone(folder: Path) -> None:
+    first, second = FakeBroker(protocol="best_effort"), FakeBroker(protocol="best_effort")
+    life = trio.CancelScope()
+
+    async def live(*, task_status: trio.TaskStatus[None]) -> None:
+        with life:
+            await first.serve(task_status=task_status)
+
+    async def play() -> None:
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(live)
+                await nursery.start(second.serve)
+                told = setting(folder, first, rate=(1, 1), window=1, failover=[second])
+                nursery.start_soon(LoadGenerator(told).run)
+                while not Path(told.control_socket).is_socket():
+                    await trio.sleep(0.01)
+                async with open_control(told.control_socket) as control:
+                    await control.request("connect")
+                    await reach(control, "not_attached", [])
+                    life.cancel()
+                    while len(second.clients) < len(FILTERS):
+                        await trio.sleep(0.01)
+                    await reach(control, "not_attached", ["p1-pub-1", "p1-pub-2"])
+                nursery.cancel_scope.cancel()
+
+    trio.run(play)
+    lines = (folder / "logs" / "sessions.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    came = [(row["client"], row["broker"]) for row in rows if row["event"] == "up"]
+    assert sorted(came[4:]) == [("p1-sub-1", "p2"), ("p1-sub-2", "p2")]
+    left = [row["client"] for row in rows if row["event"] == "down"]
+    assert sorted(left[:4]) == ["p1-pub-1", "p1-pub-2", "p1-sub-1", "p1-sub-2"]
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

@@ -124,6 +124,9 @@ def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
         ('at = "c1"', 'at = "c4"', "publishers[0].at = 'c4': topology 'chain3' has no such broker"),
         ('["c1", "c3"]', '["c1", "3c"]', "subscribers[0].at = '3c'"),
         ('["c1", "c3"]', "[]", "subscribers[0].at"),
+        ("count = 2", 'failover = ["c4"]', "publishers[0].failover = 'c4': topology 'chain3' has"),
+        ("count = 2", 'failover = ["c2"]', "a publisher of delta_tree is another source"),
+        ('"c3"]', '"c3"]\nfailover = ["c2"]', "subscribers[0].failover: what a broker of delta_"),
         ('warmup = "1s"', 'warmup = "1 sec"', "phases.warmup = '1 sec': a duration has a number"),
         ('measure = "2s"', 'measure = "0s"', "nothing is measured in no time"),
         (
