@@ -61,7 +61,10 @@ def simulate_experiment(
             f"{spec.source}: [churn]: simulated subscribers stay connected; `pubsubctl bench` "
             "disconnects them, and a swarm's plans do"
         )
-    if any(plan.failover for plan in (*spec.publisher_plans(), *spec.subscriber_plans())):
+    workload = spec.workload
+    if any(entry.failover for entry in workload.publishers) or any(
+        entry.failover for entry in workload.subscribers
+    ):
         raise SpecError(
             f"{spec.source}: failover: simulated clients stay at their brokers; those of "
             "`pubsubctl bench` go on elsewhere, and those of a swarm's plans do"

@@ -3,6 +3,7 @@
 `phases.measure` is a key in a table, `publishers.rate` one in every entry of a list of tables,
 `publishers[0].rate` one in its first entry. Keys of the topology file begin with `topology.`,
 those of a step of the fault schedule with `faults.STEP.`; all others are of the workload file.
+In sweeps `simulated` says whether a run is one on simulated brokers.
 """
 
 import re
@@ -16,6 +17,7 @@ from brokerd.overlay.topology import nearest
 
 TOPOLOGY: Final = "topology."
 FAULTS: Final = "faults"
+SIMULATED: Final = "simulated"
 _PART: Final = re.compile(r"(?P<name>[A-Za-z0-9_-]+)(?:\[(?P<place>\d+)\])?")
 _FILES: Final = ("topology", FAULTS)
 
@@ -56,7 +58,7 @@ def of_topology(keys: Keys) -> dict[str, Any]:
 
 
 def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
-    """By step of the fault schedule, its keys.
+    """By step of the fault schedule, its keys; one in a table of a step has a dot.
 
     Raises:
         ConfigError: a key names no step, or nothing in it.
@@ -66,9 +68,9 @@ def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
         parts = key.split(".")
         if parts[0] != FAULTS or len(parts) == 1:
             continue
-        if len(parts) != 3:
-            raise ConfigError(f"{key!r}: write {FAULTS}.STEP.KEY")
-        found.setdefault(parts[1], {})[parts[2]] = value
+        if len(parts) not in (3, 4):
+            raise ConfigError(f"{key!r}: write {FAULTS}.STEP.KEY, or {FAULTS}.STEP.TABLE.KEY")
+        found.setdefault(parts[1], {})[".".join(parts[2:])] = value
     return found
 
 

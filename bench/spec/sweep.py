@@ -23,7 +23,8 @@
     time = "30min"
 
 Every combination of the axes is a point, and so is each of [[points]]. Keys are those of
-`bench.spec.keys`.
+`bench.spec.keys`. With `simulated = [false, true]` among the axes each of the others is run on
+brokers and on simulated ones.
 """
 
 from collections import Counter
@@ -37,7 +38,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from bench.spec.deployed_experiment import Point
-from bench.spec.keys import FAULTS, check_keys, of_steps
+from bench.spec.keys import FAULTS, SIMULATED, check_keys, of_steps
 from bench.spec.overrides import Overrides
 from bench.spec.spec import (
     BENCH_FOLDER,
@@ -142,11 +143,13 @@ class SweepPoint(Point):
         keys: its values by key, those of axes in the order of these.
         steps: by step of the fault schedule, what is changed of it.
         faults: name of the fault schedule; "" for none.
+        simulated: whether its brokers are simulated.
     """
 
     keys: Mapping[str, Scalar] = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     faults: str = ""
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,11 @@ def _point(
     typed: Mapping[str, Any],
     where: str,
 ) -> SweepPoint:
-    changed = {**typed.get("keys", {}), **{k: v for k, v in keys.items() if k != FAULTS}}
+    simulated = keys.get(SIMULATED, False)
+    if not isinstance(simulated, bool):
+        raise SpecError(f"{where}: point {name}: {SIMULATED} = {simulated!r}: true or false")
+    of_files = {key: value for key, value in keys.items() if key not in (FAULTS, SIMULATED)}
+    changed = {**typed.get("keys", {}), **of_files}
     seed = {} if "seed" in changed else {"seed": sweep.seed}
     labels = {"experiment": sweep.name, "point": name}
     try:
@@ -274,7 +281,7 @@ def _point(
     steps = of_steps(changed)
     if steps and not faults:
         raise SpecError(f"{where}: point {name}: faults.{next(iter(steps))}: there are no faults")
-    return SweepPoint(name, spec, keys, steps, faults)
+    return SweepPoint(name, spec, keys, steps, faults, simulated)
 
 
 def _as_numbers(values: Sequence[Scalar]) -> tuple[tuple[float, ...], str]:

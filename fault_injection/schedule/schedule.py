@@ -203,7 +203,8 @@ def load_schedule(
     """The schedule in a file, or the one of this name in the project's own folder.
 
     Args:
-        changes: by id of a step, values of its keys in place of what the file says.
+        changes: by id of a step, values of its keys in place of what the file says; a key in a
+            table of the step has a dot, as in `pick.count`.
 
     Raises:
         ScheduleError: there is none, it is not TOML, or steps are wrong by themselves.
@@ -265,8 +266,21 @@ def _with_changes(
         if step not in by_id:
             text = f"no such step{nearest(step, [*by_id])}"
             raise ScheduleError([Problem(where, step, "", None, text)])
-        by_id[step].update(keys)
+        for key, value in keys.items():
+            _change(by_id[step], key, value, step, where)
     return {**document, "step": steps}
+
+
+def _change(row: dict[str, Any], key: str, value: Any, step: str, where: str) -> None:
+    name, dot, inner = key.partition(".")
+    if not dot:
+        row[name] = value
+        return
+    table = row.get(name, {})
+    if not isinstance(table, Mapping):
+        text = f"is no table, and so has no {inner!r}; change {name!r} itself"
+        raise ScheduleError([Problem(where, step, name, table, text)])
+    row[name] = {**table, inner: value}
 
 
 def _id_in(row: Mapping[str, Any]) -> str:

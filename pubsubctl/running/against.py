@@ -105,7 +105,7 @@ def run_against(
             arguments = _command_line(call, asked, workload, overrides, sides)
             here = Program(commit_of("HEAD") or "", SOURCE, arguments)
             there = Program(commit, stack.enter_context(checked_out(commit)), arguments)
-            design = replace(design, programs={GIVEN: here, other: there})
+            design = replace(design, makers={GIVEN: here, other: there})
         found = run_series(call, sides.name, planned, design, results=results)
     if "missing" in found.document:
         return found

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bench.load.progress import RunFailed
 from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
@@ -24,12 +24,22 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_wai
 from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.simulated_runs import SimulatedRuns
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
 """Drawn of every series that is for no other figure."""
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
 """What may befall one run and not the next one."""
+
+
+class RunMaker(Protocol):
+    """Makes runs of one point in a way of its own."""
+
+    async def run(
+        self, results: Path, progress: Progress, interruption: Interruption
+    ) -> tuple[Path, str]:
+        """Make one run; its folder and state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +52,7 @@ class Design:
         budget_ns: no run begins that would end later than so long after the beginning.
         axes: what is varied, for figures; the one that is theirs first.
         keys: of each point, by its name, what is varied of it.
-        programs: of each point, by its name, the program that makes its runs; this one if none.
+        makers: of each point, by its name, what makes its runs; this program on brokers if none.
         bounds: by number, what the mean of a point is not to pass.
     """
 
@@ -52,7 +62,7 @@ class Design:
     budget_ns: int | None = None
     axes: Sequence[Axis] = ()
     keys: Mapping[str, Mapping[str, Any]] | None = None
-    programs: Mapping[str, Program] = field(default_factory=dict)
+    makers: Mapping[str, RunMaker] = field(default_factory=dict)
     bounds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -119,7 +129,7 @@ class _Runner:
         self._expected_ns = {point.name: expected_ns(point.spec) for point, _ in points}
         self._lab = lab
         self._folder = folder
-        self._programs = design.programs
+        self._makers = design.makers
         self._budget_ns = design.budget_ns
 
     async def run(self, progress: Progress, interruption: Interruption) -> None:
@@ -143,8 +153,8 @@ class _Runner:
     async def _run(
         self, instance: Instance, progress: Progress, interruption: Interruption
     ) -> None:
-        if (program := self._programs.get(instance.point)) is not None:
-            run, state = await program.run(self._folder, progress, interruption)
+        if (maker := self._makers.get(instance.point)) is not None:
+            run, state = await maker.run(self._folder, progress, interruption)
             self._series.begin(instance, run)
             self._series.end(instance, run, state)
             return
@@ -182,9 +192,12 @@ def _plan(
 ) -> Mapping[str, Any]:
     """All that decides what is run."""
     order = design.order
-    commits = {name: program.commit for name, program in design.programs.items()}
+    makers = design.makers.items()
+    commits = {name: maker.commit for name, maker in makers if isinstance(maker, Program)}
+    simulated = [name for name, maker in makers if isinstance(maker, SimulatedRuns)]
     return {
         **({"commits": commits} if commits else {}),
+        **({"simulated": simulated} if simulated else {}),
         "figure": design.figures[0],
         "figures": [*design.figures],
         "protocol": points[0][0].spec.protocol if len(points) == 1 else None,

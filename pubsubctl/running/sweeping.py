@@ -27,6 +27,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.running.series import FIGURE as LATENCY
 from pubsubctl.running.series import Design, run_series
+from pubsubctl.running.simulated_runs import SimulatedRuns
 
 FIGURE: Final = "series.sweep"
 
@@ -69,7 +70,10 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
         raise UserError(f"{where}: {error}") from None
     workload = call.project.find("workload", sweep.workload, origin=where)
     planned = [
-        (point, schedule_for(call, point.spec, point.faults or None))
+        (
+            point,
+            schedule_for(call, point.spec, point.faults or None, simulated=point.simulated),
+        )
         for point in points_of(sweep, workload, overrides, where)
     ]
     expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
@@ -90,6 +94,11 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
         budget_ns=budget_ns,
         axes=axes,
         keys={point.name: point.keys for point, _ in planned},
+        makers={
+            point.name: SimulatedRuns(point.spec, schedule)
+            for point, schedule in planned
+            if point.simulated
+        },
         bounds=sweep.bounds,
     )
     return run_series(call, sweep.name, planned, design, results=results)

@@ -27,7 +27,9 @@ SHOWN: Final = (
     "latency_p50_ms", "latency_p99_ms", "delivered_per_s", "cpu_us_per_delivered",
     "delivered_fraction", "recovery_s",
 )  # fmt: skip
-"""The numbers that are drawn, each where it varies or any run has it."""
+"""The numbers that are drawn, where any run has them."""
+_SHARE: Final = "delivered_fraction"
+_SIMULATED: Final = "simulated"
 _COLOURS: Final = ("#0072b2", "#c4321f", "#00876c", "#9a5fb5", "#d98200", "#1a1a1a")
 _MARKERS: Final = "os^Dv*"
 _DANGER: Final = "#c4321f"
@@ -43,10 +45,12 @@ class Line:
 
     Attributes:
         at: per point its place on the x axis and its summary, rising.
+        simulated: of simulated brokers; drawn dashed, in the colour of the real ones'.
     """
 
     name: str
     at: Sequence[tuple[float, Mapping[str, Any]]]
+    simulated: bool = False
 
 
 def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
@@ -81,11 +85,7 @@ def draw(
     x, *others = axes
     lines = lines_of(x, others, points)
     zones = zones_of(x, lines, bounds)
-    shown = [
-        number
-        for number in NUMBERS
-        if number.name in (*SHOWN, *bounds) and _is_worth(number, points)
-    ]
+    shown = _shown(points, bounds)
     columns = 2 if len(shown) > 1 else 1
     rows = -(-len(shown) // columns)
     picture = Figure(figsize=(4.8 * columns, 0.6 + 2.7 * rows), layout="constrained")
@@ -124,13 +124,18 @@ def lines_of(
     """The lines in the order of the points; those beside the axes are in none."""
     places = dict(zip(map(str, x["values"]), _places(x), strict=True))
     varied = [axis["key"] for axis in others if len(axis["values"]) > 1]
-    found: dict[str, list[tuple[float, Mapping[str, Any]]]] = {}
+    named = [key for key in varied if key != _SIMULATED]
+    found: dict[tuple[str, bool], list[tuple[float, Mapping[str, Any]]]] = {}
     for about in points.values():
         keys = about["keys"]
         if x["key"] in keys and all(key in keys for key in varied):
-            name = ", ".join(f"{key.rpartition('.')[2]} {keys[key]}" for key in varied)
-            found.setdefault(name, []).append((places[str(keys[x["key"]])], about))
-    return [Line(name, sorted(at, key=lambda place: place[0])) for name, at in found.items()]
+            name = ", ".join(f"{key.rpartition('.')[2]} {keys[key]}" for key in named)
+            line = name, bool(keys.get(_SIMULATED))
+            found.setdefault(line, []).append((places[str(keys[x["key"]])], about))
+    return [
+        Line(name, sorted(at, key=lambda place: place[0]), simulated)
+        for (name, simulated), at in found.items()
+    ]
 
 
 def zones_of(
@@ -166,25 +171,46 @@ def _places(x: Mapping[str, Any]) -> Sequence[float]:
     return x["numbers"] or [float(place) for place in range(len(x["values"]))]
 
 
-def _is_worth(number: Number, points: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether any run has the number; of the share that was delivered, whether it varies."""
-    means = [
-        about["numbers"][number.name]["mean"]
-        for about in points.values()
-        if number.name in about["numbers"]
+def _shown(
+    points: Mapping[str, Mapping[str, Any]], bounds: Mapping[str, float]
+) -> Sequence[Number]:
+    """The numbers that any run has; the share delivered only where it varies, or is the only one.
+
+    Raises:
+        ResultsError: no run has any.
+    """
+    known = [
+        number
+        for number in NUMBERS
+        if number.name in (*SHOWN, *bounds)
+        and any(number.name in about["numbers"] for about in points.values())
     ]
-    return bool(means) and (number.name != "delivered_fraction" or {*means} != {1.0})
+    if not known:
+        raise ResultsError(f"no run has a number to draw: {', '.join(SHOWN)}")
+    shares = {
+        about["numbers"][_SHARE]["mean"] for about in points.values() if _SHARE in about["numbers"]
+    }
+    telling = [number for number in known if number.name != _SHARE or shares != {1.0}]
+    return telling or known
 
 
 def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequence[Line]) -> None:
-    for place, line in enumerate(lines):
+    names = [*dict.fromkeys(line.name for line in lines)]
+    for line in lines:
+        place = names.index(line.name)
         colour = _COLOURS[place % len(_COLOURS)]
         marker = _MARKERS[place % len(_MARKERS)]
+        style = "--" if line.simulated else "-"
+        label = f"{line.name}, simulated".removeprefix(", ") if line.simulated else line.name
         known = [(at, about) for at, about in line.at if number.name in about["numbers"]]
         rows = [about["numbers"][number.name] for _, about in known]
         at = [value for value, _ in known]
         means = [row["mean"] for row in rows]
-        axes.plot(at, means, color=colour, marker=marker, label=line.name)
+        face = "none" if line.simulated else colour
+        axes.plot(
+            at, means, color=colour, marker=marker, linestyle=style, markerfacecolor=face,
+            label=label,
+        )  # fmt: skip
         bands = [_band(row) for row in rows]
         low, high = [low for low, _ in bands], [high for _, high in bands]
         axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -206,7 +232,7 @@ def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequ
     else:
         axes.set_ylim(0, 1.08 * axes.dataLim.y1 or 1)
     unit = f" ({number.unit})" if number.unit else ""
-    axes.set_title(f"{number.name.rpartition('_' + number.unit)[0] or number.name}{unit}")
+    axes.set_title(f"{number.name.removesuffix(f'_{number.unit}')}{unit}")
 
 
 def _band(row: Mapping[str, Any]) -> tuple[float, float]:

@@ -59,7 +59,7 @@ def _from_headline(manifest: Mapping[str, Any]) -> Mapping[str, float]:
     headline = manifest.get("headline") or {}
     latency = headline.get("response_us") or {}
     found = {f"latency_{name}_ms": us / 1000 for name, us in latency.items()}
-    brokers = sum(role["role"] == "broker" for role in manifest["roles"].values())
+    brokers = sum(role["role"] == "broker" for role in (manifest.get("roles") or {}).values())
     if headline.get("delivered"):
         found["delivered_per_s"] = headline["delivered_per_s"]
         found["cpu_us_per_delivered"] = headline["broker_cpu_us_per_message_mean"] * brokers

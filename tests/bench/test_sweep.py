@@ -133,6 +133,7 @@ def test_a_file_that_is_no_sweep_is_refused(values: dict[str, Any], words: str) 
         ({"topology.tree.delt": [1]}, r"point delt=1: .*'delt'"),
         ({"protocol": ["gryphn"]}, r"point protocol=gryphn: .*did you mean 'gryphon'"),
         ({"faults.absorb-b1.for": ["1s"]}, r"there are no faults"),
+        ({"simulated": ["yes"]}, r"point simulated=yes: simulated = 'yes': true or false"),
     ],
 )
 def test_a_point_that_cannot_be_is_refused_by_name(axes: dict[str, Any], words: str) -> None:
@@ -151,6 +152,24 @@ def test_steps_of_a_schedule_are_changed_by_their_names() -> None:
     assert step.model_dump(mode="json", by_alias=True)["for"] == "1s"
     with pytest.raises(ScheduleError, match=r"no such step; did you mean 'absorb-b1'"):
         load_schedule("demo", {"absorb-b": {"for": "1s"}})
+
+
+def test_a_key_in_a_table_of_a_step_is_changed_and_the_others_of_it_stay() -> None:
+    (step,) = load_schedule("tree100", {"fail": {"pick.count": 5}}).steps
+    assert step.pick is not None
+    assert step.pick.count == 5
+    assert len(step.pick.out_of) == 17
+    with pytest.raises(ScheduleError, match="is no table, and so has no 'count'"):
+        load_schedule("tree100", {"fail": {"at.count": 5}})
+
+
+def test_each_point_can_be_one_of_brokers_and_one_of_simulated_ones() -> None:
+    one = sweep(axes={"topology.tree.delta": [0, 1], "simulated": [False, True]})
+    points = points_of(one, "demo", Overrides(), "story.toml")
+    assert [(point.keys["topology.tree.delta"], point.simulated) for point in points] == [
+        (0, False), (0, True), (1, False), (1, True),
+    ]  # fmt: skip
+    assert points[0].spec.workload_mapping() == points[1].spec.workload_mapping()
 
 
 def test_our_own_sweeps_can_be_run() -> None:

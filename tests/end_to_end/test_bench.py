@@ -162,6 +162,25 @@ def test_a_series_goes_on_where_it_was_killed_without_a_hand_in_between(lab: Lab
     assert lab.left_behind() == []
 
 
+def test_a_sweep_on_simulated_brokers_starts_none_and_is_judged_and_drawn(lab: Lab) -> None:
+    answer = lab.call(
+        *("bench", lab.workload("smoke"), "--json", "-d", "1s"),
+        *("--sweep", "simulated=true", "--sweep", "topology.tree.delta=0,1"),
+    )
+    assert answer.status == 0, answer.err
+    points = answer.document["points"]
+    assert [point["keys"]["topology.tree.delta"] for point in points.values()] == [0, 1]
+    for point in points.values():
+        assert [*point["runs"].values()] == ["VALID"]
+        assert point["numbers"]["delivered_fraction"]["mean"] == 1.0
+    (made,) = points["delta=1"]["runs"]
+    (run,) = (lab.folder / "results").glob(f"*/{made}")
+    assert manifest(run)["labels"]["brokers"] == "simulated"
+    series = Path(answer.document["run_directory"])
+    assert [*series.rglob("series.sweep.png")]
+    assert lab.left_behind() == []
+
+
 def _lines(lab: Lab, pattern: str) -> list[str]:
     return [
         line

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.run.simulated import simulate_experiment
-from bench.spec.spec import load_experiment
+from bench.spec.spec import SpecError, load_experiment
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -178,3 +178,9 @@ def test_verbs_of_real_processes_are_refused_by_both_simulations(keys: dict[str,
     spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "demo.toml")
     with pytest.raises(ScheduleError, match="needs real processes; simulated are absorb"):
         simulate_experiment(spec, schedule)
+
+
+def test_workloads_whose_clients_go_on_elsewhere_are_refused() -> None:
+    spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "t22-anywhere.toml")
+    with pytest.raises(SpecError, match="failover: simulated clients stay at their brokers"):
+        simulate_experiment(spec, None)

@@ -48,6 +48,39 @@ def test_there_is_a_line_for_each_combination_of_the_other_keys_that_vary() -> N
     assert [[at for at, _ in line.at] for line in beside] == [[0.0, 1.0]] * 2, "no numbers"
 
 
+def test_lines_of_simulated_brokers_are_dashed_in_the_colour_of_the_real_ones() -> None:
+    simulated = {"key": "simulated", "values": [False, True], "numbers": []}
+    points = {
+        f"{rate}-{protocol}-{again}": {
+            **point(rate, protocol, 1.0, 2.0),
+            "keys": {"publishers.rate": rate, "protocol": protocol, "simulated": again},
+        }
+        for rate in ("25/s", "400/s")
+        for protocol in ("one", "another")
+        for again in (False, True)
+    }
+    drawing = draw(MANIFEST, [RATE, PROTOCOL, simulated], points, {})
+    lines = [line for line in drawing.figure.axes[0].lines if line.get_linestyle() != "None"]
+    assert [(line.get_label(), line.get_linestyle()) for line in lines] == [
+        ("protocol one", "-"),
+        ("protocol one, simulated", "--"),
+        ("protocol another", "-"),
+        ("protocol another, simulated", "--"),
+    ]
+    assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color()
+
+
+def test_a_sweep_whose_runs_have_one_number_draws_that_however_dull_it_is() -> None:
+    """Simulated runs have no latency of a machine; and all may have been delivered."""
+    share = {"delivered_fraction": spread_of([1.0, 1.0]).row()}
+    points = {name: {**about, "numbers": share} for name, about in POINTS.items()}
+    (panel,) = draw(MANIFEST, [RATE, PROTOCOL, CALM], points, {}).figure.axes
+    assert panel.get_title() == "delivered_fraction"
+    nothing = {name: {**about, "numbers": {}} for name, about in POINTS.items()}
+    with pytest.raises(ResultsError, match="no run has a number to draw: latency_p50_ms"):
+        draw(MANIFEST, [RATE, PROTOCOL, CALM], nothing, {})
+
+
 SHARE = {"key": "faults.slow.share", "values": [1, 3, 10, 30], "numbers": [1.0, 3.0, 10.0, 30.0]}
 
 

@@ -201,6 +201,13 @@ def test_filters_on_contents_are_refused_where_there_are_none(tmp_path: Path) ->
         experiment_on(found, "demo", Overrides(), {}, calm=True)
 
 
+def test_clients_of_other_systems_have_no_brokers_to_go_on_at(tmp_path: Path) -> None:
+    found = load_configuration(written(tmp_path))
+    said = r"publishers\[0\].failover: clients of other systems stay where they are"
+    with pytest.raises(SpecError, match=said):
+        experiment_on(found, "t22-anywhere", Overrides(), {}, calm=True)
+
+
 def test_a_run_that_may_outlast_the_window_of_its_promise_is_refused(tmp_path: Path) -> None:
     promise = '"exactly-once"\nwindow = "20s"'
     found = load_configuration(written(tmp_path, '"exactly-once"', promise))
