@@ -33,6 +33,8 @@ _SIMULATED: Final = "simulated"
 _COLOURS: Final = ("#0072b2", "#c4321f", "#00876c", "#9a5fb5", "#d98200", "#1a1a1a")
 _MARKERS: Final = "os^Dv*"
 _DANGER: Final = "#c4321f"
+_LEGIBLE: Final = 32
+"""Letters of all values of an axis that stand beside each other below a panel."""
 _FEW: Final = 5
 """Of fewer values than that, the interval of the mean says nothing."""
 _LOG_BEYOND: Final = 8
@@ -201,6 +203,8 @@ def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequ
         colour = _COLOURS[place % len(_COLOURS)]
         marker = _MARKERS[place % len(_MARKERS)]
         style = "--" if line.simulated else "-"
+        if not x["numbers"]:
+            style = "none"  # nothing lies between two names
         label = f"{line.name}, simulated".removeprefix(", ") if line.simulated else line.name
         known = [(at, about) for at, about in line.at if number.name in about["numbers"]]
         rows = [about["numbers"][number.name] for _, about in known]
@@ -249,6 +253,8 @@ def _scale_x(axes: "Axes", x: Mapping[str, Any]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([*places]))
     axes.xaxis.set_major_formatter(FixedFormatter([str(value) for value in x["values"]]))
     axes.xaxis.set_minor_locator(NullLocator())
+    if sum(len(str(value)) for value in x["values"]) > _LEGIBLE:
+        axes.tick_params(axis="x", labelrotation=90)
     axes.set_xlabel(x["key"])
 
 

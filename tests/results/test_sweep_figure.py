@@ -81,6 +81,19 @@ def test_a_sweep_whose_runs_have_one_number_draws_that_however_dull_it_is() -> N
         draw(MANIFEST, [RATE, PROTOCOL, CALM], nothing, {})
 
 
+def test_values_that_are_names_are_not_joined_and_many_of_them_stand_upright() -> None:
+    names = [f"broker-{number}" for number in range(10)]
+    brokers = {"key": "faults.kill.on", "values": names, "numbers": []}
+    points = {
+        name: {**point("25/s", "one", 1.0), "keys": {"faults.kill.on": name}} for name in names
+    }
+    (panel,) = draw(MANIFEST, [brokers], points, {}).figure.axes
+    assert {line.get_linestyle() for line in panel.lines} == {"None"}
+    assert {label.get_rotation() for label in panel.get_xticklabels()} == {90.0}
+    upright = draw(MANIFEST, [RATE, PROTOCOL, CALM], POINTS, {}).figure.axes[0]
+    assert {label.get_rotation() for label in upright.get_xticklabels()} == {0.0}
+
+
 SHARE = {"key": "faults.slow.share", "values": [1, 3, 10, 30], "numbers": [1.0, 3.0, 10.0, 30.0]}
 
 
