@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.figures import control_traffic, knee, of_runs, series, sweep
+from results.figures import control_traffic, knee, memory, of_runs, series, sweep
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
 from results.papers.ds03 import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **of_runs.FIGURES,
+    **memory.FIGURES,
     **series.FIGURES,
     **sweep.FIGURES,
     **knee.FIGURES,

@@ -58,7 +58,7 @@ FIGURES: Mapping[str, Callable[["SparkSession | None", Path], Drawing]] = {
     "spectrum": spectrum,
     "run.topology": topology,
 }
-WITHOUT_SPARK = ("run.topology",)
+WITHOUT_SPARK = ("run.memory", "run.topology")
 OF_LATENCY = ("timeline", "spectrum")
 
 _CAPTIONS = {

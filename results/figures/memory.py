@@ -1,0 +1,147 @@
+"""How much memory each process of a run took, over time: whether it stays bounded."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.tables.json_files import ResultsError
+from results.tables.manifest import read_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MIB: Final = 2**20
+_COLOURS: Final = ("#0072b2", "#c4321f", "#00876c", "#9a5fb5", "#d98200", "#1a1a1a")
+_OTHERS: Final = "#b5b5b5"
+_LONG_S: Final = 600
+"""Longer runs have minutes on their axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """One process: what it said of itself, about once a second.
+
+    Attributes:
+        at_s: since it first did.
+        resident_mib: its resident memory then.
+    """
+
+    name: str
+    at_s: Sequence[float]
+    resident_mib: Sequence[float]
+
+    @property
+    def largest_mib(self) -> float:
+        """The most it took."""
+        return max(self.resident_mib)
+
+    @property
+    def growth_kib_per_minute(self) -> float | None:
+        """The slope of the line of least squares through the second half; None of too few rows."""
+        half = len(self.at_s) // 2
+        at, sizes = self.at_s[half:], self.resident_mib[half:]
+        if len(at) < 2 or at[-1] == at[0]:
+            return None
+        return float(np.polyfit(at, sizes, 1)[0]) * 60 * 1024
+
+
+def run_memory(spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    """Resident memory of every process, over time; needs no Spark.
+
+    Raises:
+        ResultsError: no process of the run wrote down how large it was.
+    """
+    run = read_run(run_dir)
+    processes = [*processes_of(Path(run_dir) / "raw")]
+    if not processes:
+        raise ResultsError(f"{run_dir}: no process of this run says how large it was")
+    return draw(run.run_id, processes)
+
+
+@house_style()
+def draw(run_id: str, processes: Sequence[ProcessMemory]) -> Drawing:
+    """The figure from what processes said; those that grow most have colours and names."""
+    from matplotlib.figure import Figure
+
+    longest_s = max(process.at_s[-1] for process in processes)
+    unit_s, unit = (60, "min") if longest_s > _LONG_S else (1, "s")
+    shown = sorted(processes, key=lambda each: -(each.growth_kib_per_minute or 0))
+    named = shown[: len(_COLOURS)]
+    picture = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = picture.subplots()
+    for process in shown[::-1]:
+        colour = _COLOURS[named.index(process)] if process in named else _OTHERS
+        axes.plot(
+            [at / unit_s for at in process.at_s], process.resident_mib, color=colour, linewidth=1.1
+        )
+    for place, process in enumerate(named):
+        axes.plot([], [], color=_COLOURS[place], label=f"{process.name}: {_growth(process)}")
+    if len(shown) > len(named):
+        axes.plot([], [], color=_OTHERS, label=f"{len(shown) - len(named)} others")
+    axes.set_xlabel(f"time since each process began to say so ({unit})")
+    axes.set_ylabel("resident memory (MiB)")
+    axes.set_xlim(0, longest_s / unit_s)
+    axes.set_ylim(0, 1.08 * max(process.largest_mib for process in processes))
+    axes.legend(title="second half", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(
+        figure=picture,
+        columns=("process", "at_s", "resident_mib"),
+        rows=[
+            (process.name, f"{at:.1f}", f"{size:.2f}")
+            for process in processes
+            for at, size in zip(process.at_s, process.resident_mib, strict=True)
+        ],
+        caption=(
+            "Resident memory of each process of the run, as it wrote down once a second. Beside "
+            "the names of those that grow most: the slope of the line of least squares through "
+            f"the second half of the run, which takes {longest_s / 60:.1f} min."
+        ),
+        scale={"processes": len(processes), "seconds": round(longest_s)},
+        metrics=dict(_metrics(processes)),
+        run_ids=(run_id,),
+    )
+
+
+def _growth(process: ProcessMemory) -> str:
+    growth = process.growth_kib_per_minute
+    return "too short to say" if growth is None else f"{round(growth):+d} KiB/min"
+
+
+def _metrics(processes: Sequence[ProcessMemory]) -> Iterator[tuple[str, Metric]]:
+    for process in processes:
+        yield f"largest_mib.{process.name}", Metric(process.largest_mib)
+        yield f"last_mib.{process.name}", Metric(process.resident_mib[-1])
+        if (growth := process.growth_kib_per_minute) is not None:
+            yield f"growth_kib_per_minute.{process.name}", Metric(growth)
+
+
+def processes_of(raw: Path) -> Iterator[ProcessMemory]:
+    """Every process below `raw` that wrote down how large it was."""
+    for path in sorted(raw.glob("*/*/stats.jsonl")):
+        rows = [*_sizes(path)]
+        if rows:
+            first_ns = rows[0][0]
+            yield ProcessMemory(
+                path.parent.name,
+                [(at_ns - first_ns) / 1e9 for at_ns, _ in rows],
+                [size / _MIB for _, size in rows],
+            )
+
+
+def _sizes(path: Path) -> Iterator[tuple[int, int]]:
+    """When, and how large; a torn last line, and what says no size, is left out."""
+    for line in path.read_bytes().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, Mapping) and row.get("rss_bytes"):
+            yield row["t_ns"], row["rss_bytes"]
+
+
+FIGURES = {"run.memory": run_memory}
