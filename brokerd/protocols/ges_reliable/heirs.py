@@ -170,6 +170,9 @@ class Heirs:
     def end(self, local: Followed, begun: Begun) -> None:
         """Of one that is over, tell its storage, and its heir; who has handed it over says whom.
 
+        Whoever has not confirmed that it went on is waited for, too: who came with the next stay
+        of its client before that would have nobody say that it is over there.
+
         Args:
             begun: what is known of where it is.
         """
@@ -184,6 +187,7 @@ class Heirs:
             self._changes.tell(begun.heir, asked, partial(self.end, local))
             return
         more = [begun.before] if begun.before is not None else []
+        more += local.earlier[-1:] if local.settles else []
         there = [local.storage, *([] if begun.heir is None else [begun.heir]), *more]
         over_there = after_all(len(there), ended)
         for storage in there:

@@ -230,6 +230,12 @@ BUGS: Final = (
         ("[] if begun.heir is None else [begun.heir]", ""),
     ),
     _bug(
+        "unsettled-end-is-answered",
+        "A subscription has ended when the storage that it went on from knows that it did.",
+        "heirs.py",
+        ("local.earlier[-1:] if local.settles else []", "[]"),
+    ),
+    _bug(
         "heirs-forgotten",
         "A storage knows after a restart where what it had has gone on.",
         "registrations.py",

@@ -51,6 +51,7 @@ RULES = {
     "behind-what-has-been-elsewhere": "whoever_comes_back_asks_who_had_it_meanwhile",
     "released-and-not-chopped": "what_was_released_before_a_crash_is_chopped_after_it",
     "goes-on-where-it-comes-from": "who_comes_back_goes_on_nowhere_yet",
+    "unsettled-end-is-answered": "whoever_it_went_on_from_is_waited_for_when_it_ends",
     "heirs-forgotten": "heirs_are_kept",
     "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
     "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",

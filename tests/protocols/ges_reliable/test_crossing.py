@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.model.client_messages import Unsubscribe
+from brokerd.model.client_messages import Unsubscribe, Unsubscribed
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.following import stream_of
@@ -213,6 +213,17 @@ def an_end_is_told_to_whoever_was_before() -> None:
     assert ends == [(NEXT, None), (FIRST, None)]
 
 
+def whoever_it_went_on_from_is_waited_for_when_it_ends() -> None:
+    """Else a later stay of its client may be heard of there first, and it is never over."""
+    home = goes_on()
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    assert home.answer(FIRST, None).heir == NEXT, "it went on"
+    assert home.answer(NEXT, None).predicate is None
+    assert not home.answers(Unsubscribed)
+    assert home.answer(FIRST, None).predicate is None
+    assert home.answers(Unsubscribed) == [Unsubscribed(1)]
+
+
 def it_stays_where_that_is_wished() -> None:
     home = HomeOfTwo((FIRST, 2), roots=ROOTS, changes_root=False)
     home.told.answer(FIRST, 2)
@@ -356,6 +367,7 @@ CROSSING_STORIES = (
     who_has_what_is_before_comes_first,
     who_had_what_was_before_says_that_it_is_over,
     an_end_is_told_to_whoever_was_before,
+    whoever_it_went_on_from_is_waited_for_when_it_ends,
     it_stays_where_that_is_wished,
     what_was_settled_outlives_a_crash_of_the_storages,
     where_it_goes_on_does_not_depend_on_a_receipt,
