@@ -140,6 +140,8 @@ def _piece_of(
     told = (
         deliveries.where(in_span & (F.col("sub_id") == pair.sub_id) & F.col("digest_ok"))
         .where((F.col("layer") == "application") & (F.col("kind") == "data"))
+        # Of one that nobody acknowledged only its deliveries say that it was ever published.
+        .where(F.col("outcome") == "acked")
         .select(*DELIVERY_COLUMNS)
         .orderBy("order_idx")
         .toArrow()

@@ -325,6 +325,27 @@ def test_a_checker_that_has_gone_blind_is_found_out(
     assert caught.value.exit_status == 70
 
 
+def test_what_nobody_acknowledged_is_no_piece_to_try_the_check_on(
+    spark: "SparkSession", verdicts: dict[str, Verdict]
+) -> None:
+    """A run that ended before its publishers were answered: a dropped delivery proves nothing."""
+    from pyspark.sql import functions as F
+
+    loaded = load_run(spark, verdicts["delta_tree"].folder)
+    facts = RunFacts.of_run(loaded)
+    late = F.when(F.col("seq") % 3 > 0, F.lit("unknown")).otherwise(F.col("outcome"))
+    tables = [
+        loaded.table(spark, name).withColumn("outcome", late)
+        for name in ("publications", "deliveries")
+    ]
+    pair = PairSummary("s1-sub-1/1", "p1/2", 1, 177, 177, 0, 0, 175, 175, 0, 0, 0, 0)
+    runs = {facts.run_id: (facts, Findings(pairs=[pair]))}
+    with planned_for(spark, 0):
+        tried = try_checker(spark, runs, *tables)[facts.run_id]
+    assert 4 < tried["deliveries"] < 20
+    assert "one dropped" in tried["seen"]
+
+
 def test_a_pair_with_too_short_a_piece_leaves_the_check_others(
     spark: "SparkSession", verdicts: dict[str, Verdict]
 ) -> None:
