@@ -68,7 +68,9 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     inventory = run / LEFT_OUT[0]
     if not keep_hosts:
         found = load_inventory(inventory) if inventory.is_file() else None
-        renames = pseudonyms(found, [str(said.get("clock", {}).get("boot_id", ""))])
+        boot = str(said.get("clock", {}).get("boot_id", ""))
+        # The clock of simulated brokers is no machine's; it is called as the run is.
+        renames = pseudonyms(found, [] if boot == said["run_id"] else [boot])
         renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
         _refuse_ambiguous(renames, read_run(run).topology, said)
     words = _pattern(renames)

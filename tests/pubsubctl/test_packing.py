@@ -76,6 +76,20 @@ def test_no_name_of_a_host_or_user_is_left_and_the_logs_are_the_same(
     assert after.doubts == before.doubts
 
 
+def test_a_run_whose_clock_is_its_own_stays_the_same_run(tmp_path: Path) -> None:
+    """As that of simulated brokers is: its id stands in the fences that it published."""
+    run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["clock"]["boot_id"] = manifest["run_id"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    seal(run)
+    packed = pack_run(run, tmp_path / "packed").folder
+    assert read_run(packed).run_id == read_run(run).run_id
+    before, after = read_logs(read_run(run)), read_logs(read_run(packed))
+    assert after.doubts == before.doubts
+    assert after.rows == before.rows > 0
+
+
 def test_names_stay_where_that_is_asked_for(written: Path, tmp_path: Path) -> None:
     packed = pack_run(written, tmp_path / "packed", keep_hosts=True)
     assert (packed.folder / "raw" / "babbage2").is_dir()
