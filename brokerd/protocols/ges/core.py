@@ -36,6 +36,7 @@ from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.router import Router
+from brokerd.protocols.ges.slow import SLOW, SlowBroker
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
@@ -261,7 +262,9 @@ class Ges(UnitBroker):
         hierarchy: Hierarchy,
     ) -> None:
         super().__init__(broker, address, neighbours, parameters, decode_attributes, hierarchy)
-        self._load = LinkLoad(broker, self, self._deadlines, parameters, self._graph, self.reaches)
+        about = broker, self, self._deadlines, parameters
+        self._load = LinkLoad(*about, self._graph, self._reached, self.reaches)
+        self._slow = SlowBroker(*about, self.view, self._reached)
         self._forwarding = PublicationForwarding(
             self, self.place, self._router, self.profiles, self.reaches, self._load.sent
         )
@@ -278,20 +281,31 @@ class Ges(UnitBroker):
             },
         )
 
+    def _reached(self) -> list[BrokerNumber]:
+        return [peer for peer in self._near if self.reaches(peer)]
+
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See UnitBroker."""
         super().neighbour_came(peer)
         self._load.came(peer)
+        self._slow.look()
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See UnitBroker."""
         super().neighbour_went(peer)
         self._load.went(peer)
+        self._slow.look()
+
+    def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
+        super()._on_graph_stated(peer, message)
+        self._slow.look()
 
     def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
         """See ForwardingCore."""
         if purpose == LOAD:
             self._load.check()
+        elif purpose == SLOW:
+            self._slow.waited()
         else:
             super().deadline_reached(purpose, peer)
 

@@ -7,7 +7,7 @@ goes the other way. So a round trip is as long as a link is loaded, or the broke
 Paper: [GES] §3 (link costs are updated for overload every few seconds).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -39,6 +39,10 @@ class LoadParameters(Protocol):
     def cost_check_ns(self) -> int:
         """How often it is checked."""
 
+    @property
+    def slow_broker_ns(self) -> int:
+        """See `slow.SlowParameters`."""
+
 
 @dataclass(slots=True)
 class _Link:
@@ -67,9 +71,12 @@ class LinkLoad:
     """One broker's part in it: what it says of its own links.
 
     Links over which it sends nothing are not probed, but for those that are dear or may get so.
+    Where slow brokers end, all are while one is dear: who finds one link dear has to know whether
+    the others are cheap.
 
     Args:
-        reaches: whether a neighbour has a session.
+        neighbours: those that have sessions.
+        reaches: whether a neighbour has one.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class LinkLoad:
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: LoadParameters,
         graph: Graph,
+        neighbours: Callable[[], Iterable[BrokerNumber]],
         reaches: Callable[[BrokerNumber], bool],
     ) -> None:
         self.counters = dict.fromkeys(("costs_raised", "costs_raised_again", "costs_lowered"), 0)
@@ -87,7 +95,9 @@ class LinkLoad:
         self._deadlines = deadlines
         self._slow_ns = parameters.slow_link_ns
         self._check_ns = parameters.cost_check_ns
+        self._compares = parameters.slow_broker_ns > 0
         self._graph = graph
+        self._neighbours = neighbours
         self._reaches = reaches
         self._links: dict[BrokerNumber, _Link] = {}
 
@@ -115,12 +125,16 @@ class LinkLoad:
 
     def check(self) -> None:
         """See how loaded links were since the last check, and say what has changed for good."""
+        compares = self._compares and any(self._graph.factor(peer) > UP for peer in self._links)
+        if compares:
+            for peer in self._neighbours():
+                self._links.setdefault(peer, _Link())
         for peer, link in self._links.items():
             if self._reaches(peer):
                 self._judge(peer, link)
                 link.is_probed, link.took_ns = False, None
                 dear = link.higher or self._graph.factor(peer) > UP
-                if dear or link.asked_ns is not None:
+                if dear or compares or link.asked_ns is not None:
                     self._probe(peer, link)
 
     def on_probe(self, peer: BrokerNumber, _message: LoadProbe) -> None:

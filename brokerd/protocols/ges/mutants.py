@@ -414,6 +414,48 @@ BUGS: Final = (
             "            self._purge_later(peer)\n",
         ),
     ),
+    _bug(
+        "slow-brokers-go-on",
+        "A broker that all its neighbours find slow for long ends.",
+        "slow.py",
+        ("self._machine.emit(Shutdown(reason))", "self._machine.emit"),
+    ),
+    _bug(
+        "slow-by-one-link",
+        "A broker is slow when all its neighbours find it slow.",
+        "slow.py",
+        ("if any(self._said_by(peer)", "if all(self._said_by(peer)"),
+    ),
+    _bug(
+        "slow-for-good",
+        "A broker that recovers in time is not slow any more.",
+        "slow.py",
+        ("            self._deadlines.cancel(deadline)\n", "            pass\n"),
+    ),
+    _bug(
+        "slow-ones-blame-others",
+        "Who finds all its links slow may be slow itself, and says nothing of others.",
+        "slow.py",
+        ("UP <= statement.factor < DEAREST", "UP <= statement.factor <= DEAREST"),
+    ),
+    _bug(
+        "unmeasured-is-cheap",
+        "Who finds one link dear asks how slow the others are.",
+        "load.py",
+        ("self._compares = parameters.slow_broker_ns > 0", "self._compares = False"),
+    ),
+    _bug(
+        "one-word-is-enough",
+        "One neighbour that finds a broker slow may be mistaken.",
+        "slow.py",
+        (">= WITNESSES", ">= 1"),
+    ),
+    _bug(
+        "ends-unasked",
+        "No broker ends for being slow where that is not asked for.",
+        "slow.py",
+        ("        if not self._slow_ns:\n            return\n", ""),
+    ),
 )
 """Each as its name, the sentence that it leaves out, and where."""
 

@@ -43,6 +43,9 @@ class GesParameters:
             takes, nothing is measured.
         cost_check_ns: how often it is checked; two checks in a row raise what a link costs, three
             lower it.
+        slow_broker_ns: a broker whose links all its neighbours find as dear as can be, for so long,
+            ends; at least four checks, so that one that has recovered is seen to have; 0: none
+            does.
         roam_clients_above: with more clients than this a broker tells those that came last to go
             to neighbours in its cluster that have fewer; 0: it never does.
         roam_check_ns: how often it looks whether it should, while anything changes.
@@ -59,6 +62,7 @@ class GesParameters:
     reroute_limit: int = 4
     slow_link_ns: int = 0
     cost_check_ns: int = 5 * SECOND_NS
+    slow_broker_ns: int = 0
     roam_clients_above: int = 0
     roam_check_ns: int = SECOND_NS
     partition_policy: str = STAY
@@ -81,6 +85,16 @@ class GesParameters:
             raise ConfigError(f"{where}: slow_link_ns = {self.slow_link_ns}; at least 0")
         if self.cost_check_ns < 1:
             raise ConfigError(f"{where}: cost_check_ns = {self.cost_check_ns}; at least 1")
+        if self.slow_broker_ns and not self.slow_link_ns:
+            raise ConfigError(
+                f"{where}: slow_broker_ns = {self.slow_broker_ns}: nothing is measured without "
+                "slow_link_ns"
+            )
+        if self.slow_broker_ns and self.slow_broker_ns < 4 * self.cost_check_ns:
+            raise ConfigError(
+                f"{where}: slow_broker_ns = {self.slow_broker_ns}; 0, or at least four times "
+                f"cost_check_ns, {4 * self.cost_check_ns}"
+            )
         check_hints(self, where)
 
     def warnings(self) -> tuple[str, ...]:
@@ -90,6 +104,11 @@ class GesParameters:
             found.append(
                 f"slow_link_ns = {self.slow_link_ns}: when publications leave a slow link for "
                 "another way, those still on it are overtaken and lost"
+            )
+        if self.slow_broker_ns:
+            found.append(
+                f"slow_broker_ns = {self.slow_broker_ns}: a broker that its neighbours find slow "
+                "for so long ends and is not started again by itself"
             )
         if self.roam_clients_above:
             found.append(

@@ -111,6 +111,10 @@ class GraphView:
         """What is known of the same connection from the same end."""
         return self._latest.get((statement.low, statement.high), {}).get(statement.by)
 
+    def said_by(self, speaker: BrokerNumber, other: BrokerNumber) -> Statement | None:
+        """What one end of a connection has said of it last."""
+        return self._latest.get((min(speaker, other), max(speaker, other)), {}).get(speaker)
+
     def spoken_for_since(self, statement: Statement) -> Statement | None:
         """What others have said later in the place of whoever says this, if anything."""
         known = self.latest(statement)

@@ -15,7 +15,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
-from tests.protocols.ges import hint_stories, load_stories
+from tests.protocols.ges import hint_stories, load_stories, slow_stories
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
 BROKEN = (AssertionError, InvariantViolated, NotQuietError, RoutingWrong)
@@ -340,6 +340,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     brokers_come_and_go_while_others_are_away,
     *load_stories.STORIES,
     *hint_stories.STORIES,
+    *slow_stories.STORIES,
 )
 SEEN = {
     "links-told-as-inside": all_is_well,
@@ -369,6 +370,7 @@ SEEN = {
     "who-has-left-wants": who_has_left_dies_before_its_clients_have_gone,
     **load_stories.SEEN,
     **hint_stories.SEEN,
+    **slow_stories.SEEN,
 }
 
 

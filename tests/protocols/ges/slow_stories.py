@@ -1,0 +1,138 @@
+"""Stories about brokers that are slow, and end, and about those that only look so."""
+
+from collections.abc import Sequence
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.simulator.world.cluster import SimulatedCluster
+from tests.helpers.exchange import topology, with_cluster
+from tests.protocols.ges.load_stories import CHECK_S, NETWORK
+
+DELAY_NS = 500 * MILLISECOND_NS
+"""One way; there and back that is as dear as a link can be."""
+SLOW_S = 30
+SQUARE = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+
+
+class Suspects:
+    """Brokers of one cluster; all that is published at b0, and at `others`, is for all the rest."""
+
+    def __init__(
+        self,
+        links: Sequence[tuple[int, int]] = SQUARE,
+        others: Sequence[str] = (),
+        slow_broker_s: int = SLOW_S,
+    ) -> None:
+        self.cluster = SimulatedCluster(
+            with_cluster(topology(tuple(links), 1)).of_kind("hierarchy"),
+            "ges",
+            strict=False,
+            parameters=GesParameters(
+                slow_link_ns=100 * MILLISECOND_NS, slow_broker_ns=slow_broker_s * SECOND_NS
+            ),
+            network=NETWORK,
+        )
+        self.cluster.start().run_until_quiet()
+        self.names = [broker.name for broker in self.cluster.brokers]
+        self.publishers = ("b0", *others)
+        self.wanted = {name: self.cluster.subscribe(name) for name in self.names}
+        self.cluster.run_until_quiet()
+        self.published = 0
+
+    def delay(self, *ends: tuple[str, str], delay_ns: int = DELAY_NS) -> None:
+        """These links take so long, one way."""
+        for low, high in ends:
+            self.cluster.link(low, high).delay(delay_ns)
+
+    def goes_on(self, seconds: float) -> None:
+        """Publish once between any two checks."""
+        for _ in range(round(seconds / CHECK_S)):
+            for name in self.publishers:
+                if self.lives(name):
+                    self.cluster.publish(name, n=1)
+                    self.published += 1
+            self.cluster.run_for(CHECK_S)
+
+    def lives(self, name: str) -> bool:
+        """Whether a broker has not ended."""
+        return self.cluster.brokers[self.names.index(name)].alive
+
+    @property
+    def living(self) -> list[str]:
+        """The brokers that have not ended."""
+        return [name for name in self.names if self.lives(name)]
+
+
+AROUND_B1 = (("b0", "b1"), ("b1", "b2"), ("b1", "b3"))
+
+
+def a_broker_that_all_find_slow_ends() -> None:
+    """Others lose nothing by that, and its clients had better be elsewhere."""
+    story = Suspects()
+    story.delay(*AROUND_B1)
+    story.goes_on(SLOW_S)
+    assert story.living == ["b0", "b1", "b2", "b3"], "not found slow for so long yet"
+    story.goes_on(60)
+    assert story.living == ["b0", "b2", "b3"]
+    story.goes_on(30)
+    assert len(story.wanted["b3"].received) == story.published
+
+
+def a_broker_with_one_slow_link_stays() -> None:
+    story = Suspects()
+    story.delay(("b0", "b1"))
+    story.goes_on(4 * SLOW_S)
+    assert story.living == ["b0", "b1", "b2", "b3"]
+
+
+def a_broker_that_recovers_in_time_stays() -> None:
+    """All find it slow from the 30th second on, and not any more from the 60th."""
+    story = Suspects()
+    story.delay(*AROUND_B1)
+    story.goes_on(40)
+    story.delay(*AROUND_B1, delay_ns=0)
+    story.goes_on(60)
+    assert story.living == ["b0", "b1", "b2", "b3"]
+
+
+def a_broker_among_slow_ones_stays() -> None:
+    """Whoever finds all links slow may be slow itself: nobody is to blame here."""
+    story = Suspects(others=("b1", "b2", "b3"))
+    story.delay(*[(f"b{low}", f"b{high}") for low, high in SQUARE])
+    story.goes_on(4 * SLOW_S)
+    assert story.living == ["b0", "b1", "b2", "b3"]
+
+
+def a_broker_that_one_alone_can_blame_stays() -> None:
+    """Of b1's two neighbours one has no other link, so that one of them may be the slow one."""
+    story = Suspects(((0, 3), (0, 1), (1, 2)), others=("b2",))
+    story.delay(("b0", "b1"), ("b1", "b2"))
+    story.goes_on(4 * SLOW_S)
+    assert story.living == ["b0", "b1", "b2", "b3"]
+
+
+def nobody_ends_where_it_is_not_asked_for() -> None:
+    story = Suspects(slow_broker_s=0)
+    story.delay(*AROUND_B1)
+    story.goes_on(4 * SLOW_S)
+    assert story.living == ["b0", "b1", "b2", "b3"]
+
+
+STORIES = (
+    a_broker_that_all_find_slow_ends,
+    a_broker_with_one_slow_link_stays,
+    a_broker_that_recovers_in_time_stays,
+    a_broker_among_slow_ones_stays,
+    a_broker_that_one_alone_can_blame_stays,
+    nobody_ends_where_it_is_not_asked_for,
+)
+SEEN = {
+    "slow-brokers-go-on": a_broker_that_all_find_slow_ends,
+    "slow-by-one-link": a_broker_with_one_slow_link_stays,
+    "slow-for-good": a_broker_that_recovers_in_time_stays,
+    "slow-ones-blame-others": a_broker_among_slow_ones_stays,
+    "unmeasured-is-cheap": a_broker_among_slow_ones_stays,
+    "one-word-is-enough": a_broker_that_one_alone_can_blame_stays,
+    "ends-unasked": nobody_ends_where_it_is_not_asked_for,
+}
+"""Named bug → the story that it breaks."""
