@@ -3,7 +3,7 @@
 Our own faults are assertions. What a peer did wrong is a RemoteProtocolError: its session is
 closed and the broker lives. What the person who configured the broker did wrong is a
 ConfigError. A StorageCorrupt broker refuses to start, and DiskFailed ends one; so does
-MustNotGoOn, where it was decommissioned.
+MustNotGoOn, where it was decommissioned, or is too slow.
 """
 
 
@@ -41,7 +41,7 @@ class DiskFailed(BrokerError, OSError):
 
 
 class MustNotGoOn(BrokerError):
-    """A broker that whoever runs the brokers has given up; says why, and what to do about it."""
+    """A broker that others have given up: decommissioned, or too slow; says why."""
 
 
 class ResumeTokenRefused(BrokerError):

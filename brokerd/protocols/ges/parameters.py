@@ -44,8 +44,8 @@ class GesParameters:
         cost_check_ns: how often it is checked; two checks in a row raise what a link costs, three
             lower it.
         slow_broker_ns: a broker whose links all its neighbours find as dear as can be, for so long,
-            ends; at least four checks, so that one that has recovered is seen to have; 0: none
-            does.
+            ends; at least six checks, for it takes up to four to see that one has recovered, and
+            more where it does so again and again; 0: none does.
         roam_clients_above: with more clients than this a broker tells those that came last to go
             to neighbours in its cluster that have fewer; 0: it never does.
         roam_check_ns: how often it looks whether it should, while anything changes.
@@ -90,10 +90,10 @@ class GesParameters:
                 f"{where}: slow_broker_ns = {self.slow_broker_ns}: nothing is measured without "
                 "slow_link_ns"
             )
-        if self.slow_broker_ns and self.slow_broker_ns < 4 * self.cost_check_ns:
+        if self.slow_broker_ns and self.slow_broker_ns < 6 * self.cost_check_ns:
             raise ConfigError(
-                f"{where}: slow_broker_ns = {self.slow_broker_ns}; 0, or at least four times "
-                f"cost_check_ns, {4 * self.cost_check_ns}"
+                f"{where}: slow_broker_ns = {self.slow_broker_ns}; 0, or at least six times "
+                f"cost_check_ns, {6 * self.cost_check_ns}"
             )
         check_hints(self, where)
 

@@ -111,6 +111,13 @@ def a_broker_that_one_alone_can_blame_stays() -> None:
     assert story.living == ["b0", "b1", "b2", "b3"]
 
 
+def a_broker_with_one_neighbour_stays() -> None:
+    story = Suspects(((0, 1), (0, 2), (0, 3)))
+    story.delay(("b0", "b1"))
+    story.goes_on(4 * SLOW_S)
+    assert story.living == ["b0", "b1", "b2", "b3"]
+
+
 def nobody_ends_where_it_is_not_asked_for() -> None:
     story = Suspects(slow_broker_s=0)
     story.delay(*AROUND_B1)
@@ -124,6 +131,7 @@ STORIES = (
     a_broker_that_recovers_in_time_stays,
     a_broker_among_slow_ones_stays,
     a_broker_that_one_alone_can_blame_stays,
+    a_broker_with_one_neighbour_stays,
     nobody_ends_where_it_is_not_asked_for,
 )
 SEEN = {

@@ -64,7 +64,7 @@ def test_a_time_that_cannot_be_is_refused_and_the_price_of_going_around_slow_lin
             GesParameters(**{name: value}).check("here")
     with pytest.raises(ConfigError, match="nothing is measured without slow_link_ns"):
         GesParameters(slow_broker_ns=1).check("here")
-    with pytest.raises(ConfigError, match=r"slow_broker_ns = 7; 0, or at least four times .* 8$"):
+    with pytest.raises(ConfigError, match=r"slow_broker_ns = 7; 0, or at least six times .* 12$"):
         GesParameters(slow_link_ns=1, cost_check_ns=2, slow_broker_ns=7).check("here")
     assert "is not started again" in GesParameters(slow_broker_ns=1).warnings()[0]
     assert not GesParameters().warnings()
