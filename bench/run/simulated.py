@@ -53,25 +53,11 @@ def simulate_experiment(
         directory: becomes the folder of a run that can be judged from its records alone.
 
     Raises:
-        ScheduleError: the schedule has verbs that simulated brokers do not know.
-        SpecError: the workload has churn, which simulated subscribers do not know.
+        ScheduleError, SpecError: see `simulated_steps`.
     """
-    if spec.workload.churn is not None:
-        raise SpecError(
-            f"{spec.source}: [churn]: simulated subscribers stay connected; `pubsubctl bench` "
-            "disconnects them, and a swarm's plans do"
-        )
-    workload = spec.workload
-    if any(entry.failover for entry in workload.publishers) or any(
-        entry.failover for entry in workload.subscribers
-    ):
-        raise SpecError(
-            f"{spec.source}: failover: simulated clients stay at their brokers; those of "
-            "`pubsubctl bench` go on elsewhere, and those of a swarm's plans do"
-        )
+    simulated = simulated_steps(spec, schedule)
     duration_ns = spec.workload.phases.measure
     steps = expand(schedule, spec.seed) if schedule is not None else ()
-    simulated = [_step(spec, step) for step in steps]
     recorder = None
     fence = ""
     if directory is not None:
@@ -97,6 +83,31 @@ def simulate_experiment(
         mutants=mutants,
         recorder=recorder,
     )
+
+
+def simulated_steps(spec: ExperimentSpec, schedule: FaultSchedule | None) -> list[SimulatedStep]:
+    """What is done to simulated brokers; nothing of it is run.
+
+    Raises:
+        ScheduleError: the schedule has verbs that simulated brokers do not know.
+        SpecError: the workload has churn or brokers to fail over to, which simulated clients do
+            not know.
+    """
+    workload = spec.workload
+    if workload.churn is not None:
+        raise SpecError(
+            f"{spec.source}: [churn]: simulated subscribers stay connected; `pubsubctl bench` "
+            "disconnects them, and a swarm's plans do"
+        )
+    if any(entry.failover for entry in workload.publishers) or any(
+        entry.failover for entry in workload.subscribers
+    ):
+        raise SpecError(
+            f"{spec.source}: failover: simulated clients stay at their brokers; those of "
+            "`pubsubctl bench` go on elsewhere, and those of a swarm's plans do"
+        )
+    steps = expand(schedule, spec.seed) if schedule is not None else ()
+    return [_step(spec, step) for step in steps]
 
 
 def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> SimulatedPublisher:

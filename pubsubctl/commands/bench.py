@@ -90,7 +90,8 @@ def bench(
             "--sweep",
             metavar="KEY=VALUE,…",
             help="Run it with each of these values of a key, as in --set, or of protocol, "
-            "topology or faults; with several, with every combination.",
+            "topology or faults; with simulated=false,true also on simulated brokers; with "
+            "several, with every combination.",
         ),
     ] = None,
     budget: Annotated[

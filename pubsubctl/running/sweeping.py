@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.series import DrawnOrder
+from bench.run.simulated import simulated_steps
 from bench.spec.keys import check_keys, value_of
 from bench.spec.overrides import Overrides
 from bench.spec.spec import read_toml, validated
@@ -76,6 +77,9 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
         )
         for point in points_of(sweep, workload, overrides, where)
     ]
+    for point, schedule in planned:
+        if point.simulated:
+            simulated_steps(point.spec, schedule)
     expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
     if call.dry_run:

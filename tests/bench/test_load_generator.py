@@ -93,6 +93,16 @@ def setting(
 
 
 @asynccontextmanager
+async def begun(nursery: trio.Nursery, told: LoadSetting) -> AsyncIterator[ControlClient]:
+    """A load generator that obeys, and has no clients yet."""
+    nursery.start_soon(LoadGenerator(told).run)
+    while not Path(told.control_socket).is_socket():
+        await trio.sleep(0.01)
+    async with open_control(told.control_socket) as control:
+        yield control
+
+
+@asynccontextmanager
 async def running(
     folder: Path,
     broker: FakeBroker,
@@ -110,10 +120,7 @@ async def running(
                 folder, broker, rate=rate, window=window, own_processes=own_processes,
                 absences=absences,
             )  # fmt: skip
-            nursery.start_soon(LoadGenerator(told).run)
-            while not Path(told.control_socket).is_socket():
-                await trio.sleep(0.01)
-            async with open_control(told.control_socket) as control:
+            async with begun(nursery, told) as control:
                 await control.request("connect")
                 await reach(control, "not_attached", [])
                 publishers = (await control.request("publishers"))["publishers"]
@@ -130,10 +137,7 @@ def test_a_load_generator_says_why_its_clients_cannot_attach(folder: Path) -> No
         told = setting(folder, broker, rate=(1, 1), window=1)
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(LoadGenerator(told).run)
-                while not Path(told.control_socket).is_socket():
-                    await trio.sleep(0.01)
-                async with open_control(told.control_socket) as control:
+                async with begun(nursery, told) as control:
                     await control.request("connect")
                     while not (why := (await control.request("status"))["attach_failure"]):
                         await trio.sleep(0.01)
@@ -157,10 +161,7 @@ def test_subscribers_go_on_at_the_next_broker_when_theirs_is_gone(folder: Path) 
                 await nursery.start(live)
                 await nursery.start(second.serve)
                 told = setting(folder, first, rate=(1, 1), window=1, failover=[second])
-                nursery.start_soon(LoadGenerator(told).run)
-                while not Path(told.control_socket).is_socket():
-                    await trio.sleep(0.01)
-                async with open_control(told.control_socket) as control:
+                async with begun(nursery, told) as control:
                     await control.request("connect")
                     await reach(control, "not_attached", [])
                     life.cancel()
@@ -208,10 +209,7 @@ def test_no_more_clients_than_a_broker_has_room_for_begin_at_once(
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.serve_listeners, refuse, [listener])
-                nursery.start_soon(LoadGenerator(told).run)
-                while not Path(told.control_socket).is_socket():
-                    await trio.sleep(0.01)
-                async with open_control(told.control_socket) as control:
+                async with begun(nursery, told) as control:
                     await control.request("connect")
                     await all_seen.wait()
                 nursery.cancel_scope.cancel()

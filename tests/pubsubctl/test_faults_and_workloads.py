@@ -315,6 +315,11 @@ def test_what_is_compared_says_its_two_sides(call: Call) -> None:
         (["--sweep", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
         (["--budget", "1min"], "--budget 1min: goes with --sweep"),
         (["--bound", "latency_p99_ms=5"], "--bound latency_p99_ms=5: goes with --sweep"),
+        (
+            ["--sweep", "simulated=false,true", "--faults", "slow-cpu"],
+            "needs real processes; simulated are absorb",
+        ),
+        (["--sweep", "simulated=1,2"], "point simulated=1: simulated = 1: true or false"),
         (["--sweep", "seed=1,2", "--bound", "latency_p99_ms"], "write NUMBER=VALUE"),
         (["--sweep", "seed=1,2", "--bound", "p99=5"], "'p99' is no number of a run; there are"),
         (
