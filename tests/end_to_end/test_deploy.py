@@ -18,6 +18,19 @@ from tests.helpers.small_disk import filled, mounted_disk
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
+FREEZE = """\
+schema = "pubsubctl/faults/1"
+name = "freeze"
+[guard]
+lease = "300s"
+[[step]]
+id = "freeze-c2"
+at = "0s"
+do = "freeze"
+on = "c2"
+for = "300s"
+"""
+"""Nothing heals it before somebody does, however slow the machine."""
 
 
 def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> None:
@@ -180,12 +193,13 @@ def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab
     assert lab.call("deploy", "chain3").status == 0
     before = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
     host = before["c2"]["host"]
-    process = lab.start("inject", "freeze", "c2", "--for", "300s")
+    (lab.folder / "project" / "freeze.toml").write_text(FREEZE)
+    process = lab.start("inject", "freeze.toml")
     wait_until("c2 is frozen", lambda: lab.call("status", "-j").document["faults"])
     _kill_agent(lab, host)
     process.kill()
     process.communicate()
-    healed = lab.call("heal", "--verify")  # before its lease does
+    healed = lab.call("heal", "--verify")
     assert healed.status == 0, healed.err
     assert f"started an agent on {host}" in healed.out
     assert "freeze-c2" in healed.out
