@@ -7,6 +7,8 @@ it goes around once; a broker that lives and hears that says how things are, und
 Paper: [GES] §4 (a broker or unit may fail for ever).
 """
 
+from collections.abc import Sequence
+
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.ges.graph import Graph
 from brokerd.protocols.ges.paths import Paths
@@ -17,6 +19,8 @@ from brokerd.protocols.ges.view import GraphView
 
 LOOKS = 2
 """So often somebody is missed, in all the time that is waited, before the look that decides."""
+MOST_LOOKS = 32
+"""The same of one that has said again and again that it lives."""
 
 
 class Ageing:
@@ -44,6 +48,7 @@ class Ageing:
         self._propagation = propagation
         self._missed: dict[Unit, int] = {}
         self._unknown: dict[BrokerNumber, int] = {}
+        self._patience: dict[BrokerNumber, int] = {}
 
     def look(self) -> bool:
         """Speak for those who were missing at each of the last looks; True: look again."""
@@ -58,14 +63,22 @@ class Ageing:
                 self._propagation.speak_for(unit)
         return bool(self._missed) | self._look_for_unknown()
 
+    def unknown(self) -> Sequence[BrokerNumber]:
+        """Brokers of own units of whom outsiders know more than anybody here."""
+        return *self._graph.only_outside(), *self._propagation.only_outside()
+
     def _look_for_unknown(self) -> bool:
-        """Those of own units of whom only outsiders know: all who knew them here have restarted."""
-        unknown = self._propagation.only_outside()
-        self._unknown = {origin: self._unknown.get(origin, 0) + 1 for origin in unknown}
+        """Those of own units of whom only outsiders know: all who knew them here have restarted.
+
+        One that lives, in a part of the unit that is apart, says so, and is left alone for longer.
+        """
+        self._unknown = {origin: self._unknown.get(origin, 0) + 1 for origin in self.unknown()}
         for origin in sorted(self._unknown):
-            if self._unknown[origin] > LOOKS:
+            if self._unknown[origin] > self._patience.get(origin, LOOKS):
                 del self._unknown[origin]
+                self._patience[origin] = min(2 * self._patience.get(origin, LOOKS), MOST_LOOKS)
                 self.spoken_for += 1
+                self._graph.speak_for_unknown(origin)
                 self._propagation.speak_for_unknown(origin)
         return bool(self._unknown)
 

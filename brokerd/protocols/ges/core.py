@@ -239,7 +239,7 @@ class UnitBroker(ForwardingCore):
         self._fragment.look()
         if (LOOK, self._broker) in self._deadlines:
             return
-        if self._looked_at != self.view.changes or self._propagation.only_outside():
+        if self._looked_at != self.view.changes or self._ageing.unknown():
             self._look_again()
 
     def _look_again(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.messages import GraphStated
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.ges.view import DOWN, GraphView, Statement
@@ -40,6 +41,7 @@ class Graph:
         self._neighbours = neighbours
         self._reaches = reaches
         self._factors: dict[BrokerNumber, int] = {}
+        self._only_outside: dict[tuple[Link, BrokerNumber], Statement] = {}
 
     def start(self, incarnation: int) -> None:
         """This broker begins, without a connection; what it said before is over."""
@@ -73,6 +75,7 @@ class Graph:
         for statement in message.statements:
             self._check(peer, statement)
         statements = [self._view.precise(each) for each in message.statements]
+        self._note_only_outside(message.statements)
         news = [each for each in statements if self._view.learn(each)]
         self._tell_others(news, peer)
         refuted = [
@@ -91,6 +94,27 @@ class Graph:
     def speak_for_broker(self, broker: BrokerNumber) -> None:
         """The same of one broker, wherever it is."""
         self._tell_others(self._view.state_for_broker(broker), None)
+
+    def only_outside(self) -> Iterable[BrokerNumber]:
+        """Brokers of an own unit that outsiders know to be connected, and nobody here does."""
+        self._only_outside = {
+            about: said
+            for about, said in self._only_outside.items()
+            if self._view.is_only_outside(said)
+        }
+        return tuple({said.by: None for said in self._only_outside.values() if said.factor})
+
+    def speak_for_unknown(self, broker: BrokerNumber) -> None:
+        """Say for such a broker that it has no connection; one that lives says otherwise."""
+        found = [each for each in self._only_outside.values() if each.by == broker and each.factor]
+        self._tell_others([self._view.state_for_unknown(each) for each in found], None)
+
+    def _note_only_outside(self, statements: Iterable[Statement]) -> None:
+        for each in statements:
+            if self._view.is_only_outside(each):
+                about = (each.low, each.high), each.by
+                noted = self._only_outside.get(about, each)
+                self._only_outside[about] = max(noted, each, key=lambda said: said.version)
 
     def _state_anew(self, refuted: Statement) -> Statement:
         """How a connection really is of which others have spoken in this broker's place."""

@@ -75,8 +75,8 @@ BUGS: Final = (
         "A way that was decided on is kept to, and no unit decides on it again.",
         "router.py",
         (
-            "target = self._advanced(waiting.popleft())",
-            "target = replace(waiting.popleft(), frames=())",
+            "target = self._advanced(came)",
+            "target = replace(came, frames=())",
         ),
     ),
     _bug(
@@ -138,6 +138,24 @@ BUGS: Final = (
         "Of who is known outside of its unit only those in the unit say that it is gone.",
         "ageing.py",
         ("for origin in sorted(self._unknown):", "for origin in sorted(self._unknown)[:0]:"),
+    ),
+    _bug(
+        "only-outsiders-remember-links",
+        "Of who is known outside of its unit only those in the unit say that it has no connection.",
+        "ageing.py",
+        ("                self._graph.speak_for_unknown(origin)\n", ""),
+    ),
+    _bug(
+        "spoken-for-ever-again",
+        "Who has said that it lives is spoken for ever more rarely.",
+        "ageing.py",
+        ("> self._patience.get(origin, LOOKS):", "> LOOKS:"),
+    ),
+    _bug(
+        "units-send-each-other",
+        "Who leaves a unit again at which a way has ended has given that way up.",
+        "router.py",
+        ("if not is_inside(chosen[-1], arrived):", "if not chosen:"),
     ),
     _bug(
         "missed-at-first-sight",

@@ -134,6 +134,8 @@ class Propagation:
 
     def speak_for_unknown(self, origin: BrokerNumber) -> None:
         """Say for such a broker that nobody there wants anything; who lives says otherwise."""
+        if origin not in self._only_outside:
+            return
         version = in_its_place(self._only_outside.pop(origin))
         gone = ProfileStated(origin, self._place.address, version, ())
         self._profiles.replace(gone)

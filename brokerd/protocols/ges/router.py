@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.record import record
 from brokerd.protocols.ges.paths import Path, Paths
-from brokerd.protocols.ges.units import Place, Unit
+from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.ges.view import GraphView
 
 SYSTEM: Unit = ()
@@ -119,43 +119,52 @@ class Router:
         found = Routed()
         waiting = deque(targets)
         while waiting:
-            target = self._advanced(waiting.popleft())
+            came = waiting.popleft()
+            target = self._advanced(came)
+            arrived = came.frames[0][-1] if came.frames and not target.frames else SYSTEM
             if target.frames and not self._follow(target, found):
-                target = replace(target, frames=(), reroutes=target.reroutes + 1)
-                if target.reroutes > self._reroute_limit:
-                    found.lost.append(target)
+                target = self._given_up(target)
+                if self._is_lost(target, found):
                     continue
             if not target.frames:
-                waiting.extend(self._decide(target, interested, found))
+                waiting.extend(self._decide(target, interested, found, arrived))
         return found
 
     def _decide(
-        self, target: Target, interested: Callable[[Unit], Iterable[Unit]], found: Routed
+        self,
+        target: Target,
+        interested: Callable[[Unit], Iterable[Unit]],
+        found: Routed,
+        arrived: Unit,
     ) -> list[Target]:
         if target.level:
-            return self._dispatch(target, interested, found)
+            return self._dispatch(target, interested, found, arrived)
         unit = target.unit
         if unit == self._place.address:
             found.deliver = True
         elif not self._place.is_in(unit):
-            self._go(target, [self._place.seen_as(unit)], found)
+            self._go(target, [self._place.seen_as(unit)], found, arrived)
         else:
             keepers = self.keepers(self._place.level(unit))
             if self._place.address in keepers:
                 chosen = [inner for inner in interested(unit) if inner != target.skip]
                 return [Target(0, inner, SYSTEM, (), target.reroutes) for inner in chosen]
-            self._go(target, keepers, found)
+            self._go(target, keepers, found, arrived)
         return []
 
     def _dispatch(
-        self, target: Target, interested: Callable[[Unit], Iterable[Unit]], found: Routed
+        self,
+        target: Target,
+        interested: Callable[[Unit], Iterable[Unit]],
+        found: Routed,
+        arrived: Unit,
     ) -> list[Target]:
         level = target.level
         gatekeepers = self._view.gatekeepers(level)
         decided: list[Target] = []
         if gatekeepers:
             if self._place.address not in gatekeepers:
-                self._go(target, gatekeepers, found)
+                self._go(target, gatekeepers, found, arrived)
                 return []
             siblings = interested(self._place.own(level + 1))
             decided = [
@@ -168,8 +177,13 @@ class Router:
             decided.append(Target(level + 1, above, SYSTEM, (), target.reroutes))
         return decided
 
-    def _go(self, target: Target, candidates: Sequence[Unit], found: Routed) -> None:
-        """Towards the nearest of several, those in the smallest unit around here first."""
+    def _go(self, target: Target, candidates: Sequence[Unit], found: Routed, arrived: Unit) -> None:
+        """Towards the nearest of several, those in the smallest unit around here first.
+
+        Args:
+            arrived: where the last way has ended. Who leaves that unit again has found it apart
+                inside, and gives that way up: two such units would send it to each other for ever.
+        """
         ways = [
             (self._place.level(unit), *way)
             for unit in candidates
@@ -178,8 +192,21 @@ class Router:
         if not ways:
             found.lost.append(target)
             return
-        taken = self._follow(replace(target, frames=(min(ways)[2],)), found)
-        assert taken, f"no link begins the way {min(ways)[2]}"
+        chosen = min(ways)[2]
+        if not is_inside(chosen[-1], arrived):
+            target = self._given_up(target)
+        if not self._is_lost(target, found):
+            taken = self._follow(replace(target, frames=(chosen,)), found)
+            assert taken, f"no link begins the way {chosen}"
+
+    def _given_up(self, target: Target) -> Target:
+        return replace(target, frames=(), reroutes=target.reroutes + 1)
+
+    def _is_lost(self, target: Target, found: Routed) -> bool:
+        if target.reroutes > self._reroute_limit:
+            found.lost.append(target)
+            return True
+        return False
 
     def _advanced(self, target: Target) -> Target:
         """The target without what of its ways is behind it."""

@@ -60,6 +60,7 @@ class GraphView:
         self._incarnation = incarnation
         self._counter = FIRST
         self._latest: dict[Link, dict[BrokerNumber, Statement]] = {}
+        self._edge_of: dict[Link, Edge] = {}
 
     def start(self, incarnation: int) -> None:
         """What this broker states from now on replaces what it stated in incarnations before."""
@@ -142,6 +143,30 @@ class GraphView:
         """The same of one broker that others may see as a unit."""
         return self._state_in_place(lambda each: each.by == broker)
 
+    def state_for_unknown(self, statement: Statement) -> Statement:
+        """The same of a broker of an own unit of which others outside have told this.
+
+        Where in the unit it is nobody here knows: this broker stands in its place.
+        """
+        low_end, high_end = statement.low_end, statement.high_end
+        if statement.by == statement.low:
+            low_end = self._place.address
+        else:
+            high_end = self._place.address
+        version = in_its_place(statement.version)
+        about = statement.low, statement.high, statement.by, version, low_end, high_end
+        made = Statement(*about, DOWN)
+        self._take(made)
+        return made
+
+    def is_only_outside(self, statement: Statement) -> bool:
+        """Whether a broker of an own unit says it, of whom less is known inside."""
+        speaker, known = _speaker(statement), self.latest(statement)
+        is_inside_own = speaker != self._place.address and self._place.is_in(speaker)
+        is_others = statement.by != self._broker and is_its_own(statement.version)
+        is_later = known is None or known.version < statement.version
+        return is_inside_own and is_others and is_later
+
     def _state_in_place(self, of: Callable[[Statement], bool]) -> Sequence[Statement]:
         lost = [each for each in self.known() if each.factor and of(each)]
         made = [replace(each, version=in_its_place(each.version), factor=DOWN) for each in lost]
@@ -215,19 +240,19 @@ class GraphView:
         said[statement.by] = statement
         low, high = statement.low_end, statement.high_end
         edge = (low, high) if low < high else (high, low)
-        behind = self.edges.get(edge, {})
-        before = behind.get(link)
         both = len(said) == 2 and all(each.factor for each in said.values())
         factor = max(each.factor for each in said.values()) if both else None
-        if factor == before:
+        before = self._edge_of.get(link)
+        if factor == (self.edges[before][link] if before is not None else None):
             return
         self.changes += 1
+        if before is not None:
+            del self._edge_of[link], self.edges[before][link]
+            if not self.edges[before]:
+                del self.edges[before]
         if factor is not None:
+            self._edge_of[link] = edge
             self.edges.setdefault(edge, {})[link] = factor
-            return
-        del behind[link]
-        if not behind:
-            del self.edges[edge]
 
 
 def _speaker(statement: Statement) -> Unit:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from bench.papers.ges.routing import Routing, RoutingWrong, flooded
+from brokerd.errors import RemoteProtocolError
 from brokerd.named_bugs import planted
 from brokerd.protocols.ges.mutants import MUTANTS
 from brokerd.protocols.ges.paths import Paths
@@ -15,10 +16,16 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
-from tests.protocols.ges import hint_stories, load_stories, slow_stories
+from tests.protocols.ges import apart_stories, hint_stories, load_stories, slow_stories
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
-BROKEN = (AssertionError, InvariantViolated, NotQuietError, RoutingWrong)
+BROKEN = (
+    AssertionError,
+    InvariantViolated,
+    NotQuietError,
+    RemoteProtocolError,
+    RoutingWrong,
+)
 FOR_EVER_S = 200
 """Much longer than `purge_ns`, for units of units."""
 
@@ -338,6 +345,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     a_broker_opens_a_cluster_and_another_joins_that,
     who_has_left_dies_before_its_clients_have_gone,
     brokers_come_and_go_while_others_are_away,
+    *apart_stories.STORIES,
     *load_stories.STORIES,
     *hint_stories.STORIES,
     *slow_stories.STORIES,
@@ -368,6 +376,7 @@ SEEN = {
     "leaver-stays-a-neighbour": a_broker_joins_and_leaves_again,
     "links-of-who-has-left": who_has_left_dies_before_its_clients_have_gone,
     "who-has-left-wants": who_has_left_dies_before_its_clients_have_gone,
+    **apart_stories.SEEN,
     **load_stories.SEEN,
     **hint_stories.SEEN,
     **slow_stories.SEEN,

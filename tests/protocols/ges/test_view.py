@@ -91,3 +91,21 @@ def test_what_is_said_of_a_unit_from_outside_is_not_believed_inside_it():
     assert said.low_end == (1, 0, 0)
     assert said.high_end == (0,)
     assert not inside.learn(said)
+
+
+def test_who_is_said_to_be_gone_by_one_that_does_not_know_where_it_was_is_gone():
+    """b1 has restarted, and knows of b3 in its cluster by those outside only; b0 knows more."""
+    knows, forgot = GraphView(0, Place((0, 0, 0)), 1), GraphView(1, Place((0, 0, 1)), 1)
+    there, beyond = GraphView(3, Place((0, 0, 2)), 1), GraphView(7, Place((0, 1, 0)), 1)
+    said = there.state(7, (0, 1, 0), 1)
+    assert knows.learn(said)
+    ends = {"low_end": (0, 0, 2), "high_end": (0, 1)}
+    assert knows.learn(replace(beyond.state(3, (0, 0, 2), 1), **ends))
+    assert knows.near((0, 0, 2)) == {(0, 1): 1}
+    outside = replace(said, low_end=(0, 0))
+    assert forgot.is_only_outside(outside)
+    assert not knows.is_only_outside(outside)
+    gone = forgot.state_for_unknown(outside)
+    assert not forgot.is_only_outside(outside)
+    assert knows.learn(gone)
+    assert not knows.edges

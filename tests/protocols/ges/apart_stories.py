@@ -1,0 +1,93 @@
+"""Stories about units that are apart inside, or in which nobody remembers who has died."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from brokerd.overlay.topology import SCHEMA
+from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.registry import read_topology
+from brokerd.simulator.world.cluster import SimulatedCluster
+
+FOR_EVER_S = 200
+"""Much longer than `purge_ns`, for units of units."""
+TWO_CLUSTERS = {
+    "addresses": {"g": "0.0.0", "h": "0.0.1", "m": "0.1.0", "n": "0.1.1", "x": "1.0.0"},
+    "links": [["g", "h"], ["m", "n"], ["g", "n"], ["h", "m"], ["h", "x"], ["m", "x"]],
+}
+"""g and n, each of a cluster of two, are linked; the others of the two know the way out."""
+RING = {
+    "addresses": {"a": "0.0", "b": "1.0", "c": "1.1", "d": "2.0"},
+    "links": [["a", "b"], ["a", "d"], ["b", "c"], ["c", "d"]],
+}
+"""A cluster of two, b and c, both with a way out of it."""
+
+
+def _started(hierarchy: Mapping[str, Any]) -> SimulatedCluster:
+    overlay = {"kind": "hierarchy", "hierarchy": hierarchy, "brokers": [*hierarchy["addresses"]]}
+    topology = read_topology({"schema": SCHEMA, "name": "apart", **overlay}, "apart")
+    cluster = SimulatedCluster(topology, "ges", strict=False)
+    cluster.start().run_until_quiet()
+    return cluster
+
+
+def _core(cluster: SimulatedCluster, name: str) -> UnitBroker:
+    core = cluster.broker(name).broker.core
+    assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
+    return core
+
+
+def two_clusters_come_apart_at_once() -> None:
+    """Each takes the other for the way out of both; nothing goes to and fro (seed 60968)."""
+    cluster = _started(TWO_CLUSTERS)
+    wanted = cluster.subscribe("x")
+    cluster.run_until_quiet()
+    for link in (("g", "h"), ("m", "n")):
+        cluster.link(*link).cut()
+    cluster.run_for(5)
+    before = cluster.statistics()["publications_forwarded"]
+    cluster.publish("n", kind="a")
+    cluster.run_for(5)
+    assert cluster.statistics()["publications_forwarded"] <= before + 10
+    for link in (("g", "h"), ("m", "n")):
+        cluster.link(*link).heal()
+    cluster.run_for(10)
+    cluster.publish("n", kind="a")
+    cluster.run_until_quiet()
+    assert len(wanted.received) == 1
+
+
+def all_who_knew_a_connection_have_restarted() -> None:
+    """b has forgotten that c was linked to d, as a has not; c and d are dead (seed 62088)."""
+    cluster = _started(RING)
+    for name in "cdb":
+        cluster.broker(name).kill()
+    cluster.run_for(5)
+    cluster.broker("b").start()
+    cluster.run_for(FOR_EVER_S)
+    cluster.run_until_quiet()
+    cluster.checker.own.settled(cluster.brokers)
+
+
+def who_lives_across_a_gap_is_left_in_peace() -> None:
+    """b has restarted and cannot reach c; each time it speaks for that it is told that c lives."""
+    cluster = _started(RING)
+    cluster.broker("b").kill()
+    cluster.link("b", "c").cut()
+    cluster.run_for(5)
+    cluster.broker("b").start()
+    cluster.run_for(10 * FOR_EVER_S)
+    a, b = (_core(cluster, name) for name in "ab")
+    assert 1 <= b.statistics()["spoken_for"] <= 8
+    assert a.view.edges[(1,), (2,)] == {(2, 3): 1}
+
+
+STORIES = (
+    two_clusters_come_apart_at_once,
+    all_who_knew_a_connection_have_restarted,
+    who_lives_across_a_gap_is_left_in_peace,
+)
+SEEN = {
+    "units-send-each-other": two_clusters_come_apart_at_once,
+    "only-outsiders-remember-links": all_who_knew_a_connection_have_restarted,
+    "spoken-for-ever-again": who_lives_across_a_gap_is_left_in_peace,
+}
