@@ -180,9 +180,9 @@ class RoamingClients(OwnSubscriptions[Handed]):
             is_unknown = claims and answer.after is None and answer.heir is None
             if local.is_over:
                 self._on_begun(client, local, answer)
-            elif answer.after is not None and answer.before is not None:
+            elif answer.after is not None and answer.before not in (None, storage):
                 self._ask_before(client, local, answer, answer.before)
-            elif is_behind or is_unknown:
+            elif (is_behind and answer.before is None) or is_unknown:
                 # It went on here, and what is before that has whoever it was at.
                 local.storage = None
                 self._claim_anywhere(client, local)
@@ -203,7 +203,10 @@ class RoamingClients(OwnSubscriptions[Handed]):
                 local.storage = before
                 after = max(answer.after, had or 0)
                 self._on_begun(client, local, answer._replace(after=after))
-            elif local.is_over or answer.heir == storage:
+            elif local.is_over:
+                self._on_begun(client, local, begun)
+            elif answer.heir == storage:
+                self._heirs.settle(local)
                 self._on_begun(client, local, begun)
             else:
                 local.storage = None

@@ -120,8 +120,8 @@ class Heirs:
             local.until = max(answer.after, local.handed)
             self._following.leave(local, lambda: self._go_on(local))
 
-        had_of = local.had_of or None
-        wish = Wish(local.key, local.generation, local.predicate, had_of=had_of)
+        about = local.key, local.generation, local.predicate
+        wish = Wish(*about, before=local.storage, had_of=local.had_of or None)
         self._changes.tell(local.heir, wish, begun)
 
     def _cross(self, local: Followed) -> None:
@@ -162,10 +162,18 @@ class Heirs:
         def settled(_: Begun) -> None:
             local.settles = False
             if not local.is_over:
+                self.settle(local)
                 self.hand_over(local)
 
         wish = Wish(local.key, local.generation, None, heir=heir)
         self._changes.tell(before, wish, settled)
+
+    def settle(self, local: Followed) -> None:
+        """Tell where a subscription is that whoever had it before knows that it is over there."""
+        assert local.storage is not None, f"{local} is stored nowhere"
+        about = local.key, local.generation, local.predicate
+        wish = Wish(*about, claims=True, before=local.storage)
+        self._changes.tell(local.storage, wish, lambda begun: None)
 
     def end(self, local: Followed, begun: Begun) -> None:
         """Of one that is over, tell its storage, and its heir; who has handed it over says whom.
@@ -186,7 +194,7 @@ class Heirs:
             asked = Wish(local.key, local.generation, local.predicate, claims=True)
             self._changes.tell(begun.heir, asked, partial(self.end, local))
             return
-        more = [begun.before] if begun.before is not None else []
+        more = [begun.before] if begun.before not in (None, local.storage) else []
         more += local.earlier[-1:] if local.settles else []
         there = [local.storage, *([] if begun.heir is None else [begun.heir]), *more]
         over_there = after_all(len(there), ended)

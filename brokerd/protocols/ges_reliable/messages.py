@@ -38,7 +38,8 @@ class Wish:
         claims: it is begun only if it is known; else it is known that its client is here now.
         heir: the storage that it goes on at: soon, or with no predicate from now on.
         until: with an heir in another tree, the last epoch that is given here.
-        before: it is about to go on here, and a storage of another tree has what is before.
+        before: it is about to go on here, and that storage has what is before; or this one itself:
+            none has it any more.
         had_of: what comes from there, behind all that is behind `had` anyhow.
         looks: of no subscription: how far has the storage come, which is a root?
     """

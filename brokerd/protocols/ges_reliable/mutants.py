@@ -242,10 +242,25 @@ BUGS: Final = (
         ("            self._heirs[_read_key(text)] = heir\n", "            pass\n"),
     ),
     _bug(
-        "goes-on-where-it-comes-from",
-        "Who comes back goes on nowhere yet.",
-        "registrations.py",
-        ("if is_heir and wish.heir is None:", "if is_heir and wish.heir is wish.key:"),
+        "heir-comes-of-nobody",
+        "An heir says from whom it comes until that one knows that it is over there.",
+        "heirs.py",
+        ("wish = Wish(*about, before=local.storage, had_of", "wish = Wish(*about, had_of"),
+    ),
+    _bug(
+        "before-is-asked-for-ever",
+        "An heir is told when whoever was before knows that it is over there.",
+        "heirs.py",
+        ("                self.settle(local)\n", ""),
+    ),
+    _bug(
+        "behind-though-all-is-over",
+        "Of one that is over wherever it was before nobody else is asked.",
+        "clients.py",
+        (
+            "elif (is_behind and answer.before is None) or is_unknown:",
+            "elif is_behind or is_unknown:",
+        ),
     ),
     _bug(
         "finer-storage-takes-clients-back",
@@ -286,7 +301,7 @@ BUGS: Final = (
         "behind-what-has-been-elsewhere",
         "What a subscription lacks that has come back is where it was meanwhile.",
         "clients.py",
-        ("elif is_behind or is_unknown:", "elif is_unknown:"),
+        ("elif (is_behind and answer.before is None) or is_unknown:", "elif is_unknown:"),
     ),
     _bug(
         "released-and-not-chopped",
@@ -402,8 +417,8 @@ BUGS: Final = (
         "Whoever has what is before comes first.",
         "clients.py",
         (
-            "elif answer.after is not None and answer.before is not None:",
-            "elif answer.after is None and answer.before is not None:",
+            "elif answer.after is not None and answer.before not in (None, storage):",
+            "elif answer.after is None and answer.before not in (None, storage):",
         ),
     ),
     _bug(
@@ -411,7 +426,7 @@ BUGS: Final = (
         "A subscription ends at the storage before, too.",
         "heirs.py",
         (
-            "more = [begun.before] if begun.before is not None else []",
+            "more = [begun.before] if begun.before not in (None, local.storage) else []",
             "more = list[BrokerNumber]()",
         ),
     ),

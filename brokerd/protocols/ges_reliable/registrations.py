@@ -43,7 +43,7 @@ class Registration:
         received: its receipt.
         heir: the storage that it is about to go on at.
         until: what is behind this epoch comes from there, which is in another tree.
-        before: a storage of another tree that may have what is before.
+        before: the storage that may have what is before; this one itself if none has it any more.
         had_of: what came or comes from there, in spite of its epoch.
     """
 
@@ -167,12 +167,8 @@ class Registrations:
     def _take_over(known: Registration, wish: Wish) -> None:
         """What is said of the storages that one comes from, or goes on at.
 
-        One that is to go on has been left by where it was before. One that begins here as an heir
-        goes on nowhere yet: it comes back, and whoever it was to go on at has it no more.
+        One that is to go on has been left by where it was before.
         """
-        is_heir = wish.had is None and not wish.claims and wish.before is None
-        if is_heir and wish.heir is None:
-            known.heir = known.until = None
         if wish.before is not None:
             known.before = wish.before
         if wish.had_of is not None:

@@ -166,6 +166,7 @@ def one_goes_on_to_a_third_when_the_first_has_heard_of_it() -> None:
     home.clients.change((FIRST, NEXT), ROOTS)
     assert len(home.told.wishes) == 1
     assert home.answer(FIRST, None).heir == NEXT
+    assert home.answer(NEXT, 111).before == NEXT
     wish = home.answer(NEXT, 111, heir=FIRST)
     assert (wish.heir, wish.until) == (FIRST, None)
 
@@ -202,6 +203,7 @@ def who_had_what_was_before_says_that_it_is_over() -> None:
     home.answer(NEXT, 130, before=FIRST, had_of=((P, 14),))
     home.answer(FIRST, None, heir=NEXT)
     assert home.fetched_behind(NEXT) == [130]
+    assert home.answer(NEXT, 130).before == NEXT
     assert not home.told.wishes
 
 

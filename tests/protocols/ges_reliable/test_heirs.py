@@ -57,11 +57,12 @@ class Told:
     def tell(self, storage: int, wish: Wish, then: Callable[[Begun], None]) -> None:
         self.wishes.append((storage, wish, then))
 
-    def answer(self, storage: int, after: int | None, heir: int | None = None) -> Wish:
+    def answer(self, storage: int, after: int | None, heir: int | None = None, **more: Any) -> Wish:
         """The oldest that is not answered, which is of this storage."""
+        assert self.wishes, f"{storage} is told nothing"
         to, wish, then = self.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
-        then(Begun(wish.key, after, heir))
+        then(Begun(wish.key, after, heir, **more))
         return wish
 
 
@@ -197,7 +198,7 @@ def of_two_that_know_it_the_heir_is_the_second() -> None:
     home.told.answer(FINER, 9)
     home.told.answer(ROOT, 4, FINER)
     assert home.fetched_behind(ROOT) == [4]
-    assert home.told.answer(FINER, 9) == Wish(KEY, STAY, EVERYTHING)
+    assert home.told.answer(FINER, 9) == Wish(KEY, STAY, EVERYTHING, before=ROOT)
 
 
 def whoever_was_told_of_an_heir_asks_there() -> None:
@@ -242,17 +243,54 @@ def an_end_goes_on_to_whoever_has_it_now() -> None:
     assert home.answers(Unsubscribed)
 
 
-def who_comes_back_goes_on_nowhere_yet() -> None:
-    """It was about to go on at the heir, which is about to hand it back."""
+def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
+    """And on which storage it is over then, whoever asks, and whoever was told of that since."""
     alone = StorageAlone()
-    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
-    alone.wishes(2, Wish(KEY, 1, EVERYTHING, heir=FINER))
-    alone.wishes(3, Wish(KEY, 2, EVERYTHING, had=0))
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING, before=ROOT))
+    alone.wishes(2, Wish(KEY, 2, EVERYTHING, had=0))
+    alone.wishes(3, Wish(KEY, 2, EVERYTHING, claims=True, before=FINER))
     alone.wishes(4, Wish(KEY, 3, EVERYTHING, claims=True))
-    alone.wishes(5, Wish(KEY, 4, EVERYTHING))
+    alone.wishes(5, Wish(KEY, 3, EVERYTHING, heir=ROOT))
     alone.written(Append, Commit)
-    told = [begun.heir for each in alone.paper.take(Changed) for begun in each.begun]
-    assert told == [None, FINER, FINER, FINER, None]
+    told = [begun.before for each in alone.paper.take(Changed) for begun in each.begun]
+    assert told == [ROOT, ROOT, FINER, FINER, None]
+
+
+def whoever_comes_first_to_the_heir_asks_who_was_before() -> None:
+    """Its client has had all that is before, so nothing is missing; but there it is not over."""
+    home = HomeOfTwo((FINER, 12))
+    home.told.answer(FINER, 12, before=ROOT)
+    assert home.told.answer(ROOT, 12, FINER).claims
+    assert home.told.answer(FINER, 12).before == ROOT
+    assert home.told.answer(ROOT, None) == Wish(KEY, STAY, None, heir=FINER)
+    assert home.told.answer(FINER, 12) == Wish(KEY, STAY, EVERYTHING, claims=True, before=FINER)
+    assert home.fetched_behind(FINER) == [12]
+
+
+def who_knows_that_it_is_over_is_not_asked() -> None:
+    """Nobody has what is before, though its client has had less: nothing was for it."""
+    home = HomeOfTwo((FINER, 7))
+    home.told.answer(FINER, 12, before=FINER)
+    assert not home.told.wishes
+    assert home.fetched_behind(FINER) == [12]
+
+
+def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
+    """It has had all that is before its heir, and the next home asks there first (seed 33472)."""
+    for milliseconds in range(35, 55, 3):
+        trees = Trees()
+        late = trees.subscribe("g", "kind = 'b'")
+        trees.publish("z", "b", seconds=2)
+        trees.cluster.reattach(late.client.name, "x")
+        trees.publish("z", "b", seconds=2)
+        trees.cluster.reattach(late.client.name, "g")
+        trees.cluster.run_for(milliseconds / 1000)
+        trees.cluster.broker("g").kill()
+        trees.cluster.reattach(late.client.name, "r")
+        trees.publish("z", "b")
+        trees.settle(20)
+        assert len(late.received) == 3
+        assert [trees.stored_for(name) for name in "rfq"] == [1, 1, 0]
 
 
 def who_goes_back_and_forth_is_stored_for_once() -> None:
@@ -470,7 +508,10 @@ HEIR_STORIES = (
     whoever_has_had_more_of_the_heir_has_had_all_before_it,
     an_end_is_told_to_all_who_may_know,
     an_end_goes_on_to_whoever_has_it_now,
-    who_comes_back_goes_on_nowhere_yet,
+    an_heir_says_from_whom_it_comes_until_that_one_knows,
+    whoever_comes_first_to_the_heir_asks_who_was_before,
+    who_knows_that_it_is_over_is_not_asked,
+    whose_home_dies_before_it_is_over_is_stored_for_once,
     who_goes_back_and_forth_is_stored_for_once,
     heirs_are_kept,
     a_finer_storage_may_be_behind_its_client,
