@@ -18,6 +18,15 @@ from tests.helpers.small_disk import filled, mounted_disk
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
+RING = """\
+schema = "pubsubctl/topology/2"
+name = "ring"
+kind = "hierarchy"
+brokers = ["c1", "c2", "c3"]
+[hierarchy]
+links = [["c1", "c2"], ["c2", "c3"], ["c1", "c3"]]
+addresses = { c1 = "0.0", c2 = "1.0", c3 = "1.1" }
+"""
 FREEZE = """\
 schema = "pubsubctl/faults/1"
 name = "freeze"
@@ -134,6 +143,26 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     down = lab.call("down", "--verify")
     assert down.status == 0, down.err
     assert lab.left_behind() == []
+
+
+def test_one_address_is_not_given_to_two_newcomers_by_two_files(lab: Lab) -> None:
+    """The second file knows nothing of the first newcomer; nobody is told of the second one."""
+    ring, copy = (lab.folder / "project" / name for name in ("ring.toml", "copy.toml"))
+    ring.write_text(RING)
+    copy.write_text(RING)
+    assert lab.call("deploy", "ring.toml", "--protocol", "ges").status == 0
+    for name, newcomer in (("ring.toml", "n1"), ("copy.toml", "n2")):
+        place = "--at", "c3", "--address", "1.2"
+        assert lab.call("topology", "join", name, newcomer, *place).status == 0
+    joined = lab.call("deploy", "ring.toml", "--protocol", "ges")
+    assert joined.status == 0, joined.err
+    refused = lab.call("deploy", "copy.toml", "--protocol", "ges")
+    assert refused.status == 4
+    assert "topology is ring, n1 joined, wanted is ring, n2 joined" in refused.err
+    names = [row["broker"] for row in lab.call("status", "-j").document["brokers"]]
+    assert names == ["c1", "c2", "c3", "n1"]
+    third = lab.call("topology", "join", "ring.toml", "n3", "--at", "c3", "--address", "1.2")
+    assert (third.status, third.err) == (2, "error: ring.toml: n3 = '1.2': n1 has it\n")
 
 
 def test_a_protocol_without_joining_and_leaving_says_so_before_anything_is_changed(
