@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 26
+WIRE_VERSION = 27
 
 Role = Literal["broker", "client", "probe"]
 

@@ -50,6 +50,11 @@ class Ageing:
         self._unknown: dict[BrokerNumber, int] = {}
         self._patience: dict[BrokerNumber, int] = {}
 
+    def begin_anew(self) -> None:
+        """Nobody is missing who is not missed from here."""
+        self._missed.clear()
+        self._unknown.clear()
+
     def look(self) -> bool:
         """Speak for those who were missing at each of the last looks; True: look again."""
         named = dict.fromkeys((*self._view.connected(), *self._profiles.places()))

@@ -2,7 +2,8 @@
 
 A cluster comes apart when its own links do not connect it any more. Of its parts one has the
 member with the lowest address; with `partition_policy = "induce_roam"` all others take no new
-clients after a while and tell those they have to go elsewhere, until they see that member again.
+clients after a while and tell those they have to go elsewhere, until they see that member again;
+with `"readdress"` each of them becomes a unit of its own (`readdressing`).
 Who is in the cluster the topology says, so that no two brokers differ in it. A member that is down
 looks just like one that is cut off: nobody can tell from inside.
 
@@ -15,7 +16,7 @@ from typing import Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.protocols.ges.parameters import INDUCE_ROAM, HintParameters
+from brokerd.protocols.ges.parameters import READDRESS, STAY, HintParameters
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
 from brokerd.protocols.interface import RedirectClient
@@ -35,9 +36,11 @@ class Fragment:
         reaches: whether a neighbour has a session.
         clients: the clients here.
         refuse: take no new ones, for this reason; "" for taking them again.
+        leave: the brokers of this part, by address, are a unit of their own from now on.
 
     Attributes:
         is_closed: it takes no new clients.
+        members: of the cluster, as the topology says, by address.
         counters: for statistics.
     """
 
@@ -53,10 +56,13 @@ class Fragment:
         reaches: Callable[[BrokerNumber], bool],
         clients: Callable[[], Sequence[ClientId]],
         refuse: Callable[[str], None],
+        leave: Callable[[Collection[Address]], None],
     ) -> None:
         self.is_closed = False
         self.counters = {"clients_sent_out": 0, "came_apart": 0}
-        self._is_on = parameters.partition_policy == INDUCE_ROAM
+        self._policy = parameters.partition_policy
+        self._home = place.address
+        self._stays_until_ns = 0
         self._deadline = APART, broker
         self._broker = broker
         self._place = place
@@ -67,40 +73,61 @@ class Fragment:
         self._reaches = reaches
         self._clients = clients
         self._refuse = refuse
-        self._members: dict[Address, BrokerNumber] = {}
+        self._leave = leave
+        self.members: dict[Address, BrokerNumber] = {}
         self._near: tuple[BrokerNumber, ...] = ()
         self._told: dict[ClientId, None] = {}
         self._looked_at = -1
 
     def use(self, hierarchy: Hierarchy, near: Collection[BrokerNumber]) -> None:
         """Who is in the cluster by now, and who is linked to this broker."""
-        cluster = self._place.own(1)
+        cluster = self._home[:-1]
         addresses = hierarchy.addresses
         present = [each for each in hierarchy.present if addresses[each][: len(cluster)] == cluster]
-        self._members = {addresses[each]: each for each in present}
+        self.members = {addresses[each]: each for each in present}
         self._near = tuple(near)
         self._looked_at = -1
 
     def look(self) -> None:
         """The graph may have changed, or the members have."""
-        if not self._is_on or self._looked_at == self._view.changes:
+        if self._policy == STAY or self._looked_at == self._view.changes:
             return
         self._looked_at = self._view.changes
-        if min(self._members, default=self._place.address) in self._part():
+        if self._place.address != self._home:
+            self._deadlines.cancel(self._deadline)
+        elif min(self.members, default=self._home) in self._part():
             self._deadlines.cancel(self._deadline)
             if self.is_closed:
                 self.is_closed = False
                 self._told.clear()
                 self._refuse("")
         elif not self.is_closed and self._deadline not in self._deadlines:
-            self._deadlines.set(self._deadline, self._machine.now_ns + self._wait_ns)
+            self._deadlines.set(self._deadline, self._machine.now_ns + self._patience_ns())
+
+    def _patience_ns(self) -> int:
+        """Others of a part that is to go elsewhere wait for its lowest member to go first."""
+        is_first = self._policy != READDRESS or self._home == min(self._part())
+        return self._wait_ns if is_first else self._wait_ns * 3 // 2
 
     def waited(self) -> None:
-        """The lowest member has been out of reach for long: clients had better go elsewhere."""
-        self.is_closed = True
+        """The lowest member has been out of reach for long: clients, or all here, go elsewhere."""
         self.counters["came_apart"] += 1
+        if self._policy == READDRESS:
+            self._leave(self._part())
+            return
+        self.is_closed = True
         self._refuse(REFUSAL)
         self.send_out()
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether this broker is apart, and goes where another one of its part has gone."""
+        return self._deadline in self._deadlines and self._machine.now_ns >= self._stays_until_ns
+
+    def came_back(self) -> None:
+        """The cluster may be whole again, though the lowest member has not been heard of yet."""
+        self._stays_until_ns = self._machine.now_ns + self._wait_ns // 2
+        self._looked_at = -1
 
     def send_out(self) -> None:
         """Tell clients that have not been told: to brokers beyond the cluster, or across the gap.
@@ -110,9 +137,9 @@ class Fragment:
         if not self.is_closed:
             return
         part = self._part()
-        beyond = [each for each in self._near if each not in self._members.values()]
+        beyond = [each for each in self._near if each not in self.members.values()]
         beyond = [each for each in beyond if self._reaches(each)]
-        across = [each for address, each in sorted(self._members.items()) if address not in part]
+        across = [each for address, each in sorted(self.members.items()) if address not in part]
         for name in self._clients():
             if name not in self._told and (beyond or across):
                 self._told[name] = None
@@ -125,7 +152,7 @@ class Fragment:
         waiting = [self._place.address]
         while waiting:
             for other in self._view.near(waiting.pop()):
-                if other in self._members and other not in found:
+                if other in self.members and other not in found:
                     found[other] = None
                     waiting.append(other)
         return found

@@ -6,7 +6,7 @@ there to those units only. What a link or broker swallows on the way is gone.
 Paper: [GES] §2, §3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber
@@ -35,6 +35,7 @@ from brokerd.protocols.ges.paths import Paths
 from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.propagation import Propagation
+from brokerd.protocols.ges.readdressing import READDRESSED, Readdressing
 from brokerd.protocols.ges.router import Router
 from brokerd.protocols.ges.slow import SLOW, SlowBroker
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
@@ -119,6 +120,7 @@ class UnitBroker(ForwardingCore):
             self.reaches,
             lambda: list(self._clients.here),
             self._refuse_clients,
+            self._leave_cluster,
         )
         self._fragment.use(hierarchy, [*neighbours])
         self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
@@ -134,6 +136,10 @@ class UnitBroker(ForwardingCore):
 
     def _refuse_clients(self, why: str) -> None:
         self._clients.refusal = why
+
+    def _leave_cluster(self, part: Collection[Address]) -> None:
+        """The brokers of this part of the cluster are a unit of their own from now on."""
+        raise AssertionError(f"{self._broker} is to leave with {part}")
 
     def _is_near(self, peer: BrokerNumber) -> bool:
         """Whether a neighbour is in the cluster of this broker."""
@@ -262,6 +268,16 @@ class Ges(UnitBroker):
         hierarchy: Hierarchy,
     ) -> None:
         super().__init__(broker, address, neighbours, parameters, decode_attributes, hierarchy)
+        self._readdressing = Readdressing(
+            self.place,
+            self,
+            self._near,
+            self._fragment,
+            self._rejoin,
+            self._neighbour_moved,
+            self._neighbour_knows,
+        )
+        self._readdressing.use(hierarchy)
         about = broker, self, self._deadlines, parameters
         self._load = LinkLoad(*about, self._graph, self._reached, self.reaches)
         self._slow = SlowBroker(*about, self.view, self._reached)
@@ -271,27 +287,55 @@ class Ges(UnitBroker):
         subscriptions = LocalSubscriptions(
             self, self.profiles, self._propagation, self._forwarding, self.reaches
         )
-        self.begin(
-            subscriptions,
-            {
-                **self.unit_handlers(),
-                RoutedPublications: self._forwarding.on_routed,
-                LoadProbe: self._load.on_probe,
-                LoadAnswered: self._load.on_answered,
-            },
-        )
+        handlers: dict[type, MessageHandler] = {
+            **self.unit_handlers(),
+            RoutedPublications: self._forwarding.on_routed,
+            LoadProbe: self._load.on_probe,
+            LoadAnswered: self._load.on_answered,
+        }
+        heard = {kind: self._readdressing.heard(handler) for kind, handler in handlers.items()}
+        self.begin(subscriptions, {**heard, **self._readdressing.handlers()})
 
     def _reached(self) -> list[BrokerNumber]:
         return [peer for peer in self._near if self.reaches(peer)]
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See UnitBroker."""
+        """See UnitBroker; it has to know first where this broker is."""
+        self._readdressing.established(peer)
+
+    def hears(self, peer: BrokerNumber) -> bool:
+        """Whether what a neighbour says is taken: it knows where this broker is."""
+        return self._readdressing.hears(peer)
+
+    def _neighbour_knows(self, peer: BrokerNumber) -> None:
         super().neighbour_came(peer)
         self._load.came(peer)
         self._slow.look()
 
+    def _neighbour_moved(self, peer: BrokerNumber, address: Address) -> None:
+        self._graph.on_moved(peer, address)
+        self._propagation.offer_all(peer)
+        self._look_later()
+
+    def _leave_cluster(self, part: Collection[Address]) -> None:
+        self._readdressing.leave(part)
+
+    def _rejoin(self, address: Address) -> None:
+        """Begin anew at another address, with the clients that are here."""
+        self.renew_sessions(READDRESSED)
+        self.place.address = address
+        self._graph.begin_anew()
+        self._propagation.begin_anew()
+        self._ageing.begin_anew()
+        self._look_later()
+
+    def _on_overlay_changed(self, event: OverlayChanged) -> None:
+        self._readdressing.use(hierarchy_from(event.overlay))
+        super()._on_overlay_changed(event)
+
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See UnitBroker."""
+        self._readdressing.lost(peer)
         super().neighbour_went(peer)
         self._load.went(peer)
         self._slow.look()
@@ -317,6 +361,7 @@ class Ges(UnitBroker):
             **self._load.counters,
             **self._hints.counters,
             **self._fragment.counters,
+            **self._readdressing.counters,
             "spoken_for": self._ageing.spoken_for,
         }
 

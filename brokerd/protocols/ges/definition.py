@@ -19,6 +19,8 @@ GES = ProtocolDefinition(
         MessageKind(135, messages.LoadProbe),
         MessageKind(136, messages.LoadAnswered),
         MessageKind(137, messages.ClientsCounted),
+        MessageKind(138, messages.AddressStated),
+        MessageKind(139, messages.AddressTaken),
     ),
     promises=Promises(exactly_once=False, members_may_change=True),
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,

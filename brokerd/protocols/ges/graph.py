@@ -3,7 +3,7 @@
 Paper: [GES] §3 (dissemination of connections).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
@@ -32,7 +32,7 @@ class Graph:
         machine: EventMachine,
         place: Place,
         view: GraphView,
-        neighbours: Mapping[BrokerNumber, Address],
+        neighbours: dict[BrokerNumber, Address],
         reaches: Callable[[BrokerNumber], bool],
     ) -> None:
         self._machine = machine
@@ -48,6 +48,19 @@ class Graph:
         self._view.start(incarnation)
         for peer, address in self._neighbours.items():
             self._view.state(peer, address, DOWN)
+
+    def begin_anew(self) -> None:
+        """See `start`; at another address, and nothing of others is known there."""
+        self._only_outside.clear()
+        self._view.forget()
+        for peer, address in self._neighbours.items():
+            self._view.state(peer, address, DOWN)
+
+    def on_moved(self, peer: BrokerNumber, address: Address) -> None:
+        """A neighbour with a session has another address."""
+        self.on_down(peer)
+        self._neighbours[peer] = address
+        self.on_up(peer)
 
     def on_up(self, peer: BrokerNumber) -> None:
         """There is a session: the neighbour is told all, and all others are told of it."""

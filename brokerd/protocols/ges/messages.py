@@ -4,6 +4,7 @@ from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
+from brokerd.overlay.hierarchy import Address
 from brokerd.protocols.ges.router import Target
 from brokerd.protocols.ges.units import Unit
 from brokerd.protocols.ges.versions import Version
@@ -82,6 +83,23 @@ class ClientsCounted:
     """
 
     clients: int
+
+
+@record
+class AddressStated:
+    """The sender has another address than the topology gives it; nothing was said before.
+
+    Paper: [GES] §4. Deviates: it does not say what becomes of a unit that is apart.
+    """
+
+    address: Address
+
+
+@record
+class AddressTaken:
+    """The receiver's address is known, and this is the sender's; all that follows is by both."""
+
+    address: Address
 
 
 @record

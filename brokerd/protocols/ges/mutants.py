@@ -380,7 +380,7 @@ BUGS: Final = (
         "Clients are sent away by a part that has been cut off for long.",
         "apart.py",
         (
-            "self._deadlines.set(self._deadline, self._machine.now_ns + self._wait_ns)",
+            "self._deadlines.set(self._deadline, self._machine.now_ns + self._patience_ns())",
             "self._deadlines.set(self._deadline, self._machine.now_ns)",
         ),
     ),
@@ -389,8 +389,8 @@ BUGS: Final = (
         "The part with the lowest member goes on as it was.",
         "apart.py",
         (
-            "if min(self._members, default=self._place.address) in self._part():",
-            "if len(self._part()) >= len(self._members):",
+            "elif min(self.members, default=self._home) in self._part():",
+            "elif len(self._part()) >= len(self.members):",
         ),
     ),
     _bug(
@@ -421,7 +421,7 @@ BUGS: Final = (
         "roams-unasked",
         "Without the policy clients stay, and new ones are taken.",
         "apart.py",
-        ("parameters.partition_policy == INDUCE_ROAM", 'parameters.partition_policy != ""'),
+        ("if self._policy == STAY or self._looked_at", "if self._looked_at"),
     ),
     _bug(
         "alone-and-unaware",
@@ -473,6 +473,69 @@ BUGS: Final = (
         "No broker ends for being slow where that is not asked for.",
         "slow.py",
         ("        if not self._slow_ns:\n            return\n", ""),
+    ),
+    _bug(
+        "each-of-a-part-goes-alone",
+        "Of a part that is to go elsewhere the lowest member goes first, and others follow it.",
+        "apart.py",
+        ("return self._wait_ns if is_first else self._wait_ns * 3 // 2", "return self._wait_ns"),
+    ),
+    _bug(
+        "all-parts-are-one-unit",
+        "Each part of a cluster is another unit.",
+        "readdressing.py",
+        ("self._units[place]", "self._units[0]"),
+    ),
+    _bug(
+        "never-back-in-its-cluster",
+        "Who meets a member of its cluster elsewhere goes back to its own address.",
+        "readdressing.py",
+        (
+            "if self._is_of_cluster(peer) and message.address[:-1] != self._place.address[:-1]:",
+            "if not self._is_of_cluster(peer) and not message.address:",
+        ),
+    ),
+    _bug(
+        "goes-where-it-came-from",
+        "Who has come back does not follow those who are about to.",
+        "apart.py",
+        ("and self._machine.now_ns >= self._stays_until_ns", "and self._stays_until_ns >= 0"),
+    ),
+    _bug(
+        "hears-who-knows-another-address",
+        "What is seen from another address is not taken.",
+        "readdressing.py",
+        ("if self.hears(peer):", "if self.hears(peer) or peer in self._held:"),
+    ),
+    _bug(
+        "neighbour-stays-where-it-was",
+        "A neighbour is told what is seen from the address that it has.",
+        "graph.py",
+        (
+            "        self._neighbours[peer] = address\n        self.on_up(peer)",
+            "        self.on_up(peer)",
+        ),
+    ),
+    _bug(
+        "wants-at-its-old-address",
+        "What clients want is wanted where their broker is.",
+        "profiles.py",
+        ("        own.place = place\n", ""),
+    ),
+    _bug(
+        "knows-what-it-saw-before",
+        "At another address a broker begins anew.",
+        "view.py",
+        ("        self.edges.clear()\n        self._latest.clear()\n", ""),
+    ),
+    _bug(
+        "link-stays-where-it-was",
+        "A connection is where its ends are.",
+        "view.py",
+        (
+            "if before == edge and factor == self.edges[edge][link]:",
+            "if before is not None and factor == self.edges[before][link]:",
+        ),
     ),
 )
 """Each as its name, the sentence that it leaves out, and where."""

@@ -1,6 +1,6 @@
 """Parameters of ges."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -9,7 +9,7 @@ from brokerd.errors import ConfigError
 
 STAY: Final = "stay"
 INDUCE_ROAM: Final = "induce_roam"
-POLICIES: Final = (STAY, INDUCE_ROAM)
+READDRESS: Final = "readdress"
 
 
 class HintParameters(Protocol):
@@ -25,7 +25,7 @@ class HintParameters(Protocol):
 
     @property
     def partition_policy(self) -> str:
-        """What clients of a part of a cluster are told that has come off; one of POLICIES."""
+        """What becomes of a part of a cluster that has come off, and of its clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,10 @@ class GesParameters:
         roam_clients_above: with more clients than this a broker tells those that came last to go
             to neighbours in its cluster that have fewer; 0: it never does.
         roam_check_ns: how often it looks whether it should, while anything changes.
-        partition_policy: what clients are told at a part of a cluster that does not reach the
-            member with the lowest address, for `purge_ns`: nothing with "stay"; with "induce_roam"
-            to go elsewhere, and new ones are refused.
+        partition_policy: what becomes of a part of a cluster that does not reach the member with
+            the lowest address, for `purge_ns`: nothing with "stay"; with "induce_roam" its clients
+            are told to go elsewhere, and new ones are refused; with "readdress" it is a unit of its
+            own until it reaches others of the cluster again.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
@@ -95,7 +96,7 @@ class GesParameters:
                 f"{where}: slow_broker_ns = {self.slow_broker_ns}; 0, or at least six times "
                 f"cost_check_ns, {6 * self.cost_check_ns}"
             )
-        check_hints(self, where)
+        check_hints(self, where, (STAY, INDUCE_ROAM, READDRESS))
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
@@ -118,19 +119,22 @@ class GesParameters:
         return (*found, *warned_of_hints(self))
 
 
-def check_hints(parameters: HintParameters, where: str) -> None:
+def check_hints(parameters: HintParameters, where: str, policies: Sequence[str]) -> None:
     """Make sure that a broker may tell clients to go elsewhere by these, or that it does not.
 
+    Args:
+        policies: for parts that have come off.
+
     Raises:
-        ConfigError: a number is too small.
+        ConfigError: a number is too small, or there is no such policy.
     """
     above, check_ns = parameters.roam_clients_above, parameters.roam_check_ns
     if above < 0:
         raise ConfigError(f"{where}: roam_clients_above = {above}; at least 0")
     if check_ns < 1:
         raise ConfigError(f"{where}: roam_check_ns = {check_ns}; at least 1")
-    if parameters.partition_policy not in POLICIES:
-        policy, known = parameters.partition_policy, " or ".join(map(repr, POLICIES))
+    if parameters.partition_policy not in policies:
+        policy, known = parameters.partition_policy, " or ".join(map(repr, policies))
         raise ConfigError(f"{where}: partition_policy = {policy!r}; {known}")
 
 
@@ -138,7 +142,11 @@ def warned_of_hints(parameters: HintParameters) -> tuple[str, ...]:
     """What a topology's author had better know of brokers that tell clients to go elsewhere."""
     if parameters.partition_policy == STAY:
         return ()
+    also = {
+        INDUCE_ROAM: "take no clients either",
+        READDRESS: "are in a unit of their own, and not where the topology has them",
+    }[parameters.partition_policy]
     return (
-        'partition_policy = "induce_roam": while the lowest member of a cluster is down for long, '
-        "the others there take no clients either",
+        f'partition_policy = "{parameters.partition_policy}": while the lowest member of a cluster '
+        f"is down for long, the others there {also}",
     )

@@ -118,6 +118,17 @@ class Profiles:
         self._remove(known, [each for each in removed if each in known.predicates])
         self._add(known, added)
 
+    def begin_anew(self, broker: BrokerNumber, place: Unit) -> None:
+        """A broker's own profile is at another place now, and nothing of others is known."""
+        for origin in self.origins():
+            if origin != broker:
+                known = self._by_origin.pop(origin)
+                self._remove(known, tuple(known.predicates))
+        own = self._by_origin[broker]
+        own.place = place
+        self._place_of |= dict.fromkeys(own.predicates, place)
+        self._memo.forget()
+
     def set_local(self, subscription: SubscriptionId, client: ClientId, number: int) -> None:
         """Say whose subscription of this broker's profile is whose."""
         self._local[subscription] = client, number

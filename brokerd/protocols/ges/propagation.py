@@ -77,6 +77,20 @@ class Propagation:
         own = ProfileStated(self._broker, self._place.address, (incarnation, FIRST), ())
         self._profiles.replace(own)
 
+    def begin_anew(self) -> None:
+        """At another address: all that is known of others is over, and the own profile is news.
+
+        What of it clients wait for has been said in an earlier version, which whoever has this one
+        has, too.
+        """
+        version = self.next_version()
+        self._profiles.begin_anew(self._broker, self._place.address)
+        self._profiles.change(self._broker, version, (), ())
+        own = self._awaited.get(self._broker)
+        self._awaited = {self._broker: own} if own else {}
+        self._only_outside.clear()
+        self._pass_on(self._profiles.statement(self._broker), None)
+
     def offer_all(self, peer: BrokerNumber) -> None:
         """Tell a neighbour, whose session is new, what is known."""
         self._given_up.pop(peer, None)

@@ -66,6 +66,13 @@ class GraphView:
         """What this broker states from now on replaces what it stated in incarnations before."""
         self._incarnation = incarnation
 
+    def forget(self) -> None:
+        """Begin anew, as seen from another place; what this broker states goes on."""
+        self.changes += 1
+        self.edges.clear()
+        self._latest.clear()
+        self._edge_of.clear()
+
     def state(self, peer: BrokerNumber, address: Address, factor: int) -> Statement:
         """A statement of this broker about its own connection, taken into its graph."""
         self._counter = after(self._counter)
@@ -243,7 +250,9 @@ class GraphView:
         both = len(said) == 2 and all(each.factor for each in said.values())
         factor = max(each.factor for each in said.values()) if both else None
         before = self._edge_of.get(link)
-        if factor == (self.edges[before][link] if before is not None else None):
+        if before is None and factor is None:
+            return
+        if before == edge and factor == self.edges[edge][link]:
             return
         self.changes += 1
         if before is not None:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
 from brokerd.errors import ConfigError
-from brokerd.protocols.ges.parameters import STAY, check_hints, warned_of_hints
+from brokerd.protocols.ges.parameters import INDUCE_ROAM, STAY, check_hints, warned_of_hints
 
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
 
@@ -76,7 +76,7 @@ class GesReliableParameters:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
-        check_hints(self, where)
+        check_hints(self, where, (STAY, INDUCE_ROAM))
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""

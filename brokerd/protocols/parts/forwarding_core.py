@@ -102,6 +102,15 @@ class ForwardingCore(EventMachine):
             if peer not in before:
                 self.emit(OpenSession(peer))
 
+    def renew_sessions(self, why: str) -> None:
+        """Close all sessions with neighbours, which are dialled again; each of them went."""
+        ended, self._sessions = self._sessions, {}
+        for peer, session in ended.items():
+            self._closing[peer] = session
+            self.emit(CloseSession(peer, why))
+        for peer in ended:
+            self.neighbour_went(peer)
+
     # ------------------------------------------------------------ what a protocol does
 
     @abstractmethod

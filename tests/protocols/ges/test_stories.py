@@ -16,7 +16,13 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
-from tests.protocols.ges import apart_stories, hint_stories, load_stories, slow_stories
+from tests.protocols.ges import (
+    apart_stories,
+    hint_stories,
+    load_stories,
+    readdress_stories,
+    slow_stories,
+)
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
 BROKEN = (
@@ -348,6 +354,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     *apart_stories.STORIES,
     *load_stories.STORIES,
     *hint_stories.STORIES,
+    *readdress_stories.STORIES,
     *slow_stories.STORIES,
 )
 SEEN = {
@@ -379,6 +386,7 @@ SEEN = {
     **apart_stories.SEEN,
     **load_stories.SEEN,
     **hint_stories.SEEN,
+    **readdress_stories.SEEN,
     **slow_stories.SEEN,
 }
 

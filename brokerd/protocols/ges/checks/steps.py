@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
@@ -48,11 +48,10 @@ class GesChecks(ProtocolChecks):
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
         came: dict[tuple[int, Unit, Unit], None] = {}
-        message = event.message if type(event) is MessageReceived else None
-        if type(message) is RoutedPublications:
-            came = {_what(target): None for target in message.targets}
-        elif type(message) is GraphStated:
-            _check_told(broker, message)
+        if type(event) is MessageReceived and type(event.message) is RoutedPublications:
+            came = {_what(target): None for target in event.message.targets}
+        elif type(event) is MessageReceived and type(event.message) is GraphStated:
+            _check_told(broker, event.peer, event.message)
         for effect in effects:
             _check_kept(broker, effect)
             if type(effect) is Send and type(effect.message) is RoutedPublications:
@@ -114,8 +113,10 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
         raise InvariantViolated("stateless", f"{broker.name} keeps {effect}")
 
 
-def _check_told(broker: BrokerView, message: GraphStated) -> None:
+def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
     core: Any = broker.core
+    if not core.hears(peer):
+        return  # who does not know where this broker is tells it as if it were elsewhere
     place: Place = core.place
     for each in message.statements:
         level = place.link_level(each.low_end, each.high_end)

@@ -1,0 +1,158 @@
+"""A part of a cluster that has come off is a unit of its own until it is back.
+
+With `partition_policy = "readdress"` a broker that has not reached the member of its cluster with
+the lowest address for long takes another address: of a unit beside its cluster that no topology
+gives to anybody, and that follows from who is in its part, so that nobody has to be asked for it.
+Whoever of its part hears of that does the same. It begins there as if it had just been started, but
+with its clients; and goes back as it came once it has a session with a member of its cluster that
+is elsewhere.
+
+A neighbour knows the address of a broker from the topology, and learns another one from the first
+message of a session. Until it has said that it knows, what it says of connections and profiles is
+what is seen from the wrong address, and let go.
+
+Paper: [GES] §4 (units may vanish). The policy is of our design (A3.9).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.hierarchy import BLOCK_LIMIT, Address, Hierarchy
+from brokerd.protocols.ges.apart import Fragment
+from brokerd.protocols.ges.messages import AddressStated, AddressTaken
+from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+
+READDRESSED: Final = "has another address"
+"""Why sessions are closed."""
+
+
+class Readdressing:
+    """One broker's part in it.
+
+    Args:
+        near: its neighbours, with the addresses that they have now; kept up here.
+        rejoin: begins anew at another address.
+        moved: a neighbour with a session has another address than it was thought to have.
+        came: a neighbour that knows this broker's address has a session.
+
+    Attributes:
+        counters: for statistics.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        machine: EventMachine,
+        near: dict[BrokerNumber, Address],
+        fragment: Fragment,
+        rejoin: Callable[[Address], None],
+        moved: Callable[[BrokerNumber, Address], None],
+        came: Callable[[BrokerNumber], None],
+    ) -> None:
+        self.counters = {"readdressed": 0}
+        self._place = place
+        self._home = place.address
+        self._machine = machine
+        self._near = near
+        self._fragment = fragment
+        self._rejoin = rejoin
+        self._moved = moved
+        self._came = came
+        self._homes: Mapping[BrokerNumber, Address] = {}
+        self._others: Sequence[Address] = ()
+        self._units: Sequence[Unit] = ()
+        self._held: dict[BrokerNumber, None] = {}
+
+    def use(self, hierarchy: Hierarchy) -> None:
+        """Who has which address by now, as the topology says."""
+        self._homes = dict(enumerate(hierarchy.addresses))
+        here = [each for each in hierarchy.addresses if is_inside(each, self._home[:-2])]
+        gone = {hierarchy.addresses[each]: None for each in hierarchy.left}
+        beside = sorted(each for each in here if each not in gone)
+        firsts = {address[:-1]: address for address in reversed(beside)}
+        self._others = [address for address in beside if address != firsts[address[:-1]]]
+        taken = {address[:-1][-1:]: None for address in here}
+        free = [(number,) for number in reversed(range(BLOCK_LIMIT)) if (number,) not in taken]
+        self._units = [(*self._home[:-2], *number) for number in free] if self._home[:-1] else []
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes what brokers say of their addresses."""
+        return {AddressStated: self._on_stated, AddressTaken: self._on_taken}
+
+    def hears(self, peer: BrokerNumber) -> bool:
+        """Whether a neighbour with a session knows this broker's address."""
+        return peer not in self._held
+
+    def heard(self, handler: MessageHandler) -> MessageHandler:
+        """The same of those neighbours only that know this broker's address."""
+
+        def taken(peer: Any, message: Any) -> None:
+            if self.hears(peer):
+                handler(peer, message)
+
+        return taken
+
+    # ------------------------------------------------------------ sessions
+
+    def established(self, peer: BrokerNumber) -> None:
+        """There is a session; a broker that is not where the topology has it says so first."""
+        self._near[peer] = self._homes[peer]
+        if self._is_home:
+            self._came(peer)
+        else:
+            self._held[peer] = None
+            self._machine.send(peer, AddressStated(self._place.address))
+
+    def lost(self, peer: BrokerNumber) -> None:
+        """It is over."""
+        self._held.pop(peer, None)
+
+    # ------------------------------------------------------------ addresses
+
+    def leave(self, part: Collection[Address]) -> None:
+        """Go to the unit that is this part's; nowhere where there is no room for so many.
+
+        Each broker may be the lowest of a part, but for the lowest of each cluster: it stays.
+        """
+        place = self._others.index(min(part))
+        if place < len(self._units):
+            self._go(self._units[place])
+
+    def _go(self, unit: Unit) -> None:
+        self.counters["readdressed"] += 1
+        self._held.clear()
+        self._rejoin((*unit, self._home[-1]))
+
+    @property
+    def _is_home(self) -> bool:
+        return self._place.address == self._home
+
+    def _is_of_cluster(self, peer: BrokerNumber) -> bool:
+        return self._homes[peer][:-1] == self._home[:-1]
+
+    def _on_stated(self, peer: BrokerNumber, message: AddressStated) -> None:
+        address, home = message.address, self._homes[peer]
+        is_beside = (address[:-2], address[-1:]) == (home[:-2], home[-1:])
+        if len(address) != len(home) or not is_beside or not 0 <= address[-2] < BLOCK_LIMIT:
+            raise RemoteProtocolError(peer, f"has {home}, and says that it is {address}"[:300])
+        if self._is_of_cluster(peer) and self._is_home and self._fragment.may_follow:
+            self._go(address[:-1])
+            return
+        self._machine.send(peer, AddressTaken(self._place.address))
+        if peer in self._held:
+            self._near[peer] = address
+        else:
+            self._moved(peer, address)
+
+    def _on_taken(self, peer: BrokerNumber, message: AddressTaken) -> None:
+        if peer not in self._held:
+            raise RemoteProtocolError(peer, "takes an address that it was not told")
+        if self._is_of_cluster(peer) and message.address[:-1] != self._place.address[:-1]:
+            self._fragment.came_back()
+            self._go(self._home[:-1])
+            return
+        del self._held[peer]
+        self._came(peer)

@@ -1,0 +1,233 @@
+"""Stories about parts of a cluster that become units of their own, until they are back."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.errors import RemoteProtocolError
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.ges.core import Ges
+from brokerd.protocols.ges.messages import AddressStated, AddressTaken
+from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.simulator.world.cluster import SimulatedCluster
+from pubsubctl.deploying.topologies import load_topology
+
+T22 = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
+PURGE_S = 3
+
+
+class Readdressed:
+    """A cluster whose brokers are in a row, each linked to c of another one; all want all."""
+
+    def __init__(self, row: str, policy: str = "readdress") -> None:
+        addresses = {name: f"0.0.{number}" for number, name in enumerate(row)} | {"c": "0.1.0"}
+        inside = [[a, b] for a, b in pairwise(row)]
+        ways = [[name, "c"] for name in row]
+        values: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": "row",
+            "kind": "hierarchy",
+            "brokers": [*addresses],
+            "hierarchy": {"addresses": addresses, "links": inside + ways},
+        }
+        self.row = row
+        self._begin(Topology.from_mapping(values, "row"), policy)
+
+    def _begin(self, topology: Topology, policy: str) -> None:
+        parameters = GesParameters(partition_policy=policy, purge_ns=PURGE_S * SECOND_NS)
+        self.cluster = SimulatedCluster(topology, "ges", strict=False, parameters=parameters)
+        self.cluster.start().run_until_quiet()
+        self.wanted = {
+            name: self.cluster.subscribe(name, "true") for name in self.cluster.topology.brokers
+        }
+        self.cluster.run_until_quiet()
+
+    def cut(self, *links: str) -> None:
+        for link in links:
+            self.cluster.link(link[0], link[1]).cut()
+        self.cluster.run_for(4 * PURGE_S)
+
+    def heal(self, *links: str) -> None:
+        for link in links:
+            self.cluster.link(link[0], link[1]).heal()
+        self.cluster.run_for(4 * PURGE_S)
+
+    def settle(self) -> None:
+        self.cluster.run_until_quiet()
+        self.cluster.checker.own.settled(self.cluster.brokers)
+
+    def reached(self, at: str) -> list[str]:
+        """Where a publication comes that is published at a broker."""
+        before = {name: len(each.received) for name, each in self.wanted.items()}
+        self.cluster.publish(at, kind="a")
+        self.cluster.run_for(2)
+        return [name for name, each in self.wanted.items() if len(each.received) > before[name]]
+
+    def core(self, name: str) -> Ges:
+        core = self.cluster.broker(name).broker.core
+        assert isinstance(core, Ges), f"{core} is not of ges"
+        return core
+
+    def addresses(self) -> Sequence[tuple[int, ...]]:
+        return [self.core(name).place.address for name in self.row]
+
+    def moves(self) -> list[int]:
+        return [self.core(name).statistics()["readdressed"] for name in self.row]
+
+
+HOME = [(0, 0, 0), (0, 0, 1), (0, 0, 2)]
+
+
+def a_part_that_came_off_is_a_unit_of_its_own() -> None:
+    """All get all, where a cluster in two parts gets half; and then it is one again."""
+    for policy, everywhere in (("stay", False), ("readdress", True)):
+        story = Readdressed("abd", policy)
+        story.cut("ab")
+        if everywhere:
+            assert story.addresses() == [(0, 0, 0), (0, 63, 1), (0, 63, 2)]
+            story.settle()
+        assert all(story.reached(at) == [*"abdc"] for at in "abdc") == everywhere
+    story.heal("ab")
+    assert (story.addresses(), story.moves()) == (HOME, [0, 2, 2])
+    story.settle()
+    assert all(story.reached(at) == [*"abdc"] for at in "abdc")
+
+
+def what_is_away_for_a_moment_stays_what_it_is() -> None:
+    story = Readdressed("abd")
+    story.cluster.link("a", "b").cut()
+    story.cluster.run_for(PURGE_S - 2)
+    story.heal("ab")
+    assert story.moves() == [0, 0, 0]
+
+
+def who_has_come_back_stays_there() -> None:
+    """b is told of d, which is about to come back, before it is told of all that a knows."""
+    story = Readdressed("abd")
+    story.cut("ab")
+    link = story.cluster.link("a", "b")
+    link.heal()
+    link.delay(400 * MILLISECOND_NS)
+    story.cluster.run_for(4 * PURGE_S)
+    assert (story.addresses(), story.moves()) == (HOME, [0, 2, 2])
+
+
+def each_part_is_another_unit() -> None:
+    """Two that came off find each other first, and are one until they are back."""
+    story = Readdressed("abdef")
+    story.cut("ab", "de")
+    assert [address[1] for address in story.addresses()] == [0, 63, 63, 61, 61]
+    story.settle()
+    assert all(story.reached(at) == [*"abdefc"] for at in "abdefc")
+    story.heal("de")
+    story.cluster.run_for(4 * PURGE_S)
+    assert [address[1] for address in story.addresses()] == [0, 63, 63, 63, 63]
+    story.settle()
+    story.heal("ab")
+    assert [address[1] for address in story.addresses()] == [0, 0, 0, 0, 0]
+    story.settle()
+    assert all(story.reached(at) == [*"abdefc"] for at in "abdefc")
+
+
+def the_lowest_member_is_away_for_long() -> None:
+    """It looks as if all others had come off; so they have, until it is back."""
+    story = Readdressed("abd")
+    story.cluster.broker("a").kill()
+    story.cluster.run_for(4 * PURGE_S)
+    assert story.addresses()[1:] == [(0, 63, 1), (0, 63, 2)]
+    story.settle()
+    assert all(story.reached(at) == [*"bdc"] for at in "bdc")
+    story.cluster.broker("a").start()
+    story.cluster.run_for(4 * PURGE_S)
+    assert story.addresses() == HOME
+    story.settle()
+
+
+def who_restarts_goes_where_its_part_is() -> None:
+    story = Readdressed("abd")
+    story.cut("ab")
+    story.cluster.broker("d").kill()
+    story.cluster.run_for(1)
+    story.cluster.broker("d").start()
+    story.cluster.run_for(4 * PURGE_S)
+    assert story.addresses() == [(0, 0, 0), (0, 63, 1), (0, 63, 2)]
+    story.settle()
+
+
+def there_is_no_room_for_another_unit() -> None:
+    story = Readdressed("abd")
+    for name in "bd":
+        story.core(name)._readdressing._units = ()
+    story.cut("ab")
+    assert (story.addresses(), story.moves()) == (HOME, [0, 0, 0])
+
+
+class Random22(Readdressed):
+    """The 22 brokers, whose clusters come apart and are whole again at random."""
+
+    def __init__(self, seed: int) -> None:
+        topology = load_topology(T22).of_kind("hierarchy")
+        self.row = ""
+        self._begin(topology, "readdress")
+        random, cluster = Random(f"readdressed {seed}"), self.cluster
+        links = cluster.graph.overlay.links
+        names = topology.brokers
+        for _ in range(12):
+            each = cluster.link(*(names[end] for end in random.choice(links)))
+            each.cut()
+            cluster.run_for(random.choice((0.5, 2, 5, 8)))
+            if random.random() < 0.5:
+                each.heal()
+            cluster.run_for(random.choice((0, 0.5, 2, 5)))
+        for a, b in links:
+            cluster.link(names[a], names[b]).heal()
+        cluster.run_for(10 * PURGE_S)
+
+
+def in_the_end_all_are_where_they_were() -> None:
+    moves = 0
+    for seed in range(6):
+        story = Random22(seed)
+        story.settle()
+        names = story.cluster.topology.brokers
+        assert story.reached("n22") == [*names]
+        moves += story.cluster.statistics()["readdressed"]
+    assert moves > 6
+
+
+def nobody_is_told_of_an_address_that_cannot_be() -> None:
+    core = Readdressed("abd").core("b")
+    for address in ((0, 63), (0, 63, 1), (1, 0, 2), (0, 64, 2), (0, -1, 2)):
+        with pytest.raises(RemoteProtocolError, match="says that it is"):
+            core._readdressing._on_stated(2, AddressStated(address))
+    with pytest.raises(RemoteProtocolError, match="that it was not told"):
+        core._readdressing._on_taken(2, AddressTaken((0, 0, 2)))
+
+
+STORIES = (
+    nobody_is_told_of_an_address_that_cannot_be,
+    a_part_that_came_off_is_a_unit_of_its_own,
+    what_is_away_for_a_moment_stays_what_it_is,
+    who_has_come_back_stays_there,
+    each_part_is_another_unit,
+    the_lowest_member_is_away_for_long,
+    who_restarts_goes_where_its_part_is,
+    there_is_no_room_for_another_unit,
+    in_the_end_all_are_where_they_were,
+)
+SEEN = {
+    "each-of-a-part-goes-alone": a_part_that_came_off_is_a_unit_of_its_own,
+    "all-parts-are-one-unit": each_part_is_another_unit,
+    "never-back-in-its-cluster": a_part_that_came_off_is_a_unit_of_its_own,
+    "goes-where-it-came-from": who_has_come_back_stays_there,
+    "hears-who-knows-another-address": in_the_end_all_are_where_they_were,
+    "neighbour-stays-where-it-was": a_part_that_came_off_is_a_unit_of_its_own,
+    "wants-at-its-old-address": a_part_that_came_off_is_a_unit_of_its_own,
+    "knows-what-it-saw-before": a_part_that_came_off_is_a_unit_of_its_own,
+    "link-stays-where-it-was": a_part_that_came_off_is_a_unit_of_its_own,
+}
