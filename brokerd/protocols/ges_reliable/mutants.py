@@ -31,7 +31,7 @@ BUGS: Final = (
         "begins-before-disk",
         "What a storage says of a subscription is on its disk.",
         "storage.py",
-        ("self._disk.commit(rows, send)", "self._disk.commit(rows, lambda: None), send()"),
+        ("self._disk.commit(rows, written)", "self._disk.commit(rows, lambda: None), written()"),
     ),
     _bug(
         "takes-events-over-a-hole",
@@ -302,6 +302,24 @@ BUGS: Final = (
         "What a subscription lacks that has come back is where it was meanwhile.",
         "clients.py",
         ("elif (is_behind and answer.before is None) or is_unknown:", "elif is_unknown:"),
+    ),
+    _bug(
+        "released-before-its-end-is-on-disk",
+        "What is over is needed until that is on disk.",
+        "registrations.py",
+        (
+            "min((each.received for each in self.kept())",
+            "min((each.received for each in self._known.values())",
+        ),
+    ),
+    _bug(
+        "not-asked-for-before-its-end-is-on-disk",
+        "What is over is asked for until that is on disk.",
+        "storage.py",
+        (
+            "(each.predicate for each in self.registrations.kept())",
+            "(each.predicate for each in self.registrations.known().values())",
+        ),
     ),
     _bug(
         "released-and-not-chopped",

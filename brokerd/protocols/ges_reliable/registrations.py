@@ -7,7 +7,8 @@ Paper: [GES] §4 (profiles with epochs; receipts). Deviates: an event's referenc
 written down: it is the number of those whose receipts lie before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +70,9 @@ class Registrations:
 
     Args:
         is_root: it gives epochs, so no client has had a later one; a finer one may be behind.
+
+    Attributes:
+        ends: how many have ended.
     """
 
     def __init__(self, decode_attributes: DecodeAttributes, *, is_root: bool = True) -> None:
@@ -80,6 +84,8 @@ class Registrations:
         self._memo: MatchMemo[Key, tuple[BrokerNumber, ...]] = MatchMemo(
             self._index, decode_attributes, conclude=self._homes
         )
+        self._ending: deque[tuple[int, Registration]] = deque()
+        self.ends = 0
 
     def __len__(self) -> int:
         """How many there are."""
@@ -88,6 +94,11 @@ class Registrations:
     def known(self) -> Mapping[Key, Registration]:
         """All of them."""
         return self._known
+
+    def kept(self) -> Iterator[Registration]:
+        """All of them, and those whose end a crash could take back."""
+        yield from self._known.values()
+        yield from (each for _, each in self._ending)
 
     def heirs(self) -> Mapping[Key, BrokerNumber]:
         """Those that have gone on at other storages, and at which."""
@@ -196,12 +207,19 @@ class Registrations:
     def _end(self, key: Key) -> list[Change]:
         rows: list[Change] = []
         for each in _of(key, self._known):
+            self.ends += 1
+            self._ending.append((self.ends, self._known[each]))
             self._remove(each)
             rows += (Change(REGISTERED, _text(each), None), Change(RECEIPTS, _text(each), None))
         for each in _of(key, self._heirs):
             del self._heirs[each]
             rows.append(Change(HEIRS, _text(each), None))
         return rows
+
+    def ended(self, ends: int) -> None:
+        """The first so many ends are on disk."""
+        while self._ending and self._ending[0][0] <= ends:
+            self._ending.popleft()
 
     def receive(self, key: Key, generation: int, home: BrokerNumber, through: int) -> list[Change]:
         """A client is done with what is up to an epoch.
@@ -224,7 +242,7 @@ class Registrations:
 
     def lowest(self, durable: int) -> int:
         """The lowest receipt; without any, all that is durable is done."""
-        return min((each.received for each in self._known.values()), default=durable)
+        return min((each.received for each in self.kept()), default=durable)
 
     def _homes(self, keys: tuple[Key, ...]) -> tuple[BrokerNumber, ...]:
         return tuple(sorted({self._known[key].home: None for key in keys}))

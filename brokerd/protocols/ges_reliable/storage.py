@@ -247,17 +247,25 @@ class Storage:
                 rows += changed
         target, stores = self._carriage.to(home), message.stores
         answer = Changed(target, 0, self._broker, *number, tuple(begun), stores)
+        ends = self.registrations.ends
 
-        send = partial(self._carriage.send, answer)
+        def written() -> None:
+            self.registrations.ended(ends)
+            self._carriage.send(answer)
+            self._let_go()
 
         def write() -> None:
             if rows:
-                self._disk.commit(rows, send)
+                self._disk.commit(rows, written)
             else:
-                self._disk.when_written(send)
+                self._disk.when_written(written)
 
         # A crash could give a later epoch to another publication: none is written down, or told.
         self.log.sync(write)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what nobody needs, and of what nobody wants any more in this unit."""
         self._release()
         if self.profile is not None:
             self._keep_profile(self.profile)
@@ -300,7 +308,7 @@ class Storage:
     def _keep_profile(self, profile: UnitProfile) -> None:
         """Have the parent give what is wanted, and nothing else."""
         waiting = (wish.predicate for each in self._waiting.values() for wish in each.wishes)
-        known = (each.predicate for each in self.registrations.known().values())
+        known = (each.predicate for each in self.registrations.kept())
         wanted = (*known, *self.others.predicates(), *waiting)
         profile.keep(each for each in wanted if each is not None)
 

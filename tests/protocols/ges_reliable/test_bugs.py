@@ -54,6 +54,8 @@ RULES = {
     "before-is-asked-for-ever": "whoever_comes_first_to_the_heir_asks_who_was_before",
     "behind-though-all-is-over": "who_knows_that_it_is_over_is_not_asked",
     "unsettled-end-is-answered": "whoever_it_went_on_from_is_waited_for_when_it_ends",
+    "released-before-its-end-is-on-disk": "what_is_over_is_needed_until_that_is_on_disk",
+    "not-asked-for-before-its-end-is-on-disk": "what_is_over_is_asked_for_until_that_is_on_disk",
     "heirs-forgotten": "heirs_are_kept",
     "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
     "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",

@@ -178,6 +178,37 @@ def a_finer_storage_begins_when_its_parent_gives() -> None:
     assert [each.begun for each in finer.paper.take(Changed)] == [(Begun(KEY, 9),)]
 
 
+def what_is_over_is_needed_until_that_is_on_disk() -> None:
+    """A crash brings it back, and its client may need all that comes behind (seed 41760)."""
+    alone = StorageAlone()
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING))
+    alone.written(Commit)
+    alone.hears(Store(S, 0, HOME, run(1, 3)))
+    alone.written(Append)
+    alone.wishes(2, Wish(KEY, 1, None, heir=9))
+    alone.hears(Store(S, 0, HOME, run(4, 5)))
+    alone.written(Append)
+    assert alone.storage.log.released == 0
+    alone.written(Commit)
+    assert alone.storage.log.released == 5
+
+
+def what_is_over_is_asked_for_until_that_is_on_disk() -> None:
+    """Else what a crash brings back would lack what its parent gave to nobody meanwhile."""
+    finer = StorageAlone(parent=5)
+    finer.wishes(1, Wish(KEY, 1, EVERYTHING))
+    (asked,) = finer.paper.take(Change)
+    begun = (Begun(asked.wishes[0].key, 9),)
+    changed = Changed(S, 0, 5, asked.incarnation, asked.number, begun, True)
+    finer.storage.answer_handlers()[Changed](5, changed)
+    finer.written(Commit, Append)
+    finer.wishes(2, Wish(KEY, 1, None, heir=5))
+    assert not finer.paper.take(Change)
+    finer.written(Commit, Append)
+    ((over,),) = [each.wishes for each in finer.paper.take(Change)]
+    assert over.predicate is None
+
+
 def an_older_change_does_not_bring_back_what_is_over() -> None:
     alone = StorageAlone()
     alone.wishes(1, Wish(KEY, 1, EVERYTHING))
@@ -292,6 +323,8 @@ PARTS = (
     what_waits_for_others_is_not_stored,
     a_subscription_is_on_disk_before_it_is_told,
     a_finer_storage_begins_when_its_parent_gives,
+    what_is_over_is_needed_until_that_is_on_disk,
+    what_is_over_is_asked_for_until_that_is_on_disk,
     an_older_change_does_not_bring_back_what_is_over,
     an_earlier_stay_takes_nothing_from_a_later_one,
     what_lies_behind_a_hole_is_let_go,
