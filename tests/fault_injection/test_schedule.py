@@ -73,6 +73,7 @@ FOR_TOPOLOGY = {
     "t22-roaming": "t22-storages",
     "t22-roams": "t22-stored",
     "t22-root": "t22-storages",
+    "t22-apart": "t22-hi",
     "t22-silent": "t22-stored",
     "t22-storage": "t22-stored",
 }

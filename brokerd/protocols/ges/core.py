@@ -270,6 +270,7 @@ class Ges(UnitBroker):
         super().__init__(broker, address, neighbours, parameters, decode_attributes, hierarchy)
         self._readdressing = Readdressing(
             self.place,
+            self.view,
             self,
             self._near,
             self._fragment,

@@ -484,7 +484,13 @@ BUGS: Final = (
         "all-parts-are-one-unit",
         "Each part of a cluster is another unit.",
         "readdressing.py",
-        ("self._units[place]", "self._units[0]"),
+        ("free[rank], *self._home", "free[0], *self._home"),
+    ),
+    _bug(
+        "beside-a-unit-that-it-has-no-way-to",
+        "A part is beside the smallest unit that it has ways out of.",
+        "readdressing.py",
+        ("place = len(self._home) - 1 - min(levels)", "place = len(self._home) - 2"),
     ),
     _bug(
         "never-back-in-its-cluster",

@@ -1,8 +1,8 @@
 """A part of a cluster that has come off is a unit of its own until it is back.
 
 With `partition_policy = "readdress"` a broker that has not reached the member of its cluster with
-the lowest address for long takes another address: of a unit beside its cluster that no topology
-gives to anybody, and that follows from who is in its part, so that nobody has to be asked for it.
+the lowest address for long takes another address: of a unit beside its own that no topology gives
+to anybody, and that follows from who is in its part, so that nobody has to be asked for it.
 Whoever of its part hears of that does the same. It begins there as if it had just been started, but
 with its clients; and goes back as it came once it has a session with a member of its cluster that
 is elsewhere.
@@ -23,6 +23,7 @@ from brokerd.overlay.hierarchy import BLOCK_LIMIT, Address, Hierarchy
 from brokerd.protocols.ges.apart import Fragment
 from brokerd.protocols.ges.messages import AddressStated, AddressTaken
 from brokerd.protocols.ges.units import Place, Unit, is_inside
+from brokerd.protocols.ges.view import GraphView
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 READDRESSED: Final = "has another address"
@@ -45,6 +46,7 @@ class Readdressing:
     def __init__(
         self,
         place: Place,
+        view: GraphView,
         machine: EventMachine,
         near: dict[BrokerNumber, Address],
         fragment: Fragment,
@@ -55,6 +57,7 @@ class Readdressing:
         self.counters = {"readdressed": 0}
         self._place = place
         self._home = place.address
+        self._view = view
         self._machine = machine
         self._near = near
         self._fragment = fragment
@@ -62,21 +65,14 @@ class Readdressing:
         self._moved = moved
         self._came = came
         self._homes: Mapping[BrokerNumber, Address] = {}
-        self._others: Sequence[Address] = ()
-        self._units: Sequence[Unit] = ()
+        self._present: Sequence[Address] = ()
         self._held: dict[BrokerNumber, None] = {}
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Who has which address by now, as the topology says."""
         self._homes = dict(enumerate(hierarchy.addresses))
-        here = [each for each in hierarchy.addresses if is_inside(each, self._home[:-2])]
         gone = {hierarchy.addresses[each]: None for each in hierarchy.left}
-        beside = sorted(each for each in here if each not in gone)
-        firsts = {address[:-1]: address for address in reversed(beside)}
-        self._others = [address for address in beside if address != firsts[address[:-1]]]
-        taken = {address[:-1][-1:]: None for address in here}
-        free = [(number,) for number in reversed(range(BLOCK_LIMIT)) if (number,) not in taken]
-        self._units = [(*self._home[:-2], *number) for number in free] if self._home[:-1] else []
+        self._present = sorted(each for each in hierarchy.addresses if each not in gone)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes what brokers say of their addresses."""
@@ -113,13 +109,32 @@ class Readdressing:
     # ------------------------------------------------------------ addresses
 
     def leave(self, part: Collection[Address]) -> None:
-        """Go to the unit that is this part's; nowhere where there is no room for so many.
+        """Go to the unit that is this part's, beside the smallest one that it has ways out of.
 
-        Each broker may be the lowest of a part, but for the lowest of each cluster: it stays.
+        Nowhere where it has none, or where there is no room for so many parts. Each broker may be
+        the lowest of one, but for the lowest of each cluster: it stays.
         """
-        place = self._others.index(min(part))
-        if place < len(self._units):
-            self._go(self._units[place])
+        levels = [
+            self._place.link_level(member, other)
+            for member in part
+            for other in self._view.near(member)
+            if other not in part
+        ]
+        if not levels:
+            return
+        place = len(self._home) - 1 - min(levels)
+        inside = [each for each in self._present if is_inside(each, self._home[:place])]
+        firsts = {each[:-1]: each for each in reversed(inside)}
+        others = [each for each in inside if each != firsts[each[:-1]]]
+        taken = {
+            address[place]: None
+            for address in self._homes.values()
+            if is_inside(address, self._home[:place])
+        }
+        free = [number for number in reversed(range(BLOCK_LIMIT)) if number not in taken]
+        rank = others.index(min(part))
+        if rank < len(free):
+            self._go((*self._home[:place], free[rank], *self._home[place + 1 : -1]))
 
     def _go(self, unit: Unit) -> None:
         self.counters["readdressed"] += 1
@@ -135,8 +150,9 @@ class Readdressing:
 
     def _on_stated(self, peer: BrokerNumber, message: AddressStated) -> None:
         address, home = message.address, self._homes[peer]
-        is_beside = (address[:-2], address[-1:]) == (home[:-2], home[-1:])
-        if len(address) != len(home) or not is_beside or not 0 <= address[-2] < BLOCK_LIMIT:
+        differ = [place for place, (a, b) in enumerate(zip(address, home, strict=False)) if a != b]
+        is_beside = len(address) == len(home) and len(differ) == 1 and differ[0] < len(home) - 1
+        if not is_beside or not 0 <= address[differ[0]] < BLOCK_LIMIT:
             raise RemoteProtocolError(peer, f"has {home}, and says that it is {address}"[:300])
         if self._is_of_cluster(peer) and self._is_home and self._fragment.may_follow:
             self._go(address[:-1])

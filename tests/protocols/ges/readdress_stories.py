@@ -17,7 +17,7 @@ from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
 from pubsubctl.deploying.topologies import load_topology
 
-T22 = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
+TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
 PURGE_S = 3
 
 
@@ -162,16 +162,42 @@ def who_restarts_goes_where_its_part_is() -> None:
 def there_is_no_room_for_another_unit() -> None:
     story = Readdressed("abd")
     for name in "bd":
-        story.core(name)._readdressing._units = ()
+        taken = story.core(name)._readdressing
+        taken._homes = {**taken._homes, **{100 + each: (0, each, 0) for each in range(64)}}
     story.cut("ab")
     assert (story.addresses(), story.moves()) == (HOME, [0, 0, 0])
+
+
+class T22(Readdressed):
+    """The 22 brokers; n14 and n15 are a cluster, which is all of its super-cluster."""
+
+    def __init__(self) -> None:
+        self.row = "?"
+        self._begin(load_topology(TOPOLOGY).of_kind("hierarchy"), "readdress")
+
+
+def a_part_is_beside_the_unit_that_it_has_ways_to() -> None:
+    story = T22()
+    names = story.cluster.topology.brokers
+    for link, address in (
+        (("n14", "n15"), (0, 58, 0, 1)),
+        (("n7", "n8"), (0, 0, 63, 1)),
+    ):
+        story.cluster.link(*link).cut()
+        story.cluster.run_for(4 * PURGE_S)
+        assert story.core(link[1]).place.address == address
+        story.settle()
+        assert all(story.reached(at) == [*names] for at in ("n22", *link))
+        story.cluster.link(*link).heal()
+        story.cluster.run_for(4 * PURGE_S)
+        story.settle()
 
 
 class Random22(Readdressed):
     """The 22 brokers, whose clusters come apart and are whole again at random."""
 
     def __init__(self, seed: int) -> None:
-        topology = load_topology(T22).of_kind("hierarchy")
+        topology = load_topology(TOPOLOGY).of_kind("hierarchy")
         self.row = ""
         self._begin(topology, "readdress")
         random, cluster = Random(f"readdressed {seed}"), self.cluster
@@ -202,7 +228,7 @@ def in_the_end_all_are_where_they_were() -> None:
 
 def nobody_is_told_of_an_address_that_cannot_be() -> None:
     core = Readdressed("abd").core("b")
-    for address in ((0, 63), (0, 63, 1), (1, 0, 2), (0, 64, 2), (0, -1, 2)):
+    for address in ((0, 63), (0, 63, 1), (1, 1, 2), (0, 64, 2), (0, -1, 2), (0, 0, 2)):
         with pytest.raises(RemoteProtocolError, match="says that it is"):
             core._readdressing._on_stated(2, AddressStated(address))
     with pytest.raises(RemoteProtocolError, match="that it was not told"):
@@ -218,11 +244,13 @@ STORIES = (
     the_lowest_member_is_away_for_long,
     who_restarts_goes_where_its_part_is,
     there_is_no_room_for_another_unit,
+    a_part_is_beside_the_unit_that_it_has_ways_to,
     in_the_end_all_are_where_they_were,
 )
 SEEN = {
     "each-of-a-part-goes-alone": a_part_that_came_off_is_a_unit_of_its_own,
     "all-parts-are-one-unit": each_part_is_another_unit,
+    "beside-a-unit-that-it-has-no-way-to": a_part_is_beside_the_unit_that_it_has_ways_to,
     "never-back-in-its-cluster": a_part_that_came_off_is_a_unit_of_its_own,
     "goes-where-it-came-from": who_has_come_back_stays_there,
     "hears-who-knows-another-address": in_the_end_all_are_where_they_were,
