@@ -7,7 +7,11 @@
     [hierarchy.storages]
     n1 = 1           # stores for its unit of this level; absent: there are none
 
-and, for what has changed while brokers run, among the first of these
+It may say how many links a broker has at most, those of level 0 first, then of level 1, and so on:
+
+    max_links = [8, 3]
+
+And, for what has changed while brokers run, among the first of these
 
     changes = [["n5", 0], ["n5", "retired"]]    # a storage for its unit of level 0; and no more
 
@@ -37,7 +41,7 @@ BLOCK_LIMIT = 64
 """A unit has at most so many units of the level below."""
 MAXIMUM_PARTS = 5
 
-_KEYS = ("links", "addresses", "storages", "changes")
+_KEYS = ("links", "addresses", "storages", "changes", "max_links")
 RETIRED = "retired"
 _PART = re.compile(r"0|[1-9]\d?")
 
@@ -60,6 +64,7 @@ class Hierarchy:
         left: brokers that have left; they keep numbers and addresses, without links.
         links_of_left: those that they had.
         deployed: the same before any broker joined or left; None: none has.
+        max_links: how many links of level 0, 1, … a broker has at most; of any beyond, any number.
     """
 
     brokers: tuple[str, ...]
@@ -70,6 +75,7 @@ class Hierarchy:
     left: tuple[BrokerNumber, ...] = ()
     links_of_left: tuple[Link, ...] = ()
     deployed: "Hierarchy | None" = None
+    max_links: tuple[int, ...] = ()
 
     @property
     def present(self) -> tuple[BrokerNumber, ...]:
@@ -137,6 +143,8 @@ class Hierarchy:
                 for name, address in zip(first.brokers, first.addresses, strict=True)
             },
         }
+        if self.max_links:
+            found["max_links"] = [*self.max_links]
         if self.storages:
             found["storages"] = {self.brokers[number]: level for number, level in self.storages}
         if self.changes:
@@ -251,7 +259,8 @@ def read_hierarchy(
     Raises:
         ConfigError: an unknown key or broker, a broker without an address, one that is none or
             taken, a unit that its own links do not connect, a unit without its root storage or
-            with two storages; names `where`. What has changed since is read by `read_changes`.
+            with two storages, a broker with too many links; names `where`. What has changed since is
+            read by `read_changes`.
     """
     where = f"{where}: hierarchy"
     values = table(section, where, _KEYS)
@@ -259,6 +268,8 @@ def read_hierarchy(
     own_links = pairs(values.get("links", ()), brokers, f"{where}: links")
     found = Hierarchy(tuple(brokers), addresses, own_links)
     _check_connected(found, f"{where}: links")
+    found = replace(found, max_links=_max_links(values.get("max_links", ()), found, where))
+    _check_max_links(found, f"{where}: links")
     storages = _storages(values.get("storages", {}), found, f"{where}.storages")
     return replace(found, storages=storages)
 
@@ -374,6 +385,32 @@ def _check_connected(hierarchy: Hierarchy, where: str) -> None:
                 raise ConfigError(f"{where}: {names} not connected to {first} by {within}")
 
 
+def _max_links(values: Any, hierarchy: Hierarchy, where: str) -> tuple[int, ...]:
+    where = f"{where}.max_links"
+    if not isinstance(values, list | tuple) or len(values) > hierarchy.top + 1:
+        raise ConfigError(
+            f"{where}: {values!r} is no list of at most {hierarchy.top + 1} numbers, one per level"
+        )
+    for level, most in enumerate(values):
+        if type(most) is not int or most < 1:
+            raise ConfigError(f"{where}[{level}] = {most!r}; at least 1")
+    return tuple(values)
+
+
+def _check_max_links(hierarchy: Hierarchy, where: str) -> None:
+    """Paper: [GES] §2, which bounds units; that links have bounds, too, is of its implementation."""
+    for level, most in enumerate(hierarchy.max_links):
+        ends = [
+            end for link in hierarchy.links if hierarchy.link_level(*link) == level for end in link
+        ]
+        for broker in hierarchy.present:
+            if (count := ends.count(broker)) > most:
+                raise ConfigError(
+                    f"{where}: {hierarchy.brokers[broker]} has {count} links of level {level}; "
+                    f"max_links allows {most}"
+                )
+
+
 def _storages(
     values: Any, hierarchy: Hierarchy, where: str
 ) -> tuple[tuple[BrokerNumber, int], ...]:
@@ -470,7 +507,8 @@ def with_broker(
 
     Raises:
         ConfigError: an address that is none, or is or was another broker's, or is in a unit without
-            its root storage; no free one; a unit that would not be connected inside; names `where`.
+            its root storage; no free one; a unit that would not be connected inside, or a broker
+            with more links than there may be; names `where`.
 
     Paper: [GES] §2; the smallest free number is our reading.
     """
@@ -502,6 +540,7 @@ def with_broker(
         deployed=hierarchy.deployed or hierarchy.as_deployed(),
     )
     _check_connected(grown, f"{where}: {name} = {_dotted(address)!r}")
+    _check_max_links(grown, f"{where}: {name} = {_dotted(address)!r}")
     return grown
 
 

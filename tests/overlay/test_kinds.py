@@ -146,6 +146,10 @@ def addresses(**changes):
         ({"storages": {"p1": True}}, "p1 = True; a level, from 0 to 1"),
         ({"storages": {"p1": 1, "b1": 1, "s1": 1}}, "storages: b1 and p1 both store for 0.*"),
         ({"storages": {"p1": 1}}, "1.* has no root storage; give a broker in it level 1, as in s1"),
+        ({"max_links": [2, 1, 1]}, "max_links: [2, 1, 1] is no list of at most 2 numbers, one per"),
+        ({"max_links": 3}, "max_links: 3 is no list of at most 2 numbers, one per level"),
+        ({"max_links": [2, 0]}, "hierarchy.max_links[1] = 0; at least 1"),
+        ({"max_links": [1]}, "links: p1 has 2 links of level 0; max_links allows 1"),
         ({"changes": {}}, "hierarchy.changes: expected a list, got {}"),
         (
             {"storages": {}, "changes": [["b1", 0]]},
@@ -193,7 +197,7 @@ def test_storages_come_and_retire_while_brokers_run():
 
 
 def joining(row):
-    return {**mapping("hierarchy", storages=ROOTS), "joined": [row]}
+    return {**mapping("hierarchy", storages=ROOTS, max_links=[2, 1]), "joined": [row]}
 
 
 @pytest.mark.parametrize(
@@ -212,6 +216,7 @@ def joining(row):
         (["n1", ["b1"], "", "0.64"], "each part is from 0 to 63"),
         (["n1", ["b1"], "", "5.0"], "n1 = '5.0': 5.* is new, and has no root storage; units that"),
         (["n1", ["b1"], "", "1.7"], "n1 = '1.7': n1 not connected to s1 by links inside 1.*"),
+        (["n1", ["s1", "b1"], "", ""], "n1 = '1.2': b1 has 2 links of level 1; max_links allows 1"),
     ],
 )
 def test_a_broker_that_cannot_have_joined_a_hierarchy_is_refused(row, message):
@@ -241,7 +246,7 @@ def test_the_last_of_a_unit_cannot_leave_it():
 
 def test_brokers_of_a_hierarchy_join_and_leave_while_others_run():
     """The topology stays the same deployment, and goes through its file; addresses stay taken."""
-    before = read_topology(mapping("hierarchy", storages=ROOTS), FILE)
+    before = read_topology(mapping("hierarchy", storages=ROOTS, max_links=[3]), FILE)
     joined = before.with_joined(Joined("n1", "b1", "h:1", "", ("s1",)), FILE)
     assert joined.joined[0].place == "0.3"
     grown = joined.with_role("n1", "0", FILE)
