@@ -259,8 +259,8 @@ def read_hierarchy(
     Raises:
         ConfigError: an unknown key or broker, a broker without an address, one that is none or
             taken, a unit that its own links do not connect, a unit without its root storage or
-            with two storages, a broker with too many links; names `where`. What has changed since is
-            read by `read_changes`.
+            with two storages, a broker with too many links; names `where`. What has changed since
+            is read by `read_changes`.
     """
     where = f"{where}: hierarchy"
     values = table(section, where, _KEYS)
@@ -398,7 +398,7 @@ def _max_links(values: Any, hierarchy: Hierarchy, where: str) -> tuple[int, ...]
 
 
 def _check_max_links(hierarchy: Hierarchy, where: str) -> None:
-    """Paper: [GES] §2, which bounds units; that links have bounds, too, is of its implementation."""
+    """Paper: [GES] §2, which bounds units; that links have them, too, is of its program."""
     for level, most in enumerate(hierarchy.max_links):
         ends = [
             end for link in hierarchy.links if hierarchy.link_level(*link) == level for end in link
