@@ -90,6 +90,7 @@ class UnitBroker(ForwardingCore):
         super().__init__(broker, tuple(neighbours), parameters)
         self._purge_ns = parameters.purge_ns
         self._near = neighbours = dict(neighbours)
+        self._left: Collection[BrokerNumber] = hierarchy.left
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
@@ -223,6 +224,7 @@ class UnitBroker(ForwardingCore):
             self._hints.went(peer)
             self._propagation.give_up(peer)
             del self._near[peer]
+        self._left = hierarchy.left
         for broker in hierarchy.left:
             self._graph.speak_for_broker(broker)
             self._propagation.speak_for_broker(broker)
@@ -230,14 +232,23 @@ class UnitBroker(ForwardingCore):
 
     def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
         self._graph.on_stated(peer, message)
+        # What was on its way when it left may come to who has heard nothing of it before.
+        for broker in dict.fromkeys(each.by for each in message.statements):
+            if broker in self._left:
+                self._graph.speak_for_broker(broker)
         self._look_later()
 
     def _on_profile_stated(self, peer: BrokerNumber, message: ProfileStated) -> None:
         self._propagation.on_stated(peer, message)
-        self._look_later()
+        self._after_profile(message.origin)
 
     def _on_profile_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
         self._propagation.on_changed(peer, message)
+        self._after_profile(message.origin)
+
+    def _after_profile(self, origin: BrokerNumber) -> None:
+        if origin in self._left:
+            self._propagation.speak_for_broker(origin)
         self._look_later()
 
     def _look_later(self) -> None:

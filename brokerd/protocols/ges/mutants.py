@@ -146,6 +146,12 @@ BUGS: Final = (
         ("                self._graph.speak_for_unknown(origin)\n", ""),
     ),
     _bug(
+        "left-and-heard-of-again",
+        "Of who has left all say so again when they hear of it.",
+        "core.py",
+        ("if broker in self._left:", "if broker in self._left and not message.statements:"),
+    ),
+    _bug(
         "spoken-for-ever-again",
         "Who has said that it lives is spoken for ever more rarely.",
         "ageing.py",
@@ -209,7 +215,10 @@ BUGS: Final = (
         "links-of-who-has-left",
         "Of who has left all say at once that it has no connection.",
         "core.py",
-        ("            self._graph.speak_for_broker(broker)\n", ""),
+        (
+            "for broker in hierarchy.left:\n            self._graph.speak_for_broker(broker)\n",
+            "for broker in hierarchy.left:\n",
+        ),
     ),
     _bug(
         "who-has-left-wants",

@@ -359,7 +359,8 @@ def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
 def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     """The plan as text, below lines of comment."""
     when = _write_step if plan.adversarial else _write_instant
-    names = plan.topology.brokers
+    joining = (move.broker for move in plan.moves if type(move) is Joining)
+    names = *plan.topology.brokers, *joining
     planning = planning_of(plan.protocol)
     defaults = planning.parameters(planning.tolerated(plan.topology), {})
     lines = [*(f"# {line}".rstrip() for line in story)]
@@ -622,7 +623,7 @@ class _Reader:
             stages = tuple(self._when(word) for word in rest[until + 1 :])
             return Failing(at, rest[0], tuple(rest[1:until]), stages)
         if verb == "take":
-            return Taking(at, _read_lane(rest[0], self.brokers))
+            return Taking(at, _read_lane(rest[0], [*self.brokers, *self.joining]))
         raise PlanError(f"unknown verb {verb!r}{nearest(verb, _VERBS)}")
 
     def _when(self, word: str) -> int:

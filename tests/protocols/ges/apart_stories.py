@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from brokerd.config import SECOND_NS
 from brokerd.overlay.topology import SCHEMA
 from brokerd.protocols.ges.core import UnitBroker
 from brokerd.protocols.registry import read_topology
@@ -81,13 +82,32 @@ def who_lives_across_a_gap_is_left_in_peace() -> None:
     assert a.view.edges[(1,), (2,)] == {(2, 3): 1}
 
 
+def who_has_left_is_heard_of_afterwards() -> None:
+    """What it said was on its way; and whoever it was linked to has forgotten it (seed 99977)."""
+    cluster = _started(RING)
+    links = [cluster.link("b", other) for other in "ac"]
+    for link in links:
+        link.delay(SECOND_NS)
+    cluster.join("m", "b", place="1.7").start()
+    cluster.run_for(0.5)
+    cluster.leave("m")
+    cluster.run_for(0.7)
+    cluster.broker("b").kill()
+    cluster.broker("b").start()
+    cluster.run_for(20)
+    cluster.run_until_quiet()
+    cluster.checker.own.settled(cluster.brokers)
+
+
 STORIES = (
     two_clusters_come_apart_at_once,
     all_who_knew_a_connection_have_restarted,
     who_lives_across_a_gap_is_left_in_peace,
+    who_has_left_is_heard_of_afterwards,
 )
 SEEN = {
     "units-send-each-other": two_clusters_come_apart_at_once,
     "only-outsiders-remember-links": all_who_knew_a_connection_have_restarted,
+    "left-and-heard-of-again": who_has_left_is_heard_of_afterwards,
     "spoken-for-ever-again": who_lives_across_a_gap_is_left_in_peace,
 }
