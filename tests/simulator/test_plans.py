@@ -36,9 +36,17 @@ def test_a_plan_from_its_text_goes_as_its_seed(seed: int) -> None:
     assert PlanRun(plan).report(-1, "").digest == run_seed(seed, "delta_tree").digest
 
 
-@pytest.mark.parametrize("seed", [1, 7, 9])
-def test_what_an_adversary_took_can_be_said_instead_of_drawn(seed: int) -> None:
-    plan = plan_of(seed, "delta_tree")
+@pytest.mark.parametrize(
+    "protocol, seed",
+    [
+        ("delta_tree", 1),
+        ("delta_tree", 7),
+        ("delta_tree", 9),
+        pytest.param("ges", 99977, id="joins"),
+    ],
+)
+def test_what_an_adversary_took_can_be_said_instead_of_drawn(protocol: str, seed: int) -> None:
+    plan = plan_of(seed, protocol)
     drawn = PlanRun(plan, record=True)
     report = drawn.report(-1, "")
     assert len(drawn.taken) > 500
