@@ -164,7 +164,7 @@ def judge_each(
     runs: Sequence[Path], progress: Progress, master: str = MASTER
 ) -> list[Judged | NotJudged]:
     """Load and check runs, with one Spark session; what is wrong with one spoils no other."""
-    from results.checker.spark import spark_session
+    from results.checker.spark import in_own_words, spark_session
 
     found: list[Judged | NotJudged] = []
     progress.phase("starting Spark")
@@ -173,7 +173,7 @@ def judge_each(
             try:
                 found.append(judge_with(spark, run, progress))
             except Exception as error:  # whatever it is, the other runs have nothing to do with it
-                found.append(NotJudged(run, error))
+                found.append(NotJudged(run, in_own_words(error)))
     return found
 
 

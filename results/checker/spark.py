@@ -33,8 +33,43 @@ SMALL_PLANS = {
 }
 
 
+LARGE_ROWS = 20_000_000
+LARGE_PLANS = {
+    # By the size of its files, which hold numbers that follow each other in little room, a table
+    # of twenty million publications is one to be held by every task.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+}
+
+
 class SparkAlreadyRunning(RuntimeError):
     """A second session was asked for in a process that has one; Spark would hand out the first."""
+
+
+class TooLittleMemory(Exception):
+    """Spark's process cannot hold what one of its tasks needs."""
+
+    exit_status = 4
+
+
+class SparkFailed(Exception):
+    """Spark gave up, by its own words."""
+
+
+def in_own_words(error: Exception) -> Exception:
+    """The same error as one of ours: those of Java lose their words when its process has ended."""
+    from py4j.protocol import Py4JError
+
+    try:
+        words = str(error)
+    except Exception:  # whatever comes of asking a process that is gone
+        words = "its Java process has ended"
+    if any(sign in words for sign in ("OutOfMemory", "Could not allocate memory")):
+        return TooLittleMemory(
+            f"Spark has {_heap_mebibytes()} MiB here, a quarter of the memory, which is too little "
+            "for this; `pubsubctl spark up --memory` starts workers with more"
+        )
+    return SparkFailed(words) if isinstance(error, Py4JError) else error
 
 
 @contextmanager
@@ -104,18 +139,22 @@ def planned_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
     """Let Spark plan queries for about so many rows while the block lasts; says if that is few.
 
     What Spark does for large tables (generate and compile code, look at sizes between stages,
-    spread shuffles) takes seconds of its own, which is all the time that small ones take.
+    spread shuffles) takes seconds of its own, which is all the time that small ones take. Of very
+    many rows none is held by every task but those that we say.
     """
     small = rows < SMALL_ROWS
-    settings = SMALL_PLANS if small else {}
-    before = {name: spark.conf.get(name) or "" for name in settings}
+    settings = SMALL_PLANS if small else LARGE_PLANS if rows >= LARGE_ROWS else {}
+    before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
         yield small
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
 
 
 def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) -> dict[str, str]:

@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JError
 
 from results.checker.java import find_java
-from results.checker.spark import SparkAlreadyRunning, spark_session, spark_settings
+from results.checker.spark import (
+    LARGE_ROWS,
+    SparkAlreadyRunning,
+    SparkFailed,
+    TooLittleMemory,
+    in_own_words,
+    planned_for,
+    spark_session,
+    spark_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,3 +144,38 @@ def test_a_cluster_is_not_told_to_use_loopback(tmp_path: Path) -> None:
     assert local["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in cluster
     assert cluster["spark.ui.enabled"] == "false"
+
+
+class Gone(Py4JError):  # type: ignore[misc]
+    """Whose words are in a process that has ended."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError("nobody listens")
+
+
+@pytest.mark.parametrize(
+    "error, kind, said",
+    [
+        (Gone("?"), SparkFailed, "its Java process has ended"),
+        (Py4JError("java.lang.OutOfMemoryError: Java heap space"), TooLittleMemory, "spark up"),
+        (RuntimeError("Could not allocate memory to grow"), TooLittleMemory, "MiB here, a quarter"),
+        (Py4JError("a stage failed"), SparkFailed, "a stage failed"),
+        (RuntimeError("not Spark's"), RuntimeError, "not Spark's"),
+    ],
+)
+def test_what_spark_says_outlives_its_process(
+    error: Exception, kind: type[Exception], said: str
+) -> None:
+    found = in_own_words(error)
+    assert type(found) is kind
+    assert said in str(found)
+
+
+def test_of_very_many_rows_no_table_is_held_by_every_task_unasked(spark: "SparkSession") -> None:
+    name = "spark.sql.autoBroadcastJoinThreshold"
+    before = spark.conf.get(name)
+    with planned_for(spark, LARGE_ROWS) as small:
+        assert (small, spark.conf.get(name)) == (False, "-1")
+    assert spark.conf.get(name) == before
+    with planned_for(spark, LARGE_ROWS - 1):
+        assert spark.conf.get(name) == before
