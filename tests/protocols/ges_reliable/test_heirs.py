@@ -9,6 +9,7 @@ from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
     Deliveries,
+    Refused,
     Subscribe,
     Unsubscribe,
     Unsubscribed,
@@ -275,6 +276,25 @@ def who_knows_that_it_is_over_is_not_asked() -> None:
     assert home.fetched_behind(FINER) == [12]
 
 
+def who_has_gone_elsewhere_begins_nowhere_anew() -> None:
+    """Its home has not heard that it went, but one of the storages has (seed 51844)."""
+    alone = StorageAlone()
+    alone.wishes(1, Wish(KEY, 2, EVERYTHING), home=9)
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING, claims=True))
+    alone.written(Append, Commit)
+    alone.wishes(1, Wish(KEY, 1, EVERYTHING, claims=True))
+    alone.written(Append, Commit)
+    told = [begun for each in alone.paper.take(Changed) for begun in each.begun]
+    assert [begun.is_gone for begun in told] == [False, True, True]
+
+    home = HomeOfTwo((ROOT, 7))
+    home.told.answer(ROOT, 12)
+    assert home.told.answer(FINER, None).claims
+    assert home.told.answer(ROOT, None, is_gone=True).claims
+    assert not home.told.wishes
+    assert [each.retry for each in home.answers(Refused)] == [False]
+
+
 def whose_home_dies_before_it_is_over_is_stored_for_once() -> None:
     """It has had all that is before its heir, and the next home asks there first (seed 33472)."""
     for milliseconds in range(35, 55, 3):
@@ -511,6 +531,7 @@ HEIR_STORIES = (
     an_heir_says_from_whom_it_comes_until_that_one_knows,
     whoever_comes_first_to_the_heir_asks_who_was_before,
     who_knows_that_it_is_over_is_not_asked,
+    who_has_gone_elsewhere_begins_nowhere_anew,
     whose_home_dies_before_it_is_over_is_stored_for_once,
     who_goes_back_and_forth_is_stored_for_once,
     heirs_are_kept,
