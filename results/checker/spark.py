@@ -66,8 +66,8 @@ def in_own_words(error: Exception) -> Exception:
         words = "its Java process has ended"
     if any(sign in words for sign in ("OutOfMemory", "Could not allocate memory")):
         return TooLittleMemory(
-            f"Spark has {_heap_mebibytes()} MiB here, a quarter of the memory, which is too little "
-            "for this; `pubsubctl spark up --memory` starts workers with more"
+            f"Spark ran out of memory, of which its process here has {_heap_mebibytes()} MiB; "
+            "`pubsubctl spark up --memory` starts workers with more"
         )
     return SparkFailed(words) if isinstance(error, Py4JError) else error
 

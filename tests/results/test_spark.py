@@ -158,7 +158,11 @@ class Gone(Py4JError):  # type: ignore[misc]
     [
         (Gone("?"), SparkFailed, "its Java process has ended"),
         (Py4JError("java.lang.OutOfMemoryError: Java heap space"), TooLittleMemory, "spark up"),
-        (RuntimeError("Could not allocate memory to grow"), TooLittleMemory, "MiB here, a quarter"),
+        (
+            RuntimeError("Could not allocate memory to grow"),
+            TooLittleMemory,
+            "ran out of memory, of which",
+        ),
         (Py4JError("a stage failed"), SparkFailed, "a stage failed"),
         (RuntimeError("not Spark's"), RuntimeError, "not Spark's"),
     ],

@@ -286,7 +286,7 @@ class Ges(UnitBroker):
             self._near,
             self._fragment,
             self._rejoin,
-            self._neighbour_moved,
+            self._neighbour_moves,
             self._neighbour_knows,
         )
         self._readdressing.use(hierarchy)
@@ -324,8 +324,11 @@ class Ges(UnitBroker):
         self._load.came(peer)
         self._slow.look()
 
-    def _neighbour_moved(self, peer: BrokerNumber, address: Address) -> None:
-        self._graph.on_moved(peer, address)
+    def _neighbour_moves(self, peer: BrokerNumber, address: Address) -> None:
+        """The connection to where a neighbour was is over, and there is one to where it is."""
+        self._graph.on_down(peer)
+        self._near[peer] = address
+        self._graph.on_up(peer)
         self._propagation.offer_all(peer)
         self._look_later()
 

@@ -3,7 +3,7 @@
 Paper: [GES] §3 (dissemination of connections).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
@@ -32,7 +32,7 @@ class Graph:
         machine: EventMachine,
         place: Place,
         view: GraphView,
-        neighbours: dict[BrokerNumber, Address],
+        neighbours: Mapping[BrokerNumber, Address],
         reaches: Callable[[BrokerNumber], bool],
     ) -> None:
         self._machine = machine
@@ -46,21 +46,14 @@ class Graph:
     def start(self, incarnation: int) -> None:
         """This broker begins, without a connection; what it said before is over."""
         self._view.start(incarnation)
-        for peer, address in self._neighbours.items():
-            self._view.state(peer, address, DOWN)
+        self.begin_anew()
 
     def begin_anew(self) -> None:
-        """See `start`; at another address, and nothing of others is known there."""
+        """The same at another address, where nothing of others is known."""
         self._only_outside.clear()
         self._view.forget()
         for peer, address in self._neighbours.items():
             self._view.state(peer, address, DOWN)
-
-    def on_moved(self, peer: BrokerNumber, address: Address) -> None:
-        """A neighbour with a session has another address."""
-        self.on_down(peer)
-        self._neighbours[peer] = address
-        self.on_up(peer)
 
     def on_up(self, peer: BrokerNumber) -> None:
         """There is a session: the neighbour is told all, and all others are told of it."""

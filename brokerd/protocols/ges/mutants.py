@@ -525,10 +525,10 @@ BUGS: Final = (
     _bug(
         "neighbour-stays-where-it-was",
         "A neighbour is told what is seen from the address that it has.",
-        "graph.py",
+        "core.py",
         (
-            "        self._neighbours[peer] = address\n        self.on_up(peer)",
-            "        self.on_up(peer)",
+            "        self._near[peer] = address\n        self._graph.on_up",
+            "        self._graph.on_up",
         ),
     ),
     _bug(

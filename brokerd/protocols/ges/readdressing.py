@@ -34,9 +34,10 @@ class Readdressing:
     """One broker's part in it.
 
     Args:
-        near: its neighbours, with the addresses that they have now; kept up here.
+        near: its neighbours, with the addresses that they have now, which are those of the topology
+            at the beginning of each session.
         rejoin: begins anew at another address.
-        moved: a neighbour with a session has another address than it was thought to have.
+        moves: a neighbour with a session has another address than it was thought to have.
         came: a neighbour that knows this broker's address has a session.
 
     Attributes:
@@ -51,7 +52,7 @@ class Readdressing:
         near: dict[BrokerNumber, Address],
         fragment: Fragment,
         rejoin: Callable[[Address], None],
-        moved: Callable[[BrokerNumber, Address], None],
+        moves: Callable[[BrokerNumber, Address], None],
         came: Callable[[BrokerNumber], None],
     ) -> None:
         self.counters = {"readdressed": 0}
@@ -62,7 +63,7 @@ class Readdressing:
         self._near = near
         self._fragment = fragment
         self._rejoin = rejoin
-        self._moved = moved
+        self._moves = moves
         self._came = came
         self._homes: Mapping[BrokerNumber, Address] = {}
         self._present: Sequence[Address] = ()
@@ -161,7 +162,7 @@ class Readdressing:
         if peer in self._held:
             self._near[peer] = address
         else:
-            self._moved(peer, address)
+            self._moves(peer, address)
 
     def _on_taken(self, peer: BrokerNumber, message: AddressTaken) -> None:
         if peer not in self._held:
