@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_LOST: Final = "broker_sessions_lost"
 
 Memory = Mapping[str, int]
 """`first`, `largest` and `last`: resident memory in bytes.
@@ -45,7 +47,7 @@ def statistics_of(raw: Path) -> ProcessStatistics:
             if private := max(_number(row, "private_bytes") for row in rows):
                 memory["private"] = private
             found[path.parent.name] = memory
-        counts = [_number(row, "sessions_lost") for row in rows if "sessions_lost" in row]
+        counts = [_number(row, _LOST) for row in rows if _LOST in row]
         sessions_lost += sum(max(0, now - before) for before, now in pairwise(counts))
     return ProcessStatistics(found, sessions_lost)
 

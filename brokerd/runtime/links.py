@@ -79,6 +79,7 @@ class Links:
         self.counters = {
             "sessions_established": 0,
             "sessions_lost": 0,
+            "broker_sessions_lost": 0,
             "connections_refused": 0,
             "outbox_overflows": 0,
             "slow_consumers": 0,
@@ -272,6 +273,7 @@ class Links:
             self._table.close(session)
         self._impairments.absorbed.take(lambda owner: owner is connection)
         self.counters["sessions_lost"] += 1
+        self.counters["broker_sessions_lost"] += isinstance(peer, int)
         self.counters["outbox_overflows"] += reason == "overflow"
         if len(self.faults):
             self._impairments.count_ended(connection)

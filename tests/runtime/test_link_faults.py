@@ -178,6 +178,7 @@ async def test_a_cut_link_is_noticed_at_both_ends_and_refuses_until_it_is_healed
         await b1.wait_for(OpenFailed)
         counters = b0.counters("cut")
         assert (counters["sessions_down"], counters["refused_connections"]) == (1, 2)
+        assert b0.links.counters["broker_sessions_lost"] == 1
         b0.send(2, YES)
         await trio.sleep(0.1)
         assert b2.messages(0) == [YES]
