@@ -1,5 +1,7 @@
 """Streams before there is a session on them: dialled, greeted, and closed."""
 
+# Else each process that is forked off one image imports it with its first address: a MiB each.
+import encodings.idna  # noqa: F401
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
