@@ -13,6 +13,7 @@ import operator as compare
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 from typing import Any, Final, Generic, TypeVar
 
@@ -45,24 +46,39 @@ class _Bounds:
     The bounds lie apart, so that they are compared without a detour. An upper bound is filed
     negated, so that one direction serves both: what is filed may hold for a value from its bound
     to its limit (strictness is left to the remaining tests).
+
+    Attributes:
+        reach: the largest limit up to each place, so that a search from a value's place backwards
+            ends where nothing before reaches it; empty after a change, until the next search.
     """
 
     bounds: list[float] = field(default_factory=list)
     filed: list[tuple[int, float, _Filed]] = field(default_factory=list)
+    reach: list[float] = field(default_factory=list)
 
     def add(self, bound: float, limit: float, place: int, filed: _Filed) -> None:
         at = bisect_right(self.bounds, bound)
         self.bounds.insert(at, bound)
         self.filed.insert(at, (place, limit, filed))
+        self.reach = []
 
     def remove(self, bound: float, place: int) -> None:
         first, end = bisect_left(self.bounds, bound), bisect_right(self.bounds, bound)
         at = bisect_left(self.filed, place, first, end, key=_place_of)
         del self.bounds[at], self.filed[at]
+        self.reach = []
 
     def candidates(self, value: Any) -> list[_Filed]:
-        end = bisect_right(self.bounds, value)
-        return [filed for _, limit, filed in self.filed[:end] if limit >= value]
+        if not self.reach:
+            self.reach = list(accumulate((limit for _, limit, _ in self.filed), max))
+        reach, filed, found = self.reach, self.filed, list[_Filed]()
+        at = bisect_right(self.bounds, value) - 1
+        while at >= 0 and reach[at] >= value:
+            _, limit, candidate = filed[at]
+            if limit >= value:
+                found.append(candidate)
+            at -= 1
+        return found
 
 
 @dataclass(slots=True)
@@ -205,7 +221,9 @@ class MatchingIndex(Generic[Key]):
                             if not test(attributes):
                                 break
                         else:
-                            found[place] = {*found[place], filed.serial}
+                            if found[place] is sure:
+                                found[place] = {*sure}
+                            found[place].add(filed.serial)
         return self._keys_of(found)
 
     def _keys_of(self, found: Sequence[set[int]]) -> list[tuple[Key, ...]]:
@@ -214,7 +232,8 @@ class MatchingIndex(Generic[Key]):
         for serials in found:
             if serials is not before:
                 before = serials
-                of_these = tuple([keys[serial] for serial in sorted(serials)])
+                ordered = sorted(serials) if len(serials) > 1 else serials
+                of_these = tuple([keys[serial] for serial in ordered])
             matched.append(of_these)
         return matched
 

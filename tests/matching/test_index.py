@@ -29,6 +29,27 @@ def test_the_index_finds_what_trying_every_predicate_finds(filed, removed, event
 
 
 @given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(1, 6)), max_size=20),
+    prices=st.lists(st.integers(-1, 16), min_size=1, max_size=3),
+    by_symbol=st.booleans(),
+)
+def test_intervals_come_and_go_between_matches(steps, prices, by_symbol):
+    index, filed = MatchingIndex[int](), dict[int, Predicate]()
+    for key, (comes, low, width) in enumerate(steps):
+        if comes or not filed:
+            text = f"price >= {low} and price < {low + width}"
+            filed[key] = parse_predicate(f"symbol = 'x' and {text}" if by_symbol else text)
+            index.add(key, filed[key])
+        else:
+            gone = [*filed][low % len(filed)]
+            del filed[gone]
+            index.remove(gone)
+        for price in prices:
+            event = {"symbol": "x", "price": price}
+            assert [*index.match(event)] == [k for k, each in filed.items() if each.matches(event)]
+
+
+@given(
     filed=st.lists(predicates, max_size=12),
     first=attributes,
     others=st.lists(attributes, max_size=5),
