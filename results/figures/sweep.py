@@ -217,7 +217,10 @@ def _draw_number(axes: "Axes", number: Number, x: Mapping[str, Any], lines: Sequ
         )  # fmt: skip
         bands = [_band(row) for row in rows]
         low, high = [low for low, _ in bands], [high for _, high in bands]
-        axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        if x["numbers"]:
+            axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        else:
+            axes.vlines(at, low, high, color=colour, alpha=0.5, linewidth=3)
         wrong = [
             (value, mean)
             for (value, about), mean in zip(known, means, strict=True)

@@ -85,10 +85,14 @@ def test_values_that_are_names_are_not_joined_and_many_of_them_stand_upright() -
     names = [f"broker-{number}" for number in range(10)]
     brokers = {"key": "faults.kill.on", "values": names, "numbers": []}
     points = {
-        name: {**point("25/s", "one", 1.0), "keys": {"faults.kill.on": name}} for name in names
+        name: {**point("25/s", "one", 1.0, 3.0), "keys": {"faults.kill.on": name}} for name in names
     }
     (panel,) = draw(MANIFEST, [brokers], points, {}).figure.axes
     assert {line.get_linestyle() for line in panel.lines} == {"None"}
+    (bars,) = panel.collections
+    assert [path.vertices.tolist() for path in bars.get_paths()] == [
+        [[place, 1.0], [place, 3.0]] for place in range(10)
+    ]
     assert {label.get_rotation() for label in panel.get_xticklabels()} == {90.0}
     upright = draw(MANIFEST, [RATE, PROTOCOL, CALM], POINTS, {}).figure.axes[0]
     assert {label.get_rotation() for label in upright.get_xticklabels()} == {0.0}
