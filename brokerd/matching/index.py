@@ -71,13 +71,14 @@ class _Bounds:
     def candidates(self, value: Any) -> list[_Filed]:
         if not self.reach:
             self.reach = list(accumulate((limit for _, limit, _ in self.filed), max))
-        reach, filed, found = self.reach, self.filed, list[_Filed]()
-        at = bisect_right(self.bounds, value) - 1
-        while at >= 0 and reach[at] >= value:
+        reach, filed = self.reach, self.filed
+        found: list[_Filed] = []
+        for at in range(bisect_right(self.bounds, value) - 1, -1, -1):
+            if reach[at] < value:
+                break
             _, limit, candidate = filed[at]
             if limit >= value:
                 found.append(candidate)
-            at -= 1
         return found
 
 
@@ -94,14 +95,13 @@ class _Bucket:
     bounds: dict[str, _Bounds] = field(default_factory=dict)
 
     def candidates(self, attributes: Attributes) -> Collection[_Filed]:
-        if not self.bounds:
-            return self.others.values()
-        found = [*self.others.values()]
+        found: Collection[_Filed] = self.others.values()
         value: Any
         for attribute, bounds in self.bounds.items():
             value = attributes.get(attribute)
             if type(value) in _NUMBERS:
-                found += bounds.candidates(value)
+                more = bounds.candidates(value)
+                found = [*found, *more] if found else more
         return found
 
 
@@ -221,9 +221,10 @@ class MatchingIndex(Generic[Key]):
                             if not test(attributes):
                                 break
                         else:
-                            if found[place] is sure:
-                                found[place] = {*sure}
-                            found[place].add(filed.serial)
+                            if (own := found[place]) is sure:
+                                found[place] = {*sure, filed.serial}
+                            else:
+                                own.add(filed.serial)
         return self._keys_of(found)
 
     def _keys_of(self, found: Sequence[set[int]]) -> list[tuple[Key, ...]]:

@@ -22,6 +22,7 @@ HEADLINES: dict[str, dict[str, Any]] = {
     },
     "chain3": {
         "delivered_per_s": 100_000.0,
+        "broker_cpu_us_per_message_mean": 0.8,
         "online": {"missing": 0},
         "sessions_lost": 0,
         "limited_by": "load generator load-sub: 99% of a core",
@@ -56,6 +57,7 @@ def test_each_target_is_reached_missed_or_cannot_be_told(call: Call) -> None:
     }
     assert found == {
         ("P1", "delivered.rate"): None,
+        ("P1", "broker.cpu_per_message"): True,
         ("P1", "delivery.missing"): True,
         ("P1", "sessions.lost"): True,
         ("P4", "latency.p50"): True,
