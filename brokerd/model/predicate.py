@@ -4,11 +4,14 @@
 a test on an absent attribute is false, negated tests too (only `not exists` holds); int and
 float compare as numbers, bool and str only with their own kind, any other pair of kinds makes
 the test false, negated or not; strings compare by code point; NaN is refused.
+
+Equality and hash of predicates follow the same rule: `x = true` and `x = 1` are two predicates,
+`x = 1` and `x = 1.0` are one. Equal predicates match the same publications.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.errors import BrokerError
@@ -39,7 +42,7 @@ class Constraint:
     """One test: attribute, operator, and what it is compared with.
 
     `value` is a scalar; a tuple of scalars for `in` and `not in`; None for `exists` and
-    `not exists`.
+    `not exists`. Two tests are equal if attribute, operator, and kind and value are.
 
     Raises:
         PredicateError: operator and value do not fit, or the value breaks a limit.
@@ -47,7 +50,8 @@ class Constraint:
 
     attribute: str
     operator: str
-    value: Scalar | tuple[Scalar, ...] | None
+    value: Scalar | tuple[Scalar, ...] | None = field(compare=False)
+    _key: tuple[object, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_string(self.attribute)
@@ -75,6 +79,8 @@ class Constraint:
         for item in self.value if isinstance(self.value, tuple) else (self.value,):
             if item is not None:
                 check_scalar(item)
+        # Python's 1 == True would make two tests one.
+        object.__setattr__(self, "_key", comparison_key(self.value))
 
     def holds(self, attributes: Attributes) -> bool:
         """Whether the test holds for these attributes."""
@@ -118,6 +124,17 @@ def kind(value: object) -> str:
     if isinstance(value, bool):
         return "bool"
     return "text" if isinstance(value, str) else "number"
+
+
+def comparison_key(value: object) -> tuple[object, ...]:
+    """Return a key that two values share if, and only if, `=` holds between them.
+
+    Python's own equality takes `True` for 1. Use this wherever a value is a part of a key.
+    A tuple, as `in` has it, gives the keys of its items.
+    """
+    if isinstance(value, tuple):
+        return tuple([comparison_key(item) for item in value])
+    return kind(value), value
 
 
 def check_scalar(value: object) -> None:

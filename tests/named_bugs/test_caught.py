@@ -11,6 +11,7 @@ from tests.named_bugs.client import ROWS as CLIENT
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
+from tests.named_bugs.model import ROWS as MODEL
 from tests.named_bugs.oracle import ROWS as ORACLE
 from tests.named_bugs.plans import ROWS as PLANS
 from tests.named_bugs.reference import ROWS as REFERENCE
@@ -22,7 +23,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *MODEL),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 
