@@ -229,6 +229,11 @@ LAYERS = (
         ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
+        "brokerd.client.arguments",
+        "what an application passes is checked without dialling",
+        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.wire"),
+    ),
+    Layer(
         "brokerd.client.brokers",
         "which broker is tried next is decided without dialling",
         ours=(),

@@ -59,7 +59,7 @@ class Constraint:
             raise PredicateError("an attribute name is empty")
         if self.operator not in OPERATORS:
             raise PredicateError(
-                f"unknown operator {self.operator[:40]!r}; one of {', '.join(OPERATORS)}"
+                f"unknown operator {str(self.operator)[:40]!a}; one of {', '.join(OPERATORS)}"
             )
         plain = self.operator.removeprefix("not ")
         if plain == "exists":
@@ -157,12 +157,23 @@ def check_scalar(value: object) -> None:
         raise PredicateError(f"a value of type {type(value).__name__} cannot be compared")
 
 
-def _check_string(text: str) -> None:
-    if max(len(text), len(text.encode(errors="replace"))) > MAXIMUM_STRING_BYTES:
+def _check_string(text: object) -> None:
+    if not isinstance(text, str):
+        raise PredicateError(f"a name is text, and not of type {type(text).__name__}")
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        # Half of a surrogate pair has no encoding.
+        raise PredicateError(f"a string with half of a character: {text[:40]!a}") from None
+    if size_bytes > MAXIMUM_STRING_BYTES:
         raise PredicateError(f"a string is longer than {MAXIMUM_STRING_BYTES} bytes")
 
 
 Conjunction = tuple[Constraint, ...]
+
+
+def _is_conjunction(tests: object) -> bool:
+    return type(tests) is tuple and all(type(each) is Constraint for each in tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +183,14 @@ class Predicate:
     `((),)` matches everything, `()` nothing.
 
     Raises:
-        PredicateError: more than 64 tests in all.
+        PredicateError: more than 64 tests in all, or not made of tuples of tests.
     """
 
     any_of: tuple[Conjunction, ...]
 
     def __post_init__(self) -> None:
+        if type(self.any_of) is not tuple or not all(map(_is_conjunction, self.any_of)):
+            raise PredicateError("a predicate is a tuple of tuples of tests")
         terms = sum(max(1, len(conjunction)) for conjunction in self.any_of)
         if terms > MAXIMUM_TERMS:
             raise PredicateError(f"{terms} tests; at most {MAXIMUM_TERMS}")
