@@ -113,9 +113,13 @@ REFUSED_ATTRIBUTES: dict[str, Any] = {
 async def test_attributes_that_cannot_be_sent_are_refused_at_the_call(what: str) -> None:
     async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
         attributes = REFUSED_ATTRIBUTES[what]
-        with pytest.raises(ValueError, match="attribute") as refused:
+        refused = ""
+        try:
             await client.publish(attributes, b"lost")
-        assert str(refused.value).isprintable()
+        except ValueError as error:
+            refused = str(error)
+        assert refused, f"{what} was taken"
+        assert refused.isprintable()
         if isinstance(attributes, bytes):
             with pytest.raises(ValueError, match="attribute"):
                 client.publish_many_nowait([OIL, attributes], b"\0", 1, b"x")
