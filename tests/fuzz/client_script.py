@@ -1,0 +1,165 @@
+"""A client that says what a client may say, in any order: what it knows, and its next message.
+
+Each message is one that some client might send at some time. Whether it fits what came before is
+left to chance: a broker must answer, or refuse it with RemoteProtocolError.
+"""
+
+from collections import deque
+from random import Random
+from typing import Any, Final
+
+from brokerd.model.client_messages import (
+    Acknowledge,
+    CommitConsumed,
+    Connect,
+    Connected,
+    Consume,
+    ConsumedCommitted,
+    Consuming,
+    Deliveries,
+    Detach,
+    Gap,
+    Notice,
+    Publish,
+    Silence,
+    Subscribe,
+    Unsubscribe,
+)
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.predicate import EVERYTHING, NOTHING, Predicate
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.wire.attributes import encode_attributes
+
+BLOBS: Final = tuple(encode_attributes({"kind": kind}) for kind in (True, 1, "1", "a"))
+PREDICATES: Final[tuple[Predicate, ...]] = (
+    EVERYTHING,
+    NOTHING,
+    *map(parse_predicate, ("kind = true", "kind = 1", "kind in ('1', 'a')", "honest exists")),
+)
+_LARGE: Final = (1 << 31, (1 << 53) + 1, (1 << 63) - 1)
+
+
+class ClientScript:
+    """What one client knows over all of its sessions, and what it says next.
+
+    Attributes:
+        said_connect: on the present session.
+    """
+
+    def __init__(self, random: Random, publishes: bool) -> None:
+        self._random = random
+        self._publishes = publishes
+        self._source: SourceId | None = None
+        self._next = 1
+        self._positions: dict[StreamId, int] = {}
+        self._delivered: deque[tuple[StreamId, int, int]] = deque(maxlen=30)
+        self._request = 0
+        self.said_connect = False
+
+    def begin(self) -> None:
+        """Begin a session."""
+        self.said_connect = False
+        if self._random.random() < 0.1:
+            self._next = 1
+
+    def heard(self, message: Any) -> None:
+        """Note what the broker sends."""
+        match message:
+            case Connected(source):
+                self._source = source or self._source
+            case Deliveries(run):
+                self._delivered.append((run.source, run.first, run.last))
+            case Silence(_, stream, first, last) | Gap(_, stream, first, last):
+                self._delivered.append((stream, first, last))
+            case Notice(_, source, ranges):
+                self._delivered.extend((source, first, last) for first, last in ranges)
+            case Consuming(_, _, _, given):
+                self._positions.update(given)
+            case ConsumedCommitted(_, request):
+                self._request = max(self._request, request)
+
+    def connect(self) -> Connect:
+        """Return a Connect: the one place where this file makes one."""
+        random = self._random
+        resume = tuple(
+            (number, tuple(self._positions.items())) for number in range(1, random.randrange(1, 4))
+        )
+        return Connect(
+            publishes=self._publishes != (random.random() < 0.1),
+            incarnation=random.choice((1, 1, 1, 2, 3)),
+            next_sequence=random.choice((self._next, self._next, 1, self._number())),
+            highest_sequence=random.choice((self._next - 1, self._number())),
+            resume=resume,
+            source=self._source if random.random() < 0.15 else None,
+        )
+
+    def message(self) -> Any:
+        """Return what it says next."""
+        random = self._random
+        if not self.said_connect and random.random() < 0.95:
+            self.said_connect = True
+            return self.connect()
+        draw = random.random()
+        if draw < 0.25:
+            return Subscribe(random.randrange(1, 5), random.choice(PREDICATES))
+        if draw < 0.30:
+            wanted = random.choice(PREDICATES)
+            return Consume(random.randrange(1, 5), wanted, random.choice((1, 2, 50)))
+        if draw < 0.35:
+            return self._commit()
+        if draw < 0.43:
+            return Unsubscribe(random.randrange(1, 6))
+        if draw < 0.50:
+            return Detach(random.random() < 0.6, random.choice((0, self._next - 1, self._number())))
+        if draw < 0.75:
+            return Publish(self.run())
+        if draw < 0.98:
+            return self._acknowledge()
+        self.said_connect = True
+        return self.connect()
+
+    def run(self) -> PublicationRun:
+        """Return publications: mostly the next ones of its own source."""
+        random = self._random
+        count = random.randrange(1, 6)
+        first = self._next
+        if random.random() < 0.1:
+            first = random.choice((1, max(1, self._next - 2), self._next + 3, self._number()))
+        sequences: range | tuple[int, ...] = range(first, first + count)
+        if random.random() < 0.1:
+            sequences = tuple(sorted({first + random.randrange(12) for _ in range(count)}))
+            count = len(sequences)
+        if self._next <= sequences[-1] < self._next + 100:
+            self._next = sequences[-1] + 1
+        table = (random.choice(BLOBS), *((b"\xff",) if random.random() < 0.02 else ()))
+        source = self._source or SourceId(0, 0, 1)
+        if random.random() < 0.03:
+            source = SourceId(random.randrange(3), random.randrange(3), random.randrange(3))
+        origins = (OriginRun(source, sequences),) if random.random() < 0.01 else ()
+        index = bytes(random.randrange(len(table)) for _ in range(count))
+        return PublicationRun(source, sequences, table, index, 1, (b"x" * count,), origins)
+
+    def _acknowledge(self) -> Acknowledge:
+        random = self._random
+        if self._delivered and random.random() < 0.9:
+            stream, first, last = random.choice(self._delivered)
+            if random.random() < 0.5:
+                first = random.randrange(first, last + 1)
+            last += random.choice((0, 0, 0, 1, 5))
+            self._positions[stream] = max(last, self._positions.get(stream, 0))
+            return Acknowledge(stream, first, last)
+        stream = SourceId(random.randrange(3), random.randrange(3), random.randrange(3))
+        return Acknowledge(stream, self._number(), self._number())
+
+    def _commit(self) -> CommitConsumed:
+        positions = tuple(self._positions.items())
+        if self._delivered and self._random.random() < 0.7:
+            stream, _, last = self._random.choice(self._delivered)
+            positions = ((stream, last),)
+        self._request += self._random.choice((0, 1, 1))
+        return CommitConsumed(self._random.randrange(1, 5), self._request, positions)
+
+    def _number(self) -> int:
+        random = self._random
+        return random.choice(_LARGE) if random.random() < 0.1 else random.randrange(20)

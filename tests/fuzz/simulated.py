@@ -1,0 +1,167 @@
+"""Clients that say anything, beside honest ones, at brokers of a simulated cluster."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.protocols.interface import Event, LossReason, MessageReceived
+from brokerd.protocols.registry import parameters_on
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.network import Endpoint, SessionEnd
+from tests.fuzz.client_script import ClientScript
+from tests.fuzz.values import any_message
+from tests.helpers.cluster import STEADY
+from tests.helpers.every_protocol import HOMES, three_brokers
+
+LINGER_S: Final = 2
+HONEST: Final = "honest exists"
+
+
+class FuzzedClient(Endpoint):
+    """A client at a broker, whose application is chance.
+
+    Attributes:
+        refusals: why its sessions were ended, in order.
+    """
+
+    def __init__(self, name: ClientId, broker: BrokerNumber, cluster: SimulatedCluster) -> None:
+        super().__init__(name)
+        self.alive = True
+        self.incarnation = 1
+        self.broker = broker
+        self.refusals: list[str] = []
+        self.script: ClientScript
+        self._network = cluster.network
+        cluster.network.endpoints[name] = self
+
+    def dial(self) -> None:
+        self._network.open(self, self.broker)
+
+    def hang_up(self) -> None:
+        self._network.close(self, self.broker, "closed_by_us")
+
+    def say(self, message: Any) -> None:
+        self._network.send(self, self.broker, message)
+
+    def established(self, end: SessionEnd, incarnation: int) -> None:
+        """See Endpoint."""
+        self.script.begin()
+
+    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+        """See Endpoint."""
+
+    def open_failed(self, peer: Peer, reason: str) -> None:
+        """See Endpoint."""
+
+    def message_arrived(self, end: SessionEnd, message: Any) -> None:
+        """See Endpoint."""
+        self.script.heard(message)
+
+
+class FuzzedCluster:
+    """Three brokers of a protocol, a fuzzed client at each home, and honest ones beside them.
+
+    Args:
+        parameters: of the protocol, beside a short linger.
+
+    Attributes:
+        messages: how many the fuzzed clients sent.
+    """
+
+    def __init__(self, protocol: str, random: Random, **parameters: Any) -> None:
+        self.protocol = protocol
+        self.messages = 0
+        self._random = random
+        topology = three_brokers(
+            protocol, client_linger_ns=LINGER_S * 1_000_000_000, **parameters
+        )
+        self.cluster = cluster = SimulatedCluster(
+            topology,
+            protocol,
+            network=STEADY,
+            strict=False,
+            trace=False,
+            parameters=parameters_on(topology, protocol),
+        )
+        for broker in cluster.brokers:
+            broker.history = []
+        cluster.start()
+        cluster.run_for(1)
+        self.fuzzed: list[FuzzedClient] = []
+        for number, home in enumerate(HOMES):
+            client = FuzzedClient(f"h{number}", cluster.topology.number_of(home), cluster)
+            client.script = ClientScript(random, publishes=True)
+            self.fuzzed.append(client)
+        for broker in cluster.brokers:
+            self._refuse_as_a_driver_does(broker)
+        self.subscriptions = [cluster.subscribe(home, HONEST) for home in HOMES]
+        cluster.run_for(2)
+        assert all(each.started for each in self.subscriptions)
+
+    def _refuse_as_a_driver_does(self, broker: SimulatedBroker) -> None:
+        """Close the session of a fuzzed client whose message is refused; nobody else's may be."""
+        handle_one: Callable[[Event], None] = broker._handle_one
+        by_name = {client.key: client for client in self.fuzzed}
+        refused: set[tuple[Peer, int]] = set()
+
+        def guarded(event: Event) -> None:
+            if isinstance(event, MessageReceived) and (event.peer, event.session) in refused:
+                return
+            try:
+                handle_one(event)
+            except RemoteProtocolError as error:
+                assert isinstance(event, MessageReceived), f"{event} was refused: {error}"
+                assert event.peer in by_name, f"an honest peer was refused: {event}: {error}"
+                refused.add((event.peer, event.session))
+                by_name[event.peer].refusals.append(error.reason)
+                self.cluster.network.close(broker, event.peer, "protocol_error")
+
+        broker._handle_one = guarded  # type: ignore[method-assign]
+
+    def step(self) -> None:
+        """Let one thing happen, as chance has it."""
+        random, client = self._random, self._random.choice(self.fuzzed)
+        draw = random.random()
+        if not client.ends and draw < 0.5:
+            client.dial()
+        elif draw < 0.80:
+            self.messages += 1
+            client.say(any_message(random) if random.random() < 0.03 else client.script.message())
+        elif draw < 0.86:
+            client.hang_up()
+        elif draw < 0.90:
+            self.cluster.publish(random.choice(HOMES), honest=True, kind=random.choice((1, "a")))
+        elif draw < 0.905:
+            self.cluster.run_for(LINGER_S * random.choice((0.3, 1.2)))
+        elif draw < 0.910:
+            broker = random.choice(self.cluster.topology.brokers)
+            self.cluster.broker(broker).restart()
+        else:
+            self.cluster.run_for(random.choice((0.001, 0.003, 0.02)))
+
+    def end(self) -> list[str]:
+        """Let the fuzzed clients go; return what the honest ones lack or have too much of."""
+        for client in self.fuzzed:
+            client.hang_up()
+        self.cluster.run_for(3 * LINGER_S + 10)
+        oracle = self.cluster.oracle
+        for broker in self.cluster.brokers:
+            broker.core.status()
+            broker.core.statistics()
+        return [*oracle.first_violations, *oracle.undelivered()]
+
+    def repeat(self) -> None:
+        """Make sure that what was refused has changed nothing: without it all goes the same."""
+        for broker in self.cluster.brokers:
+            self.cluster.repeat_events(broker.number)
+
+    def take_in(self, client: FuzzedClient) -> Subscription:
+        """Have an honest client come under the name of a fuzzed one, and subscribe."""
+        name, home = str(client.key), self.cluster.brokers[client.broker].name
+        del self.cluster.network.endpoints[name]
+        subscription = self.cluster.subscribe(home, HONEST, name)
+        self.cluster.run_for(5)
+        return subscription
