@@ -1,14 +1,16 @@
 """Clients that say anything, beside honest ones, at brokers of a simulated cluster."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from random import Random
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
-from brokerd.protocols.registry import parameters_on
+from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from brokerd.simulator.world.network import Endpoint, SessionEnd
 from tests.fuzz.client_script import ClientScript
@@ -18,6 +20,8 @@ from tests.helpers.every_protocol import HOMES, three_brokers
 
 LINGER_S: Final = 2
 HONEST: Final = "honest exists"
+_KEEP_SUBSCRIPTIONS: Final = ("ges_reliable",)
+"""Protocols that keep subscriptions until their clients end them."""
 
 
 class FuzzedClient(Endpoint):
@@ -69,15 +73,18 @@ class FuzzedCluster:
 
     Attributes:
         messages: how many the fuzzed clients sent.
+        is_lossless: whether brokers may restart without a loss.
     """
 
     def __init__(self, protocol: str, random: Random, **parameters: Any) -> None:
         self.protocol = protocol
         self.messages = 0
         self._random = random
-        topology = three_brokers(
-            protocol, client_linger_ns=LINGER_S * 1_000_000_000, **parameters
-        )
+        names = [each.name for each in fields(definition_of(protocol).parameters)]
+        if "client_linger_ns" in names and protocol not in _KEEP_SUBSCRIPTIONS:
+            parameters["client_linger_ns"] = LINGER_S * SECOND_NS
+        self.is_lossless = definition_of(protocol).promises.exactly_once
+        topology = three_brokers(protocol, **parameters)
         self.cluster = cluster = SimulatedCluster(
             topology,
             protocol,
@@ -136,7 +143,7 @@ class FuzzedCluster:
             self.cluster.publish(random.choice(HOMES), honest=True, kind=random.choice((1, "a")))
         elif draw < 0.905:
             self.cluster.run_for(LINGER_S * random.choice((0.3, 1.2)))
-        elif draw < 0.910:
+        elif draw < 0.910 and self.is_lossless:
             broker = random.choice(self.cluster.topology.brokers)
             self.cluster.broker(broker).restart()
         else:
