@@ -43,23 +43,28 @@ _LARGE: Final = (1 << 31, (1 << 53) + 1, (1 << 63) - 1)
 class ClientScript:
     """What one client knows over all of its sessions, and what it says next.
 
-    Attributes:
-        said_connect: on the present session.
+    Args:
+        consumes: brokers of the protocol keep how far a client has committed.
+        patience: how likely it is to wait for an answer that it needs.
     """
 
-    def __init__(self, random: Random, publishes: bool) -> None:
+    def __init__(
+        self, random: Random, *, publishes: bool, consumes: bool, patience: float = 0.995
+    ) -> None:
         self._random = random
         self._publishes = publishes
+        self._consumes = consumes
+        self._patience = patience
         self._source: SourceId | None = None
         self._next = 1
         self._positions: dict[StreamId, int] = {}
         self._delivered: deque[tuple[StreamId, int, int]] = deque(maxlen=30)
         self._request = 0
-        self.said_connect = False
+        self._said_connect = self._is_connected = self._is_leaving = False
 
     def begin(self) -> None:
         """Begin a session."""
-        self.said_connect = False
+        self._said_connect = self._is_connected = self._is_leaving = False
         if self._random.random() < 0.1:
             self._next = 1
 
@@ -67,6 +72,7 @@ class ClientScript:
         """Note what the broker sends."""
         match message:
             case Connected(source):
+                self._is_connected = True
                 self._source = source or self._source
             case Deliveries(run):
                 self._delivered.append((run.source, run.first, run.last))
@@ -87,62 +93,72 @@ class ClientScript:
         )
         return Connect(
             publishes=self._publishes != (random.random() < 0.1),
-            incarnation=random.choice((1, 1, 1, 2, 3)),
-            next_sequence=random.choice((self._next, self._next, 1, self._number())),
-            highest_sequence=random.choice((self._next - 1, self._number())),
+            incarnation=random.choice((1, 1, 1, 1, 1, 1, 2, 3)),
+            next_sequence=random.choice((*(self._next,) * 8, 1, self._number())),
+            highest_sequence=random.choice((*(self._next - 1,) * 8, self._number())),
             resume=resume,
-            source=self._source if random.random() < 0.15 else None,
+            source=self._source if random.random() < 0.05 else None,
         )
 
     def message(self) -> Any:
-        """Return what it says next."""
+        """Return what it says next; None while it waits for an answer."""
         random = self._random
-        if not self.said_connect and random.random() < 0.95:
-            self.said_connect = True
+        is_patient = random.random() < self._patience
+        if is_patient and not self._said_connect:
+            self._said_connect = True
             return self.connect()
+        if is_patient and not self._is_connected:
+            return None
+        if is_patient and self._is_leaving:
+            return self._acknowledge() if random.random() < 0.3 else None
         draw = random.random()
-        if draw < 0.25:
+        if draw < 0.20:
             return Subscribe(random.randrange(1, 5), random.choice(PREDICATES))
-        if draw < 0.30:
-            wanted = random.choice(PREDICATES)
-            return Consume(random.randrange(1, 5), wanted, random.choice((1, 2, 50)))
+        if draw < 0.30 and (self._consumes or not is_patient):
+            return self._commit() if draw < 0.25 else self._consume()
         if draw < 0.35:
-            return self._commit()
-        if draw < 0.43:
-            return Unsubscribe(random.randrange(1, 6))
-        if draw < 0.50:
-            return Detach(random.random() < 0.6, random.choice((0, self._next - 1, self._number())))
-        if draw < 0.75:
-            return Publish(self.run())
-        if draw < 0.98:
-            return self._acknowledge()
-        self.said_connect = True
-        return self.connect()
+            return Unsubscribe(random.randrange(1, 5) if is_patient else 0)
+        if draw < 0.38:
+            self._is_leaving = True
+            done = self._next - 1 if is_patient else self._number()
+            return Detach(random.random() < 0.6, random.choice((0, done)))
+        if draw < 0.65 and (self._source is not None or not is_patient):
+            return Publish(self.run(is_patient))
+        return self._acknowledge(is_patient)
 
-    def run(self) -> PublicationRun:
+    def run(self, is_patient: bool = True) -> PublicationRun:
         """Return publications: mostly the next ones of its own source."""
         random = self._random
         count = random.randrange(1, 6)
         first = self._next
         if random.random() < 0.1:
-            first = random.choice((1, max(1, self._next - 2), self._next + 3, self._number()))
+            first = random.choice((1, max(1, self._next - 2), self._next, self._next + 3))
+        if not is_patient:
+            first = self._number()
         sequences: range | tuple[int, ...] = range(first, first + count)
         if random.random() < 0.1:
             sequences = tuple(sorted({first + random.randrange(12) for _ in range(count)}))
             count = len(sequences)
         if self._next <= sequences[-1] < self._next + 100:
             self._next = sequences[-1] + 1
-        table = (random.choice(BLOBS), *((b"\xff",) if random.random() < 0.02 else ()))
+        table = (random.choice(BLOBS), *((b"\xff",) if not is_patient else ()))
         source = self._source or SourceId(0, 0, 1)
-        if random.random() < 0.03:
+        if not is_patient and random.random() < 0.5:
             source = SourceId(random.randrange(3), random.randrange(3), random.randrange(3))
-        origins = (OriginRun(source, sequences),) if random.random() < 0.01 else ()
+        origins = (OriginRun(source, sequences),) if random.random() < 0.003 else ()
         index = bytes(random.randrange(len(table)) for _ in range(count))
         return PublicationRun(source, sequences, table, index, 1, (b"x" * count,), origins)
 
-    def _acknowledge(self) -> Acknowledge:
+    def _consume(self) -> Consume:
         random = self._random
-        if self._delivered and random.random() < 0.9:
+        wanted = random.choice(PREDICATES)
+        return Consume(random.randrange(1, 5), wanted, random.choice((1, 2, 50)))
+
+    def _acknowledge(self, is_patient: bool = True) -> Acknowledge | None:
+        random = self._random
+        if is_patient and not self._delivered:
+            return None
+        if is_patient:
             stream, first, last = random.choice(self._delivered)
             if random.random() < 0.5:
                 first = random.randrange(first, last + 1)

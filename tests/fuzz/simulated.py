@@ -1,7 +1,8 @@
 """Clients that say anything, beside honest ones, at brokers of a simulated cluster."""
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from random import Random
 from typing import Any, Final
 
@@ -48,7 +49,8 @@ class FuzzedClient(Endpoint):
         self._network.close(self, self.broker, "closed_by_us")
 
     def say(self, message: Any) -> None:
-        self._network.send(self, self.broker, message)
+        with contextlib.suppress(RemoteProtocolError):  # no broker would decode it
+            self._network.send(self, self.broker, message)
 
     def established(self, end: SessionEnd, incarnation: int) -> None:
         """See Endpoint."""
@@ -88,7 +90,7 @@ class FuzzedCluster:
         self.cluster = cluster = SimulatedCluster(
             topology,
             protocol,
-            network=STEADY,
+            network=replace(STEADY, encode=True),
             strict=False,
             trace=False,
             parameters=parameters_on(topology, protocol),
@@ -100,7 +102,8 @@ class FuzzedCluster:
         self.fuzzed: list[FuzzedClient] = []
         for number, home in enumerate(HOMES):
             client = FuzzedClient(f"h{number}", cluster.topology.number_of(home), cluster)
-            client.script = ClientScript(random, publishes=True)
+            consumes = definition_of(protocol).promises.keeps_committed
+            client.script = ClientScript(random, publishes=True, consumes=consumes)
             self.fuzzed.append(client)
         for broker in cluster.brokers:
             self._refuse_as_a_driver_does(broker)
@@ -135,19 +138,24 @@ class FuzzedCluster:
         if not client.ends and draw < 0.5:
             client.dial()
         elif draw < 0.80:
-            self.messages += 1
-            client.say(any_message(random) if random.random() < 0.03 else client.script.message())
-        elif draw < 0.86:
+            message = any_message(random) if random.random() < 0.005 else client.script.message()
+            if message is not None:
+                self.messages += 1
+                client.say(message)
+        elif draw < 0.81:
             client.hang_up()
-        elif draw < 0.90:
+        elif draw < 0.815:  # under its name, at another broker
+            client.hang_up()
+            client.broker = self.cluster.topology.number_of(random.choice(HOMES))
+        elif draw < 0.85:
             self.cluster.publish(random.choice(HOMES), honest=True, kind=random.choice((1, "a")))
-        elif draw < 0.905:
+        elif draw < 0.854:
             self.cluster.run_for(LINGER_S * random.choice((0.3, 1.2)))
-        elif draw < 0.910 and self.is_lossless:
+        elif draw < 0.858 and self.is_lossless:
             broker = random.choice(self.cluster.topology.brokers)
             self.cluster.broker(broker).restart()
         else:
-            self.cluster.run_for(random.choice((0.001, 0.003, 0.02)))
+            self.cluster.run_for(random.choice((0.001, 0.003, 0.02, 0.1)))
 
     def end(self) -> list[str]:
         """Let the fuzzed clients go; return what the honest ones lack or have too much of."""
