@@ -67,6 +67,14 @@ class FuzzedClient(Endpoint):
         self.script.heard(message)
 
 
+def _refusal(handle: Callable[[Event], None], event: Event) -> str | None:
+    try:
+        handle(event)
+    except RemoteProtocolError as error:
+        return error.reason
+    return None
+
+
 class FuzzedCluster:
     """Three brokers of a protocol, a fuzzed client at each home, and honest ones beside them.
 
@@ -120,14 +128,14 @@ class FuzzedCluster:
         def guarded(event: Event) -> None:
             if isinstance(event, MessageReceived) and (event.peer, event.session) in refused:
                 return
-            try:
-                handle_one(event)
-            except RemoteProtocolError as error:
-                assert isinstance(event, MessageReceived), f"{event} was refused: {error}"
-                assert event.peer in by_name, f"an honest peer was refused: {event}: {error}"
-                refused.add((event.peer, event.session))
-                by_name[event.peer].refusals.append(error.reason)
-                self.cluster.network.close(broker, event.peer, "protocol_error")
+            reason = _refusal(handle_one, event)
+            if reason is None:
+                return
+            assert isinstance(event, MessageReceived), f"{event} was refused: {reason}"
+            assert event.peer in by_name, f"an honest peer was refused: {event}: {reason}"
+            refused.add((event.peer, event.session))
+            by_name[event.peer].refusals.append(reason)
+            self.cluster.network.close(broker, event.peer, "protocol_error")
 
         broker._handle_one = guarded  # type: ignore[method-assign]
 
