@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.protocols.registry import definition_of, parameters_on
@@ -30,6 +31,7 @@ class FuzzedClient(Endpoint):
 
     Attributes:
         refusals: why its sessions were ended, in order.
+        deliveries: how many messages with publications it received.
     """
 
     def __init__(self, name: ClientId, broker: BrokerNumber, cluster: SimulatedCluster) -> None:
@@ -38,6 +40,7 @@ class FuzzedClient(Endpoint):
         self.incarnation = 1
         self.broker = broker
         self.refusals: list[str] = []
+        self.deliveries = 0
         self.script: ClientScript
         self._network = cluster.network
         cluster.network.endpoints[name] = self
@@ -64,6 +67,7 @@ class FuzzedClient(Endpoint):
 
     def message_arrived(self, end: SessionEnd, message: Any) -> None:
         """See Endpoint."""
+        self.deliveries += isinstance(message, Deliveries)
         self.script.heard(message)
 
 
@@ -164,6 +168,11 @@ class FuzzedCluster:
             self.cluster.broker(broker).restart()
         else:
             self.cluster.run_for(random.choice((0.001, 0.003, 0.02, 0.1)))
+
+    @property
+    def hostile_deliveries(self) -> int:
+        """How many messages with publications the fuzzed clients received."""
+        return sum(client.deliveries for client in self.fuzzed)
 
     def end(self) -> list[str]:
         """Let the fuzzed clients go; return what the honest ones lack or have too much of."""

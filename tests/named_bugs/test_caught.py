@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.planted_stories import Row, run_story, see_caught
 from tests.named_bugs.agent import ROWS as AGENT
 from tests.named_bugs.client import ROWS as CLIENT
+from tests.named_bugs.clients import ROWS as CLIENTS
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
@@ -23,7 +24,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *MODEL),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *MODEL, *CLIENTS),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 
