@@ -1,7 +1,7 @@
 """Clients that say anything, beside honest ones, at brokers of a simulated cluster."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from random import Random
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.simulator.world.broker import SimulatedBroker
@@ -83,6 +84,9 @@ class FuzzedCluster:
     """Three brokers of a protocol, a fuzzed client at each home, and honest ones beside them.
 
     Args:
+        topology: other brokers than three in a row.
+        homes: where clients are.
+        roams: fuzzed clients go to other brokers more often.
         parameters: of the protocol, beside a short linger.
 
     Attributes:
@@ -90,7 +94,16 @@ class FuzzedCluster:
         is_lossless: whether brokers may restart without a loss.
     """
 
-    def __init__(self, protocol: str, random: Random, **parameters: Any) -> None:
+    def __init__(
+        self,
+        protocol: str,
+        random: Random,
+        *,
+        topology: Topology | None = None,
+        homes: Sequence[str] = HOMES,
+        roams: bool = False,
+        **parameters: Any,
+    ) -> None:
         self.protocol = protocol
         self.messages = 0
         self._random = random
@@ -98,7 +111,9 @@ class FuzzedCluster:
         if "client_linger_ns" in names and protocol not in _KEEP_SUBSCRIPTIONS:
             parameters["client_linger_ns"] = LINGER_S * SECOND_NS
         self.is_lossless = definition_of(protocol).promises.exactly_once
-        topology = three_brokers(protocol, **parameters)
+        self._homes = tuple(homes)
+        self._roams = roams
+        topology = topology or three_brokers(protocol, **parameters)
         self.cluster = cluster = SimulatedCluster(
             topology,
             protocol,
@@ -112,14 +127,14 @@ class FuzzedCluster:
         cluster.start()
         cluster.run_for(1)
         self.fuzzed: list[FuzzedClient] = []
-        for number, home in enumerate(HOMES):
+        for number, home in enumerate(homes):
             client = FuzzedClient(f"h{number}", cluster.topology.number_of(home), cluster)
             consumes = definition_of(protocol).promises.keeps_committed
             client.script = ClientScript(random, publishes=True, consumes=consumes)
             self.fuzzed.append(client)
         for broker in cluster.brokers:
             self._refuse_as_a_driver_does(broker)
-        self.subscriptions = [cluster.subscribe(home, HONEST) for home in HOMES]
+        self.subscriptions = [cluster.subscribe(home, HONEST) for home in homes]
         cluster.run_for(2)
         assert all(each.started for each in self.subscriptions)
 
@@ -154,13 +169,15 @@ class FuzzedCluster:
             if message is not None:
                 self.messages += 1
                 client.say(message)
-        elif draw < 0.81:
+        elif draw < 0.81 - 0.008 * self._roams:
             client.hang_up()
         elif draw < 0.815:  # under its name, at another broker
             client.hang_up()
-            client.broker = self.cluster.topology.number_of(random.choice(HOMES))
+            client.broker = self.cluster.topology.number_of(random.choice(self._homes))
         elif draw < 0.85:
-            self.cluster.publish(random.choice(HOMES), honest=True, kind=random.choice((1, "a")))
+            self.cluster.publish(
+                random.choice(self._homes), honest=True, kind=random.choice((1, "a"))
+            )
         elif draw < 0.854:
             self.cluster.run_for(LINGER_S * random.choice((0.3, 1.2)))
         elif draw < 0.858 and self.is_lossless:

@@ -29,6 +29,7 @@ from brokerd.protocols.registry import definition_of
 from brokerd.wire.attributes import encode_attributes
 from tests.fuzz.simulated import FuzzedClient, FuzzedCluster
 from tests.helpers.every_protocol import PROTOCOLS
+from tests.protocols.ges_reliable.test_trees import TREES
 
 SEEDS = 4
 STEPS = 500
@@ -72,6 +73,16 @@ def test_a_broker_answers_or_refuses_whatever_its_clients_send(protocol: str) ->
 def test_so_it_does_with_other_parameters(variant: str) -> None:
     protocol, parameters = VARIANTS[variant]
     fuzzed(protocol, variant, parameters)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_so_it_does_where_clients_go_from_broker_to_broker(protocol: str) -> None:
+    fuzzed(protocol, f"roams {protocol}", {"homes": ("c1", "c2", "c3"), "roams": True})
+
+
+def test_so_it_does_where_there_are_several_storages() -> None:
+    parameters = {"topology": TREES, "homes": ("g", "x", "y", "z"), "roams": True}
+    fuzzed("ges_reliable", "trees", parameters)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
