@@ -4,8 +4,9 @@
 
 Three brokers run as processes. Workers open sessions under a few names, at two of the brokers:
 sessions of legal messages in any order (`client_script`), of changed or cut frames, of messages
-that only brokers send, of frames of earlier sessions, of bytes that are no frames. Honest clients
-publish and subscribe at the same two brokers.
+that only brokers send, of frames of earlier sessions, of bytes that are no frames; and sessions
+that ask for everything and take nothing. Honest clients publish and subscribe at the same two
+brokers.
 
 It passes if all brokers still run in their first incarnation, answer `status`, have not written
 to standard error, and each honest subscriber has each honest publication once and in order.
@@ -33,6 +34,8 @@ import trio
 
 from brokerd.client.client import Client, ClientError, connect
 from brokerd.errors import ControlError, RemoteProtocolError
+from brokerd.model.client_messages import Detach, Subscribe
+from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.runtime.control import open_control
@@ -55,6 +58,11 @@ PUBLISH_EVERY_S: Final = 0.02
 _LONGEST_SESSION: Final = 120
 _REPLAYED: Final = 400
 _ANSWER_S: Final = 2.0
+_BEAT_S: Final = 0.2
+_DEAF_BEATS: Final = 35
+"""Longer than others wait for a client that takes nothing."""
+_WINDOW: Final = 100
+"""So few publications may be unacknowledged that hostile clients make others wait."""
 
 
 @dataclass(slots=True)
@@ -126,7 +134,8 @@ def parameters_of(protocol: str) -> dict[str, Any]:
     definition = definition_of(protocol)
     names = [each.name for each in fields(definition.parameters)]
     keeps = definition.promises.keeps_committed or protocol == "ges_reliable"
-    return {"client_linger_ns": LINGER_NS} if "client_linger_ns" in names and not keeps else {}
+    wanted = {"client_window": _WINDOW} | ({} if keeps else {"client_linger_ns": LINGER_NS})
+    return {name: value for name, value in wanted.items() if name in names}
 
 
 @contextmanager
@@ -338,7 +347,7 @@ class HostileSession:
         self._is_over = False
         self._script = campaign.script_of(self._home, self._name)
         self._way = random.choices(
-            ("legal", "changed", "typed", "replayed", "garbage"), (60, 15, 12, 10, 3)
+            ("legal", "changed", "typed", "replayed", "garbage", "deaf"), (60, 15, 12, 10, 3, 0.5)
         )[0]
 
     async def run(self) -> None:
@@ -346,9 +355,10 @@ class HostileSession:
         host, _, port = self._campaign.brokers.addresses[self._home].rpartition(":")
         stream = await trio.open_tcp_stream(host, int(port))
         async with stream, trio.open_nursery() as nursery:
-            nursery.start_soon(self._read, stream)
+            if self._way != "deaf":
+                nursery.start_soon(self._read, stream)
             try:
-                await self._say(stream)
+                await (self._wait(stream) if self._way == "deaf" else self._say(stream))
             finally:
                 self._campaign.write_down(self._number, self._home, b"")
                 nursery.cancel_scope.cancel()
@@ -374,6 +384,21 @@ class HostileSession:
             await self._write(stream, frame)
             if random.random() < 0.3 or count % 16 == 15:
                 await trio.sleep(0.001)
+
+    async def _wait(self, stream: trio.SocketStream) -> None:
+        """Ask for everything, take nothing, and show signs of life until the broker has enough."""
+        ask_for = [Subscribe(number, EVERYTHING) for number in (1, 2)]
+        leave = [Detach(drain=True, done_through=0)] if self._random.random() < 0.3 else []
+        self._script.begin()
+        await self._write(stream, frame_of(self._hello()))
+        for message in (self._script.connect(), *ask_for):
+            await trio.sleep(0.1)
+            await self._write(stream, frame_of(message))
+        for number in range(_DEAF_BEATS):
+            await trio.sleep(_BEAT_S)
+            if number == _DEAF_BEATS // 2 and leave:
+                await self._write(stream, frame_of(leave[0]))
+            await self._write(stream, HEARTBEAT)
 
     async def _write(self, stream: trio.SocketStream, frame: bytes) -> None:
         self._campaign.write_down(self._number, self._home, frame)
