@@ -119,8 +119,9 @@ class AttributeBlobs:
         Raises:
             ValueError: no publication can have such attributes; says which.
         """
-        if isinstance(attributes, bytes):
-            self.check((attributes,))
+        if type(attributes) is bytes:
+            if attributes not in self._known:
+                self.check((attributes,))
             return attributes
         return encode_attributes(attributes)  # type: ignore[arg-type]
 
@@ -132,19 +133,23 @@ class AttributeBlobs:
         """
         if type(table) is EncodedAttributes:
             return
-        if {*map(type, table)} != {bytes}:
+        known = self._known
+        try:
+            new = [blob for blob in table if blob not in known]
+        except TypeError:  # a list, or something else that has no hash
+            new = [*table]
+        if not new and table:
+            return
+        if {*map(type, new)} != {bytes}:
             raise ValueError(
                 f"an attribute table has bytes only, and at least one: {_shown(table)}"
             )
-        known = self._known
-        new = [blob for blob in table if blob not in known]
-        if new:
-            # A long one is looked at by itself, so that what is decoded at once stays small.
-            long = next((blob for blob in new if len(blob) > MAXIMUM_BLOB_BYTES), None)
-            decode_attribute_table([long] if long is not None else new)
-            if len(known) + len(new) > _REMEMBERED_BLOBS:
-                known.clear()
-            known.update(dict.fromkeys(new[:_REMEMBERED_BLOBS]))
+        # A long one is looked at by itself, so that what is decoded at once stays small.
+        long = next((blob for blob in new if len(blob) > MAXIMUM_BLOB_BYTES), None)
+        decode_attribute_table([long] if long is not None else new)
+        if len(known) + len(new) > _REMEMBERED_BLOBS:
+            known.clear()
+        known.update(dict.fromkeys(new[:_REMEMBERED_BLOBS]))
 
 
 def check_publications(

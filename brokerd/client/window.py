@@ -113,7 +113,8 @@ def used_attributes(
         ValueError: the index is not into the table.
     """
     used = list(dict.fromkeys(index))
-    if not {*map(type, used)} <= {int} or not 0 <= min(used) <= max(used) < len(table):
+    fits = isinstance(index, bytes) or ({*map(type, used)} == {int} and min(used) >= 0)
+    if not fits or max(used) >= len(table):
         raise ValueError(f"an attribute index that is not into a table of {len(table)} blobs")
     if len(used) == len(table) and used == list(range(len(table))):
         return tuple(table), index

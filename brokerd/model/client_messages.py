@@ -112,8 +112,9 @@ class Detach:
     """Client → broker: all my subscriptions are over, and what I published is done.
 
     Attributes:
-        drain: first deliver what has come for them so far; the answer follows the last
-            acknowledgement. Nothing new comes for them either way.
+        drain: first deliver what has come so far for those that the client has asked for on this
+            session; the answer follows the last acknowledgement. Nothing new comes for them
+            either way, and nothing at all for the others.
         done_through: everything up to this sequence number is done, as the client was told, if
             not by the broker's present incarnation; 0 for nothing.
     """
