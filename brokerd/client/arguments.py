@@ -62,6 +62,16 @@ def check_integer(key: str, value: object, lowest: int, highest: int = _LARGEST)
         raise ConfigError(f"{key} = {_shown(value)}; an integer from {lowest} to {highest}")
 
 
+def check_duration(key: str, value: object) -> None:
+    """Refuse what is no time in seconds.
+
+    Raises:
+        ConfigError: not a number, NaN, or below 0.
+    """
+    if type(value) not in (int, float) or not value >= 0:  # type: ignore[operator]
+        raise ConfigError(f"{key} = {_shown(value)}; a number of seconds, 0 or more")
+
+
 def check_address(key: str, address: object, *, is_dialled: bool) -> None:
     """Refuse an address that cannot be dialled.
 

@@ -65,8 +65,6 @@ class ClientScript:
     def begin(self) -> None:
         """Begin a session."""
         self._said_connect = self._is_connected = self._is_leaving = False
-        if self._random.random() < 0.1:
-            self._next = 1
 
     def heard(self, message: Any) -> None:
         """Note what the broker sends."""
@@ -91,13 +89,18 @@ class ClientScript:
         resume = tuple(
             (number, tuple(self._positions.items())) for number in range(1, random.randrange(1, 4))
         )
+        continues = self._source is not None and random.random() < 0.8
+        if not continues and random.random() < 0.9:
+            self._next = 1
         return Connect(
             publishes=self._publishes != (random.random() < 0.1),
             incarnation=random.choice((1, 1, 1, 1, 1, 1, 2, 3)),
             next_sequence=random.choice((*(self._next,) * 8, 1, self._number())),
             highest_sequence=random.choice((*(self._next - 1,) * 8, self._number())),
             resume=resume,
-            source=self._source if random.random() < 0.05 else None,
+            source=self._source if continues else None,
+            exact_incarnation=random.random() < 0.05,
+            instance=random.choice((b"", b"1", b"2", random.randbytes(8))),
         )
 
     def message(self) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any, Final
 
+from brokerd.client.core import ClientCore
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -23,6 +24,7 @@ from tests.helpers.every_protocol import HOMES, three_brokers
 
 LINGER_S: Final = 2
 HONEST: Final = "honest exists"
+_NEWEST: Final = 100
 _KEEP_SUBSCRIPTIONS: Final = ("ges_reliable",)
 """Protocols that keep subscriptions until their clients end them."""
 
@@ -208,9 +210,14 @@ class FuzzedCluster:
             self.cluster.repeat_events(broker.number)
 
     def take_in(self, client: FuzzedClient) -> Subscription:
-        """Have an honest client come under the name of a fuzzed one, and subscribe."""
+        """Have an honest client come under the name of a fuzzed one, and subscribe.
+
+        It is newer than the fuzzed one was at any broker.
+        """
         name, home = str(client.key), self.cluster.brokers[client.broker].name
         del self.cluster.network.endpoints[name]
+        core = ClientCore(name, publishes=False, incarnation=_NEWEST)
+        self.cluster._add_client(name, home, publishes=False, core=core)
         subscription = self.cluster.subscribe(home, HONEST, name)
         self.cluster.run_for(5)
         return subscription

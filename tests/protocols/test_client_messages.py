@@ -135,6 +135,11 @@ def run_of(source: SourceId, first: int, count: int = 1) -> PublicationRun:
     return PublicationRun(source, sequences, (blob,), bytes(count), 1, (b"x" * count,))
 
 
+def continued(source: SourceId, next_sequence: int) -> Connect:
+    """What a publisher says that comes back."""
+    return Connect(True, 1, next_sequence, next_sequence - 1, (), source)
+
+
 def source_given(received: list[Any]) -> SourceId:
     (connected,) = [each for each in received if isinstance(each, Connected)]
     assert connected.source is not None
@@ -149,12 +154,12 @@ def test_a_client_leaves_without_asking_for_what_it_had_not_acknowledged(
     """Its broker answers at once, since it gets nothing more, and lives on."""
     world = FuzzedCluster(protocol, Random(1))
     client = Told(world)
-    source = source_given(client.session(PUBLISHER))
+    source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))
+    client.say(Publish(run_of(source, 1)))
+    world.cluster.run_for(1)
+    assert [each for each in client.received if isinstance(each, Deliveries)]
     client.end()
-    received = client.session(PUBLISHER, Subscribe(1, EVERYTHING), Publish(run_of(source, 1)))
-    assert [each for each in received if isinstance(each, Deliveries)]
-    client.end()
-    again = Connect(True, 1, 2, 1, ())
+    again = continued(source, 2)
     assert Unsubscribed(0) in client.session(again, Detach(drain=drain, done_through=0))
     client.end(30)
     world.cluster.publish("c1", honest=True)
@@ -172,7 +177,7 @@ def test_a_client_leaves_while_half_of_its_subscriptions_are_asked_for(protocol:
     client.say(Publish(run_of(source, 1, 3)))
     world.cluster.run_for(1)
     client.end()
-    again = Connect(True, 1, 4, 3, ())
+    again = continued(source, 4)
     received = client.session(again, Subscribe(1, EVERYTHING), Detach(drain=True, done_through=0))
     for each in [each for each in received if isinstance(each, Deliveries)]:
         assert each.subscriptions == (1,)
@@ -216,7 +221,7 @@ def test_a_consumer_leaves_without_asking_for_what_it_had_not_committed(protocol
     client.say(Publish(run_of(source, 1, 3)))
     world.cluster.run_for(1)
     client.end()
-    again = Connect(True, 1, 4, 3, ())
+    again = continued(source, 4)
     assert Unsubscribed(0) in client.session(again, Detach(drain=True, done_through=0))
     client.end(30)
     assert world.end() == []
