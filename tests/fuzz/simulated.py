@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from brokerd.client.core import ClientCore
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import Connect, Deliveries, Detach
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
@@ -144,17 +144,18 @@ class FuzzedCluster:
         """Close the session of a fuzzed client whose message is refused; nobody else's may be."""
         handle_one: Callable[[Event], None] = broker._handle_one
         by_name = {client.key: client for client in self.fuzzed}
-        refused: set[tuple[Peer, int]] = set()
+        refused: set[tuple[int, Peer, int]] = set()
 
         def guarded(event: Event) -> None:
-            if isinstance(event, MessageReceived) and (event.peer, event.session) in refused:
+            life = broker.incarnation
+            if isinstance(event, MessageReceived) and (life, event.peer, event.session) in refused:
                 return
             reason = _refusal(handle_one, event)
             if reason is None:
                 return
             assert isinstance(event, MessageReceived), f"{event} was refused: {reason}"
             assert event.peer in by_name, f"an honest peer was refused: {event}: {reason}"
-            refused.add((event.peer, event.session))
+            refused.add((life, event.peer, event.session))
             by_name[event.peer].refusals.append(reason)
             self.cluster.network.close(broker, event.peer, "protocol_error")
 
@@ -210,11 +211,19 @@ class FuzzedCluster:
             self.cluster.repeat_events(broker.number)
 
     def take_in(self, client: FuzzedClient) -> Subscription:
-        """Have an honest client come under the name of a fuzzed one, and subscribe.
+        """Have an honest client come under the name of a fuzzed one, which leaves, and subscribe.
 
         It is newer than the fuzzed one was at any broker.
         """
         name, home = str(client.key), self.cluster.brokers[client.broker].name
+        client.dial()
+        self.cluster.run_for(0.1)
+        client.say(Connect(False, _NEWEST - 1, 1, 0, ()))
+        self.cluster.run_for(0.5)
+        client.say(Detach(drain=False, done_through=0))
+        self.cluster.run_for(0.5)
+        client.hang_up()
+        self.cluster.run_for(0.5)
         del self.cluster.network.endpoints[name]
         core = ClientCore(name, publishes=False, incarnation=_NEWEST)
         self.cluster._add_client(name, home, publishes=False, core=core)

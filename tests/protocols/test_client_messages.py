@@ -91,9 +91,9 @@ def test_a_name_that_was_abused_is_as_good_as_any_afterwards(protocol: str) -> N
     for client in cluster.fuzzed:
         subscription = cluster.take_in(client)
         assert subscription.started
-        cluster.cluster.publish("c1", honest=True)
+        published = cluster.cluster.publish("c1", honest=True)
         cluster.cluster.run_for(5)
-        assert len(subscription.received) == 1
+        assert subscription.received == [published]
 
 
 # ---------------------------------------------------------------- stories
