@@ -74,11 +74,11 @@ class FuzzedClient(Endpoint):
         self.script.heard(message)
 
 
-def _refusal(handle: Callable[[Event], None], event: Event) -> str | None:
+def _refusal(handle: Callable[[Event], None], event: Event) -> RemoteProtocolError | None:
     try:
         handle(event)
     except RemoteProtocolError as error:
-        return error.reason
+        return error
     return None
 
 
@@ -150,11 +150,14 @@ class FuzzedCluster:
             life = broker.incarnation
             if isinstance(event, MessageReceived) and (life, event.peer, event.session) in refused:
                 return
-            reason = _refusal(handle_one, event)
-            if reason is None:
+            error = _refusal(handle_one, event)
+            if error is None:
                 return
+            reason = error.reason
             assert isinstance(event, MessageReceived), f"{event} was refused: {reason}"
             assert event.peer in by_name, f"an honest peer was refused: {event}: {reason}"
+            # Else what the broker itself sends because of the event is no message.
+            assert error.peer == event.peer, f"{event}: {error}"
             refused.add((life, event.peer, event.session))
             by_name[event.peer].refusals.append(reason)
             self.cluster.network.close(broker, event.peer, "protocol_error")
