@@ -8,7 +8,7 @@ from bench.run.series import KIND
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
-from pubsubctl.running.runs import manifest
+from pubsubctl.running.runs import manifest, run_beside
 
 if TYPE_CHECKING:
     from results.repetitions.comparison import Compared, Comparison, Group
@@ -44,7 +44,7 @@ def groups_of(run: Path) -> "list[Group]":
         raise UserError(f"{run}: this series is {about.get('state')}; bench goes on with it")
     return [
         Group(point if len(about["runs"]) > 1 else f"{run.name} {point}",
-              tuple(run.parent / run_id for run_id in run_ids))
+              tuple(run_beside(run, run_id) for run_id in run_ids))
         for point, run_ids in about["runs"].items()
     ]  # fmt: skip
 
