@@ -15,6 +15,8 @@ from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.modal import distance, modal
 from results.repetitions.spread import difference_of, spread_of
+from results.tables.json_files import IntegrityError
+from results.tables.seals import seal
 
 # Student's t for 95 %, from a printed table: degrees of freedom → quantile.
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -124,7 +126,33 @@ def written(
         "recoveries": [{"at_risk": 3, "recovered_after_ns": 2_000_000_000}],
     }  # fmt: skip
     (folder / "verdict.json").write_text(json.dumps(verdict))
+    seal(folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    "file, change, words",
+    [
+        ("manifest.json", ("10000.0", "5000.0"), "manifest.json has changed"),
+        ("spec/workload.toml", ("25/s", "26/s"), "spec/workload.toml has changed"),
+        ("verdict.json", ("2000000000", "1000000000"), "verdict.json has changed"),
+        ("SHA256SUMS", None, "no SHA256SUMS"),
+    ],
+)
+def test_a_run_whose_files_have_changed_is_not_compared(
+    tmp_path: Path, file: str, change: tuple[str, str] | None, words: str
+) -> None:
+    runs = [written(tmp_path / name) for name in ("a", "b")]
+    path = runs[1] / file
+    if change is None:
+        path.unlink()
+    else:
+        text = path.read_text()
+        assert change[0] in text
+        path.write_text(text.replace(*change))
+    groups = [Group(run.name, (run,)) for run in runs]
+    with pytest.raises(IntegrityError, match=words):
+        compare(groups)
 
 
 def test_protocols_may_differ_and_what_differs_is_told(tmp_path: Path) -> None:
