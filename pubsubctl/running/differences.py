@@ -61,6 +61,12 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
         lines.append("differs: nothing but chance")
     header = ("RUNS", "NUMBER", first.name.upper(), "THEIRS", "RATIO", "95 % INTERVAL", "SO")
     lines.append(call.console.table(header, [_row(row) for row in comparison.rows]))
+    tested = sum(row.p is not None for row in comparison.rows)
+    if tested > 1:
+        lines.append(
+            f"{tested} numbers were compared: one is said to differ only where it does after "
+            "Holm's correction, so a table in which nothing differs says so in 95 % of cases"
+        )
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from bench.spec.toml_text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.modal import distance, modal
-from results.repetitions.spread import difference_of, spread_of
+from results.repetitions.spread import difference_of, holm, spread_of
 from results.tables.json_files import IntegrityError
 from results.tables.seals import seal
 
@@ -244,3 +244,64 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
     with pytest.raises(NotComparable) as caught:
         compare([Group(run.name, (run,)) for run in runs])
     assert reason in str(caught.value)
+
+
+def test_corrected_p_values_are_those_of_holms_definition() -> None:
+    """Against Holm's definition, step by step, on drawn values."""
+    random = Random(20261128)
+    for _ in range(200):
+        values = [random.choice([None, random.random() ** 3]) for _ in range(random.randint(1, 12))]
+        known = sorted(value for value in values if value is not None)
+        for value, corrected in zip(values, holm(values), strict=True):
+            if value is None:
+                assert corrected is None
+                continue
+            steps = [
+                min(1.0, (len(known) - rank) * each)
+                for rank, each in enumerate(known[: known.index(value) + 1])
+            ]
+            assert corrected == pytest.approx(max(steps))
+
+
+def test_a_table_in_which_nothing_differs_says_so_nearly_always(tmp_path: Path) -> None:
+    """Nine independent numbers: without the correction, a third of all tables name one."""
+    random = Random(7)
+    false_tables = {"plain": 0, "corrected": 0}
+    for _ in range(400):
+        found = [
+            difference_of(*([random.lognormvariate(0, 0.1) for _ in range(5)] for _ in "ab"))
+            for _ in range(9)
+        ]
+        p = [each.p for each in found]
+        false_tables["plain"] += any(value is not None and value < 0.05 for value in p)
+        false_tables["corrected"] += any(value is not None and value < 0.05 for value in holm(p))
+    assert false_tables["plain"] > 100
+    assert false_tables["corrected"] <= 30
+
+
+def test_one_large_difference_among_many_numbers_is_still_named() -> None:
+    random = Random(8)
+    seen = 0
+    for _ in range(100):
+        found = [
+            difference_of(*([random.lognormvariate(0, 0.05) for _ in range(5)] for _ in "ab"))
+            for _ in range(8)
+        ]
+        first = [random.lognormvariate(0, 0.05) for _ in range(5)]
+        second = [1.3 * random.lognormvariate(0, 0.05) for _ in range(5)]
+        found.append(difference_of(first, second))
+        corrected = holm([each.p for each in found])[-1]
+        seen += corrected is not None and corrected < 0.05
+    assert seen >= 95
+
+
+def test_the_p_value_agrees_with_the_interval() -> None:
+    random = Random(9)
+    for _ in range(300):
+        first = [random.lognormvariate(0, 0.1) for _ in range(random.randint(2, 6))]
+        second = [random.lognormvariate(0.1, 0.1) for _ in range(random.randint(2, 6))]
+        found = difference_of(first, second)
+        assert found.p is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert (found.p < 0.05) == (found.low > 1 or found.high < 1)
