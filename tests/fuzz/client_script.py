@@ -1,4 +1,4 @@
-"""A client that says what a client may say, in any order: what it knows, and its next message.
+"""The state of one fuzzed client, and its next message: legal messages in any order.
 
 Each message is one that some client might send at some time. Whether it fits what came before is
 left to chance: a broker must answer, or refuse it with RemoteProtocolError.
@@ -41,7 +41,7 @@ _LARGE: Final = (1 << 31, (1 << 53) + 1, (1 << 63) - 1)
 
 
 class ClientScript:
-    """What one client knows over all of its sessions, and what it says next.
+    """The state of one client over all of its sessions, and its next message.
 
     Args:
         consumes: brokers of the protocol keep how far a client has committed.
@@ -104,7 +104,7 @@ class ClientScript:
         )
 
     def message(self) -> Any:
-        """Return what it says next; None while it waits for an answer."""
+        """Return the next message; None while the client waits for an answer."""
         random = self._random
         is_patient = random.random() < self._patience
         if is_patient and not self._said_connect:

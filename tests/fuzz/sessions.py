@@ -67,7 +67,7 @@ _WINDOW: Final = 100
 
 @dataclass(slots=True)
 class Counts:
-    """What a campaign did, and what came of it.
+    """Counters of a campaign.
 
     Attributes:
         frames: written by hostile clients, Hello included.
@@ -130,7 +130,7 @@ class Brokers:
 
 
 def parameters_of(protocol: str) -> dict[str, Any]:
-    """Return what the brokers are given beside the defaults: they forget clients soon."""
+    """Return parameters with a short linger and a small window."""
     definition = definition_of(protocol)
     names = [each.name for each in fields(definition.parameters)]
     keeps = definition.promises.keeps_committed or protocol == "ges_reliable"
@@ -308,7 +308,7 @@ class Campaign:
                 self.counts.refusals += 1
 
     def script_of(self, home: str, name: str) -> ClientScript:
-        """Return what a name at a broker knows, over all of its sessions."""
+        """Return the script of a client name at a broker; it outlives sessions."""
         script = self._scripts.get((home, name))
         if script is None:
             script = self._scripts[home, name] = ClientScript(
@@ -351,7 +351,7 @@ class HostileSession:
         )[0]
 
     async def run(self) -> None:
-        """Say Hello, and whatever follows, until the broker or chance ends it."""
+        """Send Hello and further frames until the broker or the seed ends the session."""
         host, _, port = self._campaign.brokers.addresses[self._home].rpartition(":")
         stream = await trio.open_tcp_stream(host, int(port))
         async with stream, trio.open_nursery() as nursery:
@@ -386,7 +386,7 @@ class HostileSession:
                 await trio.sleep(0.001)
 
     async def _wait(self, stream: trio.SocketStream) -> None:
-        """Ask for everything, take nothing, and show signs of life until the broker has enough."""
+        """Subscribe to everything, read nothing, and send heartbeats until the broker evicts us."""
         ask_for = [Subscribe(number, EVERYTHING) for number in (1, 2)]
         leave = [Detach(drain=True, done_through=0)] if self._random.random() < 0.3 else []
         self._script.begin()
@@ -439,7 +439,7 @@ class HostileSession:
         return frame
 
     async def _read(self, stream: trio.SocketStream) -> None:
-        """Have the script know what the broker sends, until it closes."""
+        """Feed the script with the broker's messages until the stream closes."""
         decoder = FrameDecoder(1 << 24)
         try:
             while chunk := await stream.receive_some(1 << 16):

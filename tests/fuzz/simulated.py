@@ -1,4 +1,4 @@
-"""Clients that say anything, beside honest ones, at brokers of a simulated cluster."""
+"""Fuzzed clients beside honest clients, at the brokers of a simulated cluster."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _KEEP_SUBSCRIPTIONS: Final = ("ges_reliable",)
 
 
 class FuzzedClient(Endpoint):
-    """A client at a broker, whose application is chance.
+    """A client at a broker; a script and a seed decide its messages.
 
     Attributes:
         refusals: why its sessions were ended, in order.
@@ -141,7 +141,7 @@ class FuzzedCluster:
         assert all(each.started for each in self.subscriptions)
 
     def _refuse_as_a_driver_does(self, broker: SimulatedBroker) -> None:
-        """Close the session of a fuzzed client whose message is refused; nobody else's may be."""
+        """Close the session of a fuzzed client after a refusal; no other peer is refused."""
         handle_one: Callable[[Event], None] = broker._handle_one
         by_name = {client.key: client for client in self.fuzzed}
         refused: set[tuple[int, Peer, int]] = set()
@@ -165,7 +165,7 @@ class FuzzedCluster:
         broker._handle_one = guarded  # type: ignore[method-assign]
 
     def step(self) -> None:
-        """Let one thing happen, as chance has it."""
+        """Perform one random action."""
         random, client = self._random, self._random.choice(self.fuzzed)
         draw = random.random()
         if not client.ends and draw < 0.5:
@@ -198,7 +198,7 @@ class FuzzedCluster:
         return sum(client.deliveries for client in self.fuzzed)
 
     def end(self) -> list[str]:
-        """Let the fuzzed clients go; return what the honest ones lack or have too much of."""
+        """Disconnect the fuzzed clients; return each violation that an honest client has seen."""
         for client in self.fuzzed:
             client.hang_up()
         self.cluster.run_for(3 * LINGER_S + 10)
@@ -209,7 +209,7 @@ class FuzzedCluster:
         return [*oracle.first_violations, *oracle.undelivered()]
 
     def repeat(self) -> None:
-        """Make sure that what was refused has changed nothing: without it all goes the same."""
+        """Replay each broker without the refused messages; its effects must be the same."""
         for broker in self.cluster.brokers:
             self.cluster.repeat_events(broker.number)
 

@@ -1,4 +1,4 @@
-"""Mistakes in what the brokers of all protocols do for their clients."""
+"""Mistakes in the client service that the brokers of all protocols share."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Mistakes in what predicates are."""
+"""Mistakes in the predicate model."""
 
 from typing import Final
 

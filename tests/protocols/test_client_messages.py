@@ -63,7 +63,7 @@ def fuzzed(protocol: str, name: str, parameters: Mapping[str, Any]) -> FuzzedClu
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_broker_answers_or_refuses_whatever_its_clients_send(protocol: str) -> None:
     clusters = [fuzzed(protocol, f"{protocol} {seed}", {}) for seed in range(SEEDS)]
-    assert sum(each.messages for each in clusters) > SEEDS * STEPS / 10, "they said hardly anything"
+    assert sum(each.messages for each in clusters) > SEEDS * STEPS / 10, "they sent hardly anything"
     assert sum(each.hostile_deliveries for each in clusters) > SEEDS, (
         "they received hardly anything"
     )
@@ -99,8 +99,8 @@ def test_a_name_that_was_abused_is_as_good_as_any_afterwards(protocol: str) -> N
 # ---------------------------------------------------------------- stories
 
 
-class Told(FuzzedClient):
-    """A client that says what a story has it say, and remembers what it receives."""
+class StoryClient(FuzzedClient):
+    """A client that sends the messages of a story and keeps the messages it receives."""
 
     def __init__(self, world: FuzzedCluster) -> None:
         self.received: list[Any] = []
@@ -136,7 +136,7 @@ def run_of(source: SourceId, first: int, count: int = 1) -> PublicationRun:
 
 
 def continued(source: SourceId, next_sequence: int) -> Connect:
-    """What a publisher says that comes back."""
+    """Return the Connect of a publisher that reconnects."""
     return Connect(True, 1, next_sequence, next_sequence - 1, (), source)
 
 
@@ -153,7 +153,7 @@ def test_a_client_leaves_without_asking_for_what_it_had_not_acknowledged(
 ) -> None:
     """Its broker answers at once, since it gets nothing more, and lives on."""
     world = FuzzedCluster(protocol, Random(1))
-    client = Told(world)
+    client = StoryClient(world)
     source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))
     client.say(Publish(run_of(source, 1)))
     world.cluster.run_for(1)
@@ -169,9 +169,9 @@ def test_a_client_leaves_without_asking_for_what_it_had_not_acknowledged(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_client_leaves_while_half_of_its_subscriptions_are_asked_for(protocol: str) -> None:
-    """What it has asked for is drained; what it has not is released."""
+    """Deliveries of a claimed subscription are drained; the others are released."""
     world = FuzzedCluster(protocol, Random(1))
-    client = Told(world)
+    client = StoryClient(world)
     wants = (Subscribe(1, EVERYTHING), Subscribe(2, EVERYTHING))
     source = source_given(client.session(PUBLISHER, *wants))
     client.say(Publish(run_of(source, 1, 3)))
@@ -193,7 +193,7 @@ def test_a_client_leaves_while_half_of_its_subscriptions_are_asked_for(protocol:
 def test_a_client_leaves_only_when_it_has_what_it_asked_for(protocol: str) -> None:
     """Its Detach is answered behind its last acknowledgement; its window is one publication."""
     world = FuzzedCluster(protocol, Random(1), client_window=1)
-    client = Told(world)
+    client = StoryClient(world)
     source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))
     for sequence in (1, 2, 3):
         client.say(Publish(run_of(source, sequence)))
@@ -216,7 +216,7 @@ def test_a_client_leaves_only_when_it_has_what_it_asked_for(protocol: str) -> No
 )
 def test_a_consumer_leaves_without_asking_for_what_it_had_not_committed(protocol: str) -> None:
     world = FuzzedCluster(protocol, Random(1))
-    client = Told(world)
+    client = StoryClient(world)
     source = source_given(client.session(PUBLISHER, Consume(1, EVERYTHING, 5)))
     client.say(Publish(run_of(source, 1, 3)))
     world.cluster.run_for(1)
