@@ -30,7 +30,7 @@ from brokerd.agent.fork_server import ForkServer, Role
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.metrics import Family, MetricsServer, host_families
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
-from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s
+from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s, sampled
 from brokerd.agent.supervisor import Supervisor, parse_signal
 from brokerd.agent.tails import read_tails
 from brokerd.agent.watchdog import (
@@ -270,7 +270,7 @@ class Agent:
             "root": str(self.paths.root),
             "socket_folder": str(self.socket_path.parent),
             "boot_id": boot_id(),
-            "machine": {"cores": os.cpu_count(), "busy_s": machine_busy_s()},
+            "machine": {"cores": os.cpu_count(), "busy_s": sampled(machine_busy_s)},
             "ending": self._ending,
             "processes": {each.name: each.to_row() for each in wanted},
             "faults": [fault.to_row() for fault in self._faults.faults.values()],

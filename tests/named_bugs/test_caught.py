@@ -16,13 +16,14 @@ from tests.named_bugs.plans import ROWS as PLANS
 from tests.named_bugs.reference import ROWS as REFERENCE
 from tests.named_bugs.repetitions import ROWS as REPETITIONS
 from tests.named_bugs.rules import ROWS as RULES
+from tests.named_bugs.runtime import ROWS as RUNTIME
 from tests.named_bugs.sessions import ROWS as SESSIONS
 from tests.named_bugs.storage import ROWS as STORAGE
 from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *RUNTIME),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

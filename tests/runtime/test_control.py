@@ -5,7 +5,7 @@ import socket
 import stat
 import struct
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -494,3 +494,40 @@ def test_a_frame_that_comes_in_drips_is_not_waited_for(
 
     trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
     assert "a frame took over 10 s" in caplog.text
+
+
+def test_silent_connections_leave_room_for_a_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "control"
+        async with serving(path), open_control(path) as asking:
+            await asking.request("echo")
+            silent = [
+                await trio.open_unix_socket(str(path))
+                for _ in range(2 * control.MAXIMUM_CONNECTIONS)
+            ]
+            async with open_control(path) as client:
+                assert await client.request("echo", n=1) == {"n": 1}
+            assert await asking.request("echo", n=2) == {"n": 2}
+            assert await silent[0].receive_some(1) == b"", "the oldest is closed"
+            for stream in silent:
+                await stream.aclose()
+
+    run(story)
+
+
+def test_a_connection_that_has_sent_a_request_is_not_closed_for_another(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "control"
+        async with serving(path), AsyncExitStack() as stack:
+            clients = []
+            for number in range(control.MAXIMUM_CONNECTIONS):
+                client = await stack.enter_async_context(open_control(path))
+                assert await client.request("echo", n=number) == {"n": number}
+                clients.append(client)
+            async with open_control(path) as one_too_many:
+                with pytest.raises(ControlError):
+                    await one_too_many.request("echo")
+            for number, client in enumerate(clients):
+                assert await client.request("echo", n=number) == {"n": number}
+
+    run(story)
