@@ -21,7 +21,7 @@ LOOPBACK: Final = "127.0.0.1"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 WAITING_CONNECTIONS: Final = 32
-PENDING_REQUESTS: Final = 32
+PENDING_REQUESTS: Final = 16
 RESERVED_DESCRIPTORS: Final = 64
 """For control connections, signals and journals of the agent."""
 

@@ -6,6 +6,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from brokerd.agent.metrics import (
 )
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, make_lab, run
+from tests.helpers.connections import many_connections
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.virtual_time import in_virtual_time
@@ -208,19 +210,15 @@ def test_silent_connections_neither_starve_the_collector_nor_take_all_descriptor
     async def story() -> None:
         async with trio.open_nursery() as nursery:
             port = await nursery.start(MetricsServer(_nothing).serve, 0)
-            silent = [
-                await trio.open_tcp_stream("127.0.0.1", port)
-                for _ in range(4 * WAITING_CONNECTIONS)
-            ]
-            with trio.fail_after(REQUEST_S):
-                async with await trio.open_tcp_stream("127.0.0.1", port) as collector:
-                    await collector.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
-                    answer = await collector.receive_some()
-            assert answer.startswith(b"HTTP/1.1 200 ")
-            with trio.fail_after(REQUEST_S / 2):
-                assert await _ends(silent[0]), "the oldest is closed"
-            for stream in silent:
-                await stream.aclose()
+            connect = partial(trio.open_tcp_stream, "127.0.0.1", port)
+            async with many_connections(4 * WAITING_CONNECTIONS, connect) as silent:
+                with trio.fail_after(REQUEST_S):
+                    async with await connect() as collector:
+                        await collector.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+                        answer = await collector.receive_some()
+                assert answer.startswith(b"HTTP/1.1 200 ")
+                with trio.fail_after(REQUEST_S / 2):
+                    assert await _ends(silent[0]), "the oldest is closed"
             nursery.cancel_scope.cancel()
 
     run(story)
@@ -234,16 +232,23 @@ def test_requests_beyond_those_pending_are_refused_at_once() -> None:
     async def story() -> None:
         async with trio.open_nursery() as nursery:
             port = await nursery.start(MetricsServer(never).serve, 0)
-            waiting = []
-            for _ in range(PENDING_REQUESTS):
-                waiting.append(await trio.open_tcp_stream("127.0.0.1", port))
-                await waiting[-1].send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
-            async with await trio.open_tcp_stream("127.0.0.1", port) as one_more:
-                await one_more.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
-                answer = await one_more.receive_some()
+            connect = partial(trio.open_tcp_stream, "127.0.0.1", port)
+            first, answered = trio.open_memory_channel[bytes | bytearray](PENDING_REQUESTS + 1)
+
+            async def ask(stream: trio.SocketStream) -> None:
+                await stream.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+                first.send_nowait(await stream.receive_some())
+
+            async with (
+                many_connections(PENDING_REQUESTS + 1, connect) as asking,
+                trio.open_nursery() as asked_at_once,
+            ):
+                for stream in asking:
+                    asked_at_once.start_soon(ask, stream)
+                with trio.fail_after(REQUEST_S / 2):
+                    answer = await answered.receive()
+                asked_at_once.cancel_scope.cancel()
             assert answer.startswith(b"HTTP/1.1 503 ")
-            for stream in waiting:
-                await stream.aclose()
             nursery.cancel_scope.cancel()
 
     run(story)

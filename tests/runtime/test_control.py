@@ -6,6 +6,7 @@ import stat
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime import control
 from brokerd.runtime.control import ControlServer, open_control, serve_control
 from brokerd.wire.control import Answer, EventNotice, Refusal, Request, encode_control
+from tests.helpers.connections import many_connections
 from tests.helpers.patience import PATIENCE_S
 
 
@@ -501,16 +503,12 @@ def test_silent_connections_leave_room_for_a_request(tmp_path: Path) -> None:
         path = tmp_path / "control"
         async with serving(path), open_control(path) as asking:
             await asking.request("echo")
-            silent = [
-                await trio.open_unix_socket(str(path))
-                for _ in range(2 * control.MAXIMUM_CONNECTIONS)
-            ]
-            async with open_control(path) as client:
-                assert await client.request("echo", n=1) == {"n": 1}
-            assert await asking.request("echo", n=2) == {"n": 2}
-            assert await silent[0].receive_some(1) == b"", "the oldest is closed"
-            for stream in silent:
-                await stream.aclose()
+            connect = partial(trio.open_unix_socket, str(path))
+            async with many_connections(2 * control.MAXIMUM_CONNECTIONS, connect) as silent:
+                async with open_control(path) as client:
+                    assert await client.request("echo", n=1) == {"n": 1}
+                assert await asking.request("echo", n=2) == {"n": 2}
+                assert await silent[0].receive_some(1) == b"", "the oldest is closed"
 
     run(story)
 
