@@ -83,4 +83,12 @@ ROWS: Final = (
         "            if connection.has_requested and connection.unanswered:\n",
         "tests/runtime/test_control.py::test_silent_connections_leave_room_for_a_request",
     ),
+    Row(
+        "crash-file-for-all-to-read",
+        "pubsubctl/commands/app.py",
+        "        write_private(path, content)\n    except",
+        "        path.parent.mkdir(parents=True, exist_ok=True)\n"
+        "        path.write_bytes(content)\n    except",
+        "tests/pubsubctl/test_crash_files.py::test_a_crash_file_is_private_in_a_private_folder",
+    ),
 )

@@ -533,3 +533,25 @@ def test_a_broker_without_a_free_descriptor_leaves_samples_out_and_serves(
             assert again["incarnation"] == status["incarnation"]
 
     trio.run(story)
+
+
+def test_every_file_of_a_broker_that_is_started_by_hand_is_private(
+    configure: Configure, start: Start
+) -> None:
+    async def story() -> None:
+        folder = configure("b0")
+        start(folder)
+        await wait_until_up(folder)
+        run_folder = folder / "run"
+        await ask(folder, "begin_run", run_id="r1", folder=str(run_folder))
+        await ask(folder, "end_run")
+        inside = [path for name in ("state", "log", "run") for path in (folder / name).rglob("*")]
+        assert len(inside) > 5
+        for path in (folder / "state", folder / "log", run_folder, *inside):
+            assert path.lstat().st_mode & 0o077 == 0, path
+
+    before = os.umask(0o022)
+    try:
+        trio.run(story)
+    finally:
+        os.umask(before)
