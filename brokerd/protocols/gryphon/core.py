@@ -482,7 +482,7 @@ class Gryphon(LogFirstMachine):
 
     def _ask(self, identity: StreamId) -> None:
         stream = self._relay.stream(identity)
-        self._relay.ask(stream, stream.subend.gaps.due(self.now_ns))
+        self._relay.ask(stream, [(piece,) for piece in stream.subend.gaps.due(self.now_ns)])
         self._time_gaps(stream)
 
     def _time_gaps(self, stream: Stream) -> None:
