@@ -44,6 +44,7 @@ from brokerd.agent.watchdog import (
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler, open_control
+from brokerd.runtime.program import Program, own_program
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
     "share-watchdog": run_share_watchdog,
@@ -207,6 +208,7 @@ class Agent:
 
     def _handlers(self) -> dict[str, Handler]:
         commands: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+            "hello": self._hello,
             "facts": self._facts,
             "clock": self._clock,
             "start": self._start,
@@ -227,6 +229,11 @@ class Agent:
             "metrics": self._metrics,
         }
         return {name: _with_arguments(name, command) for name, command in commands.items()}
+
+    async def _hello(self, program: dict[str, Any]) -> dict[str, Any]:
+        """Answer a controller's program with this one; the controller decides what follows."""
+        logger.info("a controller of %s is connected", Program.from_mapping(program))
+        return {"program": own_program().to_mapping()}
 
     async def _facts(self) -> dict[str, Any]:
         return {"name": self.name, **machine_facts(self.paths.root)}
@@ -267,6 +274,7 @@ class Agent:
             "name": self.name,
             "pid": os.getpid(),
             "deployment": self.deployment,
+            "program": own_program().to_mapping(),
             "root": str(self.paths.root),
             "socket_folder": str(self.socket_path.parent),
             "boot_id": boot_id(),

@@ -21,6 +21,7 @@ from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
+from brokerd.runtime.program import own_program
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 
@@ -118,6 +119,7 @@ class Commands:
             "name": self._own.name,
             "pid": os.getpid(),
             "incarnation": self._own.incarnation,
+            "program": own_program().to_mapping(),
             "protocol": self._own.protocol,
             "deployment_id": self._own.deployment_id,
             "topology_digest": self._own.topology_digest,
