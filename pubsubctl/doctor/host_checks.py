@@ -236,6 +236,8 @@ def _leftovers(look: HostFacts) -> Iterator[Row]:
 def _programs(look: HostFacts) -> Iterator[Row]:
     """Agents and brokers run the program that operates them."""
     if look.differing is None:
+        if look.observed is not None:
+            yield "ok", "no agent or broker runs", ""
         return
     for note in look.differing:
         what, _, remedy = note.rpartition("; ")
