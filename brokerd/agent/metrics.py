@@ -228,6 +228,8 @@ class MetricsServer:
                             self._requests -= 1
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the collector has gone; it comes again
+                except OSError as error:  # its next request may be answered
+                    logger.warning("metrics: %s", error)
         finally:
             self._waiting.pop(scope, None)
             stream.socket.close()

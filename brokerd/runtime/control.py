@@ -431,7 +431,10 @@ def _peer_uid(connection: trio.socket.SocketType) -> int:
 
 async def _connect(path: str | Path) -> trio.SocketStream:
     _check_path(path)
-    connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:  # no descriptor is free: the caller may ask again later
+        raise ControlError("closed", f"{path}: not reached ({error.strerror})") from error
     try:
         await connection.connect(os.fspath(path))
     except OSError as error:

@@ -180,4 +180,11 @@ ROWS: Final = (
         "self._requests < 0",
         _COLLECTOR + "test_requests_beyond_those_pending_are_refused_at_once",
     ),
+    Row(
+        "fault-ends-the-agent-that-ends-it",
+        _FAULTS,
+        "            except (ControlError, OSError) as error:\n",
+        "            except ControlError as error:\n",
+        _STORIES + "test_a_fault_is_ended_once_a_descriptor_is_free",
+    ),
 )

@@ -91,4 +91,11 @@ ROWS: Final = (
         "        path.write_bytes(content)\n    except",
         "tests/pubsubctl/test_crash_files.py::test_a_crash_file_is_private_in_a_private_folder",
     ),
+    Row(
+        "client-without-descriptor-raises-oserror",
+        _CONTROL,
+        '        raise ControlError("closed", f"{path}: not reached ({error.strerror})") from error\n',
+        "        raise\n",
+        "tests/runtime/test_control.py::test_a_client_without_a_free_descriptor_is_refused_and_may_ask_again",
+    ),
 )

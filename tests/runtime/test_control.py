@@ -20,6 +20,7 @@ from brokerd.runtime import control
 from brokerd.runtime.control import ControlServer, open_control, serve_control
 from brokerd.wire.control import Answer, EventNotice, Refusal, Request, encode_control
 from tests.helpers.connections import many_connections
+from tests.helpers.descriptors import no_free_descriptors
 from tests.helpers.patience import PATIENCE_S
 
 
@@ -527,5 +528,20 @@ def test_a_connection_that_has_sent_a_request_is_not_closed_for_another(tmp_path
                     await one_too_many.request("echo")
             for number, client in enumerate(clients):
                 assert await client.request("echo", n=number) == {"n": number}
+
+    run(story)
+
+
+def test_a_client_without_a_free_descriptor_is_refused_and_may_ask_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "control"
+        async with serving(path):
+            with no_free_descriptors():
+                with pytest.raises(ControlError, match="not reached") as caught:
+                    async with open_control(path):
+                        pass
+                assert caught.value.kind == "closed"
+            async with open_control(path) as client:
+                assert await client.request("echo", n=1) == {"n": 1}
 
     run(story)
