@@ -430,6 +430,7 @@ class LoadGenerator:
             lateness.add_all(client.load.take_lateness())
         self._told_lateness.add_all(lateness)
         late_ns = lateness.quantile_ns(0.99)
+        rss_bytes = resident_bytes()
         self.files.write_line(
             "stats",
             {
@@ -442,7 +443,7 @@ class LoadGenerator:
                 "withheld": self.receiver.withheld,
                 "cpu_ratio": (cpu_s - before.cpu_s) * 1e9 / max(1, now_ns - before.at_ns),
                 "saturated": late_ns > self.setting.lateness_limit_ns,
-                "rss_bytes": resident_bytes(),
+                **({} if rss_bytes is None else {"rss_bytes": rss_bytes}),
             },
         )
         self.receiver.settle(now_ns)

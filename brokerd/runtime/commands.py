@@ -21,6 +21,7 @@ from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
+from brokerd.runtime.program import own_program
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 
@@ -95,7 +96,7 @@ class Commands:
         memory = FreeMemory()
         while True:
             await trio.sleep(SAMPLE_S)
-            self._log.sample({**self._all_counters(), "rss_bytes": memory.look()})
+            self._log.sample({**self._counters(), **_resident(memory.look())})
 
     def fault_expired(self, fault_id: str) -> None:
         """The lease of a fault has run out."""
@@ -118,6 +119,7 @@ class Commands:
             "name": self._own.name,
             "pid": os.getpid(),
             "incarnation": self._own.incarnation,
+            "program": own_program().to_mapping(),
             "protocol": self._own.protocol,
             "deployment_id": self._own.deployment_id,
             "topology_digest": self._own.topology_digest,
@@ -164,12 +166,14 @@ class Commands:
         return {"certificate_sha256": sha256}
 
     def _all_counters(self) -> dict[str, Any]:
+        return {**self._counters(), **_resident(resident_bytes())}
+
+    def _counters(self) -> dict[str, Any]:
         return {
             **self._core.statistics(),
             **self._links.counters,
             "outbox_bytes": self._links.waiting_bytes(),
             "cpu_s": time.process_time(),
-            "rss_bytes": resident_bytes(),
         }
 
     # ------------------------------------------------------------ runs
@@ -324,6 +328,11 @@ class Commands:
     def _need_fault_injection(self) -> None:
         if not self._config.fault_injection:
             raise ControlError("user", f"{self._own.name} was started with fault_injection = false")
+
+
+def _resident(size_bytes: int | None) -> dict[str, int]:
+    """Return the column of resident memory; nothing if it could not be read."""
+    return {} if size_bytes is None else {"rss_bytes": size_bytes}
 
 
 def _end_of_lease(lease_ms: int) -> int | None:

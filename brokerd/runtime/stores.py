@@ -14,6 +14,7 @@ from brokerd.protocols.interface import CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
+from brokerd.runtime.program import own_program
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
 from brokerd.storage.room import is_no_room
@@ -137,6 +138,7 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "name": config.broker,
         "pid": os.getpid(),
         "incarnation": 0,
+        "program": own_program().to_mapping(),
         "protocol": config.protocol,
         "deployment_id": config.deployment_id,
         "topology_digest": digest,

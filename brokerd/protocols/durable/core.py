@@ -41,6 +41,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     RecordsRead,
     SessionEstablished,
+    SessionLost,
     Started,
 )
 from brokerd.protocols.parts.decommissioning import Decommissioning
@@ -279,6 +280,10 @@ class Durable(Gryphon):
         self._relay.settle_all()
         for stream in self._relay:
             self._release.settle(stream)
+
+    def _retry_lost(self, event: SessionLost) -> None:
+        if event.peer not in self._decommissioning:
+            super()._retry_lost(event)
 
     def _retry_later(self, peer: Peer) -> None:
         if peer not in self._decommissioning:

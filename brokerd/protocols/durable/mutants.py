@@ -296,6 +296,21 @@ BUGS: Final = (
         ("return own if held is None else min(own, held)", "return own"),
     ),
     _bug(
+        "hold-ends-before-its-client",
+        "A hold lasts as long as its client may be away.",
+        "holds.py",
+        ("self._machine.now_ns + self._lease_ns", "self._machine.now_ns + 60_000_000_000"),
+    ),
+    _bug(
+        "default-hold-ends-before-its-client",
+        "A hold lasts as long as its client may be away, unless its lease is set.",
+        "parameters.py",
+        (
+            "hold_lease_ns=max(chosen.client_linger_ns, LEAST_LEASE_NS)",
+            "hold_lease_ns=60 * SECOND_NS",
+        ),
+    ),
+    _bug(
         "hold-not-on-disk",
         "What is held is held after a restart.",
         "holds.py",

@@ -412,6 +412,21 @@ BUGS: Final = (
         ("self.asked.add(*gap)\n", "pass\n"),
     ),
     _bug(
+        "waits-although-its-peer-is-there",
+        "A session that its peer closed after long is dialled at once.",
+        "core.py",
+        ("if dials_at_once(", "if established_ns < 0 and dials_at_once("),
+    ),
+    _bug(
+        "one-message-for-a-whole-gap",
+        "Each piece of a gap is a message of its own.",
+        "core.py",
+        (
+            "[(piece,) for piece in stream.subend.gaps.due(self.now_ns)]",
+            "[stream.subend.gaps.due(self.now_ns)]",
+        ),
+    ),
+    _bug(
         "asks-for-a-tick-more",
         "A question ends where it was asked to end.",
         "relay.py",

@@ -356,7 +356,8 @@ class MultiProxy(LogFirstMachine):
             self._proxy.lost(peer)
         else:
             self._reaches(peer, ())
-        self._retry_later(peer)
+        if peer not in self._gone:
+            self._neighbours.retry_lost(peer, event)
 
     def _retry_later(self, peer: Peer) -> None:
         if peer not in self._gone:

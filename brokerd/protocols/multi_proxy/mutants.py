@@ -752,6 +752,24 @@ BUGS: Final = (
         "paper.py",
         ("known.get(owner.topic, owner.server) != owner.server]", "not owner.server + 1]"),
     ),
+    _bug(
+        "waits-although-its-peer-is-there",
+        "A session that its peer closed after long is dialled at once.",
+        "neighbours.py",
+        (
+            "if dials_at_once(",
+            "if established_ns < 0 and dials_at_once(",
+        ),
+    ),
+    _bug(
+        "dials-whatever-its-peer-closes",
+        "A session that its peer closes soon is dialled after a wait.",
+        "neighbours.py",
+        (
+            "if dials_at_once(",
+            "if established_ns >= 0 or dials_at_once(",
+        ),
+    ),
 )
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}
