@@ -91,14 +91,15 @@ class UnitBroker(ForwardingCore):
         self._purge_ns = parameters.purge_ns
         self._near = neighbours = dict(neighbours)
         self._left: Collection[BrokerNumber] = hierarchy.left
+        self._linked: dict[BrokerNumber, None] = {}
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
         self._router = Router(broker, place, view, paths, parameters.reroute_limit)
         self.profiles = Profiles(decode_attributes)
-        self._graph = Graph(self, place, view, neighbours, self.reaches)
+        self._graph = Graph(self, place, view, neighbours, self.is_linked)
         self._propagation = Propagation(
-            self, broker, place, neighbours, self.profiles, self.reaches
+            self, broker, place, neighbours, self.profiles, self.is_linked
         )
         self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
         self._hints = RoamingHints(
@@ -107,7 +108,7 @@ class UnitBroker(ForwardingCore):
             self._deadlines,
             parameters,
             self._is_near,
-            lambda: [peer for peer in self._near if self._is_near(peer) and self.reaches(peer)],
+            lambda: [peer for peer in self._near if self._is_near(peer) and self.is_linked(peer)],
             lambda: list(self._clients.here),
         )
         self._fragment = Fragment(
@@ -118,7 +119,7 @@ class UnitBroker(ForwardingCore):
             self._deadlines,
             parameters,
             parameters.purge_ns,
-            self.reaches,
+            self.is_linked,
             lambda: list(self._clients.here),
             self._refuse_clients,
             self._leave_cluster,
@@ -147,6 +148,14 @@ class UnitBroker(ForwardingCore):
         address = self._near.get(peer)
         return address is not None and self.place.seen_as(address) == address
 
+    def is_linked(self, peer: BrokerNumber) -> bool:
+        """Return True if a neighbour has a session and has acknowledged this broker's address.
+
+        Messages about connections and profiles name units as the receiver sees them, so a
+        neighbour without the current address receives none.
+        """
+        return peer in self._linked and self.reaches(peer)
+
     def unit_handlers(self) -> dict[type, MessageHandler]:
         """Who takes what brokers say of connections and profiles."""
         return {
@@ -172,6 +181,7 @@ class UnitBroker(ForwardingCore):
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: it is told of connections and profiles."""
+        self._linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
         self._graph.on_up(peer)
         self._propagation.offer_all(peer)
@@ -180,6 +190,7 @@ class UnitBroker(ForwardingCore):
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: ways around it are taken from now on."""
+        self._linked.pop(peer, None)
         self._graph.on_down(peer)
         self._hints.went(peer)
         self._purge_later(peer)
@@ -219,6 +230,7 @@ class UnitBroker(ForwardingCore):
         self.change_neighbours(near)
         self._fragment.use(hierarchy, near)
         for peer in [peer for peer in self._near if peer not in near]:
+            self._linked.pop(peer, None)
             self._deadlines.cancel((PURGE, peer))
             self._graph.on_down(peer)
             self._hints.went(peer)
@@ -291,7 +303,7 @@ class Ges(UnitBroker):
         )
         self._readdressing.use(hierarchy)
         about = broker, self, self._deadlines, parameters
-        self._load = LinkLoad(*about, self._graph, self._reached, self.reaches)
+        self._load = LinkLoad(*about, self._graph, self._reached, self.is_linked)
         self._slow = SlowBroker(*about, self.view, self._reached)
         self._forwarding = PublicationForwarding(
             self, self.place, self._router, self.profiles, self.reaches, self._load.sent
@@ -302,14 +314,14 @@ class Ges(UnitBroker):
         handlers: dict[type, MessageHandler] = {
             **self.unit_handlers(),
             RoutedPublications: self._forwarding.on_routed,
-            LoadProbe: self._load.on_probe,
-            LoadAnswered: self._load.on_answered,
         }
         heard = {kind: self._readdressing.heard(handler) for kind, handler in handlers.items()}
-        self.begin(subscriptions, {**heard, **self._readdressing.handlers()})
+        # A probe names no unit: unanswered, it would make its link dear until the session ends.
+        probes = {LoadProbe: self._load.on_probe, LoadAnswered: self._load.on_answered}
+        self.begin(subscriptions, {**heard, **probes, **self._readdressing.handlers()})
 
     def _reached(self) -> list[BrokerNumber]:
-        return [peer for peer in self._near if self.reaches(peer)]
+        return [peer for peer in self._near if self.is_linked(peer)]
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See UnitBroker; it has to know first where this broker is."""

@@ -340,7 +340,7 @@ BUGS: Final = (
         "Clients are sent to brokers that are there.",
         "core.py",
         (
-            "[peer for peer in self._near if self._is_near(peer) and self.reaches(peer)]",
+            "[peer for peer in self._near if self._is_near(peer) and self.is_linked(peer)]",
             "[peer for peer in self._near if self._is_near(peer)]",
         ),
         (
@@ -398,8 +398,8 @@ BUGS: Final = (
         "The part with the lowest member goes on as it was.",
         "apart.py",
         (
-            "elif min(self.members, default=self._home) in self._part():",
-            "elif len(self._part()) >= len(self.members):",
+            "if min(counted, default=self._home) in part:",
+            "if len(part) >= len(self.members):",
         ),
     ),
     _bug(
@@ -431,6 +431,42 @@ BUGS: Final = (
         "Without the policy clients stay, and new ones are taken.",
         "apart.py",
         ("if self._policy == STAY or self._looked_at", "if self._looked_at"),
+    ),
+    _bug(
+        "refuses-clients-for-ever",
+        "Members unreachable for twice `purge_ns` do not decide any more which part is closed.",
+        "apart.py",
+        (
+            "self._failed = {each: None for each in self.members if each not in part}",
+            "self._failed = {}",
+        ),
+    ),
+    _bug(
+        "failed-though-it-returned",
+        "A member that is reached again decides again which part is closed.",
+        "apart.py",
+        (
+            "self._failed = {each: None for each in self._failed if each not in part}",
+            "pass",
+        ),
+    ),
+    _bug(
+        "sends-before-its-address-is-taken",
+        "A neighbour without the current address receives no connections and profiles.",
+        "core.py",
+        ("return peer in self._linked and self.reaches(peer)", "return self.reaches(peer)"),
+    ),
+    _bug(
+        "probes-wait-for-the-address",
+        "A probe is answered whether or not its sender has the current address.",
+        "core.py",
+        ("{**heard, **probes, **self", "{**heard, **self"),
+        (
+            "            RoutedPublications: self._forwarding.on_routed,\n        }",
+            "            RoutedPublications: self._forwarding.on_routed,\n"
+            "            LoadProbe: self._load.on_probe,\n"
+            "            LoadAnswered: self._load.on_answered,\n        }",
+        ),
     ),
     _bug(
         "alone-and-unaware",

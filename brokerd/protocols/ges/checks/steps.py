@@ -50,7 +50,11 @@ class GesChecks(ProtocolChecks):
         came: dict[tuple[int, Unit, Unit], None] = {}
         if type(event) is MessageReceived and type(event.message) is RoutedPublications:
             came = {_what(target): None for target in event.message.targets}
-        elif type(event) is MessageReceived and type(event.message) is GraphStated:
+        elif (
+            type(event) is MessageReceived
+            and type(event.message) is GraphStated
+            and event.session == broker.session_with(event.peer)
+        ):
             _check_told(broker, event.peer, event.message)
         for effect in effects:
             _check_kept(broker, effect)
