@@ -135,13 +135,16 @@ class TopologyShrunk:
 
 @record
 class BrokerDecommissioned:
-    """Whoever runs the brokers says that one is gone for good, with what was only there.
+    """The operator has decommissioned a broker: it is gone for good, with what was only there.
+
+    The driver has verified the signature. A core keeps it, and passes it on with the act.
 
     Said to every other broker that is up, once or more often. A core whose definition knows no
     `check_decommission` is never told so.
     """
 
     broker: BrokerNumber
+    signature: bytes
 
 
 @record

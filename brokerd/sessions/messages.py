@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 27
+WIRE_VERSION = 28
 
 Role = Literal["broker", "client", "probe"]
 

@@ -43,7 +43,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     Started,
 )
-from brokerd.protocols.parts.decommissioning import Decommissioning
+from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
 
 
 class Durable(Gryphon):
@@ -55,6 +55,7 @@ class Durable(Gryphon):
         routes: Routes,
         parameters: DurableParameters,
         decode_attributes: DecodeAttributes,
+        authority: DecommissionAuthority = NOBODY,
     ) -> None:
         surroundings = Surroundings(
             routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._tell
@@ -112,6 +113,7 @@ class Durable(Gryphon):
             broker,
             self._disk,
             Decommissioned,
+            authority,
             routes.neighbours,
             has_session=self._sessions.__contains__,
             may_leave=routes.is_leaf,
@@ -388,4 +390,5 @@ def make_core(context: CoreContext) -> Durable:
     """A broker's core."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
-    return Durable(context.broker, routes, parameters, context.decode_attributes)
+    authority = DecommissionAuthority.of(context)
+    return Durable(context.broker, routes, parameters, context.decode_attributes, authority)

@@ -317,7 +317,10 @@ class Ges(UnitBroker):
         }
         heard = {kind: self._readdressing.heard(handler) for kind, handler in handlers.items()}
         # A probe names no unit: unanswered, it would make its link dear until the session ends.
-        probes = {LoadProbe: self._load.on_probe, LoadAnswered: self._load.on_answered}
+        probes: dict[type, MessageHandler] = {
+            LoadProbe: self._load.on_probe,
+            LoadAnswered: self._load.on_answered,
+        }
         self.begin(subscriptions, {**heard, **probes, **self._readdressing.handlers()})
 
     def _reached(self) -> list[BrokerNumber]:
