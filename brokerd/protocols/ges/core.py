@@ -125,6 +125,7 @@ class UnitBroker(ForwardingCore):
             self._leave_cluster,
         )
         self._fragment.use(hierarchy, [*neighbours])
+        self._use(hierarchy)
         self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
 
     def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
@@ -165,6 +166,10 @@ class UnitBroker(ForwardingCore):
             ProfileReached: self._propagation.on_reached,
             ClientsCounted: self._hints.on_counted,
         }
+
+    def outbid_counters(self) -> Mapping[str, int]:
+        """Return how often others have stated something in this broker's name."""
+        return {**self._graph.counters, **self._propagation.counters}
 
     def link_factor(self, peer: BrokerNumber) -> int:
         """By what this broker says that the cost of its connection to a neighbour is multiplied."""
@@ -229,6 +234,7 @@ class UnitBroker(ForwardingCore):
                 self._propagation.give_up(peer)
         self.change_neighbours(near)
         self._fragment.use(hierarchy, near)
+        self._use(hierarchy)
         for peer in [peer for peer in self._near if peer not in near]:
             self._linked.pop(peer, None)
             self._deadlines.cancel((PURGE, peer))
@@ -241,6 +247,11 @@ class UnitBroker(ForwardingCore):
             self._graph.speak_for_broker(broker)
             self._propagation.speak_for_broker(broker)
         self._look_later()
+
+    def _use(self, hierarchy: Hierarchy) -> None:
+        """Take the brokers and links of a topology; statements about others are refused."""
+        self._graph.use(hierarchy)
+        self._propagation.use(hierarchy)
 
     def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
         self._graph.on_stated(peer, message)
@@ -392,6 +403,7 @@ class Ges(UnitBroker):
             **self._hints.counters,
             **self._fragment.counters,
             **self._readdressing.counters,
+            **self.outbid_counters(),
             "spoken_for": self._ageing.spoken_for,
         }
 

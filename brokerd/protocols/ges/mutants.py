@@ -469,6 +469,65 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "versions-leap",
+        "A version that is too far ahead of the known one is refused.",
+        "propagation.py",
+        ("if known is not None and is_leap(known, message.version):", "if False:"),
+    ),
+    _bug(
+        "profiles-of-nobody",
+        "Profiles are accepted for brokers of the topology only.",
+        "propagation.py",
+        ("if message.origin not in self._brokers:", "if False:"),
+    ),
+    _bug(
+        "profile-without-end",
+        "A profile has a limited number of subscriptions.",
+        "propagation.py",
+        ("if len(entries) > self._room(message):", "if False:"),
+    ),
+    _bug(
+        "forged-profile-stays",
+        "A broker outbids a profile in its name that it has not stated.",
+        "propagation.py",
+        (
+            "        if self._is_forged(message):\n            self._outbid(message.version)\n"
+            "        elif self._is_refuted(message):",
+            "        if self._is_refuted(message):",
+        ),
+    ),
+    _bug(
+        "forged-change-stays",
+        "A broker outbids a change of its profile that it has not made.",
+        "propagation.py",
+        (
+            "        if self._is_forged(message):\n            self._outbid(message.version)\n"
+            "            return\n",
+            "",
+        ),
+    ),
+    _bug(
+        "forged-connection-stays",
+        "A broker outbids a statement in its name that it has not made.",
+        "graph.py",
+        ("if self._view.is_forged(statement):", "if False:"),
+    ),
+    _bug(
+        "connections-of-nobody",
+        "Connections are accepted for links of the topology only.",
+        "graph.py",
+        ("if (statement.low, statement.high) not in self._links:", "if False:"),
+    ),
+    _bug(
+        "leap-while-nothing-is-known",
+        "A known version that leaps from a stated one gives way to it.",
+        "propagation.py",
+        (
+            "message.version > known or is_leap(message.version, known)",
+            "message.version > known",
+        ),
+    ),
+    _bug(
         "alone-and-unaware",
         "Who starts and meets nobody is cut off, too.",
         "core.py",

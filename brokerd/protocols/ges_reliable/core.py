@@ -138,6 +138,7 @@ class GesReliable(UnitBroker):
             "matching_misses": self._homed.memo.misses,
             **self._hints.counters,
             **self._fragment.counters,
+            **self.outbid_counters(),
             "spoken_for": self._ageing.spoken_for,
         }
 
