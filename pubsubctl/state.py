@@ -26,6 +26,7 @@ class BrokerState:
         run_id: of the run it writes its logs for, or "".
         core: that it was given, or -1.
         cores: that it may run on, as /proc says; None where that is not known.
+        discrepancies: contradictions between its view and its topology or log, in words.
     """
 
     broker: str
@@ -42,6 +43,7 @@ class BrokerState:
     run_id: str = ""
     core: int = -1
     cores: tuple[int, ...] | None = None
+    discrepancies: tuple[str, ...] = ()
 
 
 @dataclass
@@ -181,6 +183,7 @@ async def broker_state(
         run_id=status["run_id"],
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,
+        discrepancies=core.discrepancies,
     )
 
 

@@ -40,6 +40,7 @@ class Commands:
         begun: set once it need not wait for the others any more.
         reload_topology: reads the topology file again, by a signed act; answers with its content.
         reload_certificate: reads its certificate again; answers with its SHA-256.
+        discrepancies: how its files differ from what it runs with, in words.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Commands:
         self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
         self.reload_topology: Callable[[bytes], dict[str, Any]] = lambda _signature: {}
         self.reload_certificate: Callable[[], str] = str
+        self.discrepancies: Callable[[], list[str]] = list
         self.begun = trio.Event()
         self._config = config
         self._core = core
@@ -113,8 +115,10 @@ class Commands:
         if not self.begun.is_set():
             raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
+        core = self._core.status().to_mapping(self._own.names)
         return {
-            **self._core.status().to_mapping(self._own.names),
+            **core,
+            "discrepancies": [*core["discrepancies"], *self.discrepancies()],
             "name": self._own.name,
             "pid": os.getpid(),
             "incarnation": self._own.incarnation,

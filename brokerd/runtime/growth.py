@@ -86,6 +86,16 @@ class Surroundings:
         self.addresses.update(addresses)
         return events
 
+    def discrepancies(self) -> list[str]:
+        """Return how the topology file differs from what this broker has read, in words."""
+        try:
+            found = self._read()
+        except ConfigError as error:
+            return [f"its topology file cannot be used: {error}"]
+        if found.content_digest() == self.topology.content_digest():
+            return []
+        return ["its topology file has changed, and it has not read it again"]
+
     def _changes(self, after: Topology, near: Mapping[BrokerNumber, str]) -> list[Event]:
         """What tells a core of it: that the links changed, or all that a kind's section says."""
         before = self.topology

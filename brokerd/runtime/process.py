@@ -192,6 +192,7 @@ class BrokerProcess:
         commands = Commands(config, core, links, disk, log, own, probes)
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
+        commands.discrepancies = self._around.discrepancies
         commands.farewell = partial(self._farewell, core)
         commands.decommission = partial(self._decommission, driver)
         if volume is not None and volume.torn_bytes:

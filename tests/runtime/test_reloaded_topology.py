@@ -101,3 +101,14 @@ def test_a_change_that_is_not_signed_changes_nothing() -> None:
     assert (file.known.topology, 3 in file.known.names) == (before, False)
     assert asked == [OperatorAct("d1", "change-topology", after.content_digest(), 1)]
     assert before.content_digest() != after.content_digest()
+
+
+def test_a_file_that_differs_from_what_was_read_is_a_discrepancy() -> None:
+    file = File(chain(3, 1), "delta_tree")
+    assert file.known.discrepancies() == []
+    file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    assert file.known.discrepancies() == [
+        "its topology file has changed, and it has not read it again"
+    ]
+    file.known.reload(unchecked)
+    assert file.known.discrepancies() == []

@@ -7,6 +7,7 @@ Paper: [GES] §2, §3.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber
@@ -41,7 +42,7 @@ from brokerd.protocols.ges.slow import SLOW, SlowBroker
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
-from brokerd.protocols.interface import OverlayChanged
+from brokerd.protocols.interface import CoreStatus, OverlayChanged
 from brokerd.protocols.parts.clients.service import ClientService
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
@@ -166,6 +167,24 @@ class UnitBroker(ForwardingCore):
             ProfileReached: self._propagation.on_reached,
             ClientsCounted: self._hints.on_counted,
         }
+
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
+        return replace(super().status(), discrepancies=self.discrepancies())
+
+    def discrepancies(self) -> tuple[str, ...]:
+        """Return what this broker's view has that its topology and its own statements have not."""
+        found = []
+        wanting = [each for each in self._left if self.profiles.wants(each)]
+        if wanting:
+            found.append(f"has subscriptions of brokers that have left: {wanting}")
+        outbid = sum(self.outbid_counters().values())
+        if outbid:
+            found.append(
+                f"others have stated profiles or connections in its name {outbid} times, forged "
+                "or damaged; it has replaced them"
+            )
+        return tuple(found)
 
     def outbid_counters(self) -> Mapping[str, int]:
         """Return how often others have stated something in this broker's name."""

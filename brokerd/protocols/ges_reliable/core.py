@@ -165,6 +165,7 @@ class GesReliable(UnitBroker):
             queued=queued,
             subscriptions=len(self.storage.registrations) if self.storage else own,
             own_subscriptions=own,
+            discrepancies=self.discrepancies(),
             wanted=self._neighbours,
             ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),

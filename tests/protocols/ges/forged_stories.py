@@ -92,6 +92,8 @@ def forged_profiles(protocol: str) -> None:
     story.cluster.run_until_quiet()
     outbid = [story.core(name).statistics()["profiles_outbid"] for name in "abde"]
     assert all(outbid), outbid
+    (told,) = story.core("a").status().discrepancies
+    assert "in its name" in told
 
 
 def forged_changes_of_profiles() -> None:
