@@ -11,9 +11,9 @@ from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.messages import GraphStated
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.versions import is_leap
 from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.leaps import is_leap
 
 UP = 1
 DEAREST = 8

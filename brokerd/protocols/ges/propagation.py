@@ -23,8 +23,9 @@ from brokerd.protocols.ges.messages import (
 )
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own, is_leap
+from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.leaps import is_leap
 
 ENTRIES_LIMIT: Final = 1 << 18
 """Subscriptions in one broker's profile: as many as clients that a broker accepts can have."""

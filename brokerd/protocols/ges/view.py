@@ -16,7 +16,8 @@ from brokerd.model.record import record
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own, is_leap
+from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
+from brokerd.protocols.parts.leaps import is_leap
 
 DOWN = 0
 Edge = tuple[Unit, Unit]
