@@ -251,6 +251,12 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "generations-leap",
+        "A generation that is too far ahead of the known one is refused.",
+        "parts/leaps.py",
+        ("if is_leap((0, known), (0, stated)):", "if False:"),
+    ),
+    _bug(
         "given-up-and-let-in",
         "A broker that is given up is told so when it comes back.",
         "core.py",
