@@ -29,6 +29,7 @@ class BrokerState:
         core: that it was given, or -1.
         cores: that it may run on, as /proc says; None where that is not known.
         program: that it reports; None where it does not answer, or is of a release before.
+        discrepancies: contradictions between its view and its topology or log, in words.
     """
 
     broker: str
@@ -46,6 +47,7 @@ class BrokerState:
     core: int = -1
     cores: tuple[int, ...] | None = None
     program: Program | None = None
+    discrepancies: tuple[str, ...] = ()
 
 
 @dataclass
@@ -241,6 +243,7 @@ async def broker_state(
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,
         program=Program.from_mapping(status.get("program")),
+        discrepancies=core.discrepancies,
     )
 
 

@@ -141,6 +141,8 @@ def _notes(state: "LabState") -> Iterator[str]:
     for row in state.faults:
         peer = row.get("peer") or ""
         yield f"fault {row['fault_id']}: {row['verb']} {row['process']} {peer}".rstrip()
+    for broker in state.brokers:
+        yield from (f"broker {broker.broker}: {each}" for each in broker.discrepancies)
     for host, text in state.full_disks.items():
         yield f"host {host}: {text}"
     for host, left_ms in state.leases_ms.items():

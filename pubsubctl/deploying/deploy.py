@@ -60,6 +60,7 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.hosts.readiness import wait_ready
 from pubsubctl.hosts.room import check_room
+from pubsubctl.project import authority_folder
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
 READY_TIMEOUT_S = 60.0
@@ -281,6 +282,8 @@ async def take_down(
 
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
     """What one broker is told."""
+    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+
     wanted = deployment.wanted
     connector = deployment.lab.connector(placed.host)
     root = await connector.root()
@@ -306,6 +309,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "tls": await certificate_of(
             deployment.lab, deployment.identity, placed.host, "broker", placed.broker
         ),
+        "operator_key": OperatorKey.of(authority_folder(deployment.lab.inventory.name)).public_hex,
     }
 
 

@@ -44,7 +44,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.decommissioning import Decommissioning
+from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
 
 
 class Durable(Gryphon):
@@ -56,6 +56,7 @@ class Durable(Gryphon):
         routes: Routes,
         parameters: DurableParameters,
         decode_attributes: DecodeAttributes,
+        authority: DecommissionAuthority = NOBODY,
     ) -> None:
         surroundings = Surroundings(
             routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._tell
@@ -113,6 +114,7 @@ class Durable(Gryphon):
             broker,
             self._disk,
             Decommissioned,
+            authority,
             routes.neighbours,
             has_session=self._sessions.__contains__,
             may_leave=routes.is_leaf,
@@ -393,4 +395,5 @@ def make_core(context: CoreContext) -> Durable:
     """A broker's core."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
-    return Durable(context.broker, routes, parameters, context.decode_attributes)
+    authority = DecommissionAuthority.of(context)
+    return Durable(context.broker, routes, parameters, context.decode_attributes, authority)

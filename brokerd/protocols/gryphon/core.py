@@ -252,6 +252,7 @@ class Gryphon(LogFirstMachine):
             wanted=neighbours,
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
+            discrepancies=self._exchange.discrepancies(),
         )
 
     def streams(self) -> Iterator[Stream]:

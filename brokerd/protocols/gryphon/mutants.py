@@ -277,6 +277,15 @@ BUGS: Final = (
         ("tuple(self._known())", "tuple(tick + 100_000 for tick in self._known())"),
     ),
     _bug(
+        "forged-filter-stays",
+        "A broker outbids a filter in its name that it has not stated.",
+        "exchange.py",
+        (
+            "return version.broker == self._broker and version > self._table",
+            "return version.broker == -1 and version > self._table",
+        ),
+    ),
+    _bug(
         "begins-behind-what-a-crash-takes",
         "The ticks at which a subscription begins are on disk.",
         "core.py",

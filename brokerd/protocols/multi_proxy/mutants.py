@@ -11,7 +11,8 @@ _FOLDER: Final = "brokerd/protocols/multi_proxy"
 
 
 def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
-    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+    folder = "brokerd/protocols" if file.startswith("parts/") else _FOLDER
+    return NamedBug(name, leaves_out, tuple(Edit(f"{folder}/{file}", *text) for text in texts))
 
 
 BUGS: Final = (
@@ -239,6 +240,21 @@ BUGS: Final = (
         "A broker that is given up is so after a restart.",
         "core.py",
         ("        self._gone.recover(event.recovered)\n", "        pass\n"),
+    ),
+    _bug(
+        "given-up-on-a-neighbours-word",
+        "A decommission from a neighbour carries the signature of the deployment's authority.",
+        "parts/decommissioning.py",
+        (
+            "if broker not in self._gone and not self._authority.has_signed(broker, signature):",
+            "if False:",
+        ),
+    ),
+    _bug(
+        "generations-leap",
+        "A generation that is too far ahead of the known one is refused.",
+        "parts/leaps.py",
+        ("if is_leap((0, known), (0, stated)):", "if False:"),
     ),
     _bug(
         "given-up-and-let-in",
