@@ -89,6 +89,8 @@ class BrokerConfig:
         fsync: whether it waits for the disk. Without, what it has written survives its own end,
             but not that of the machine.
         tls: certificates for its links; None for plaintext on loopback.
+        accept_loss: state that was durable is missing, which ends a broker; it starts all the same,
+            and announces what is lost. Refused if no loss is known.
         joining: it joins brokers that run already, so it asks them for what they know first.
         begin_within_ms: in its first incarnation it only listens until it is told to begin
             (`begin`, once all of many are there), or for that long; 0: it begins at once.
@@ -106,6 +108,7 @@ class BrokerConfig:
     fault_injection: bool = False
     core: int = -1
     nice: int = 0
+    accept_loss: bool = False
     joining: bool = False
     begin_within_ms: int = 0
     memory_limit_bytes: int = 0

@@ -27,15 +27,18 @@ class DurableWrites:
     Args:
         faults: of this broker; those of its disk are obeyed.
         record: is told when the disk is full, and when it no longer is.
+        check: raises where what was written is not where a restart would look for it.
     """
 
     def __init__(
         self,
         faults: LinkFaults | None = None,
         record: Callable[[str, dict[str, Any]], None] = lambda _event, _details: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._faults = LinkFaults() if faults is None else faults
         self._record = record
+        self._check = check
 
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread, again and again while there is no room on the disk.
@@ -45,6 +48,7 @@ class DurableWrites:
 
         Raises:
             DiskFailed: it failed otherwise.
+            MustNotGoOn: the state folder was deleted or replaced.
         """
         refused_ns = 0
         while True:
@@ -52,6 +56,7 @@ class DurableWrites:
                 if not self._faults.take_room(size_bytes):
                     raise OSError(errno.ENOSPC, "No space left on device (fault)")
                 await thread.carry_out(write)
+                self._check()
                 break
             except OSError as error:
                 if not is_no_room(error):
