@@ -1,5 +1,6 @@
 """The clients of a load generator: the client library, with a log of what it does."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,7 @@ class LoadClient:
                 gate=self.gate,
                 callbacks=self.callbacks(),
                 elsewhere=[*self._generator.setting.addresses],
+                unreachable_after_s=math.inf,  # brokers fail here on purpose
             ) as client:
                 self._client = client
                 with self._serving:

@@ -15,6 +15,7 @@ Where it is with its broker it says on standard output, a JSON object per line.
 """
 
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -110,6 +111,7 @@ class SubscriberProcess:
                     callbacks=Callbacks(on_session=self._on_session, on_refused=self._on_refused),
                     tokens=SqliteTokens(self._database),
                     gate=self._gate,
+                    unreachable_after_s=math.inf,  # brokers fail here on purpose
                 ) as client:
                     with self._scope:
                         await self._may_subscribe.wait()

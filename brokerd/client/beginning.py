@@ -9,33 +9,42 @@ from brokerd.client.tokens import Tokens, read_checkpoint_token
 def core_of(
     name: str,
     publishes: bool,
-    incarnation: int,
+    incarnation: int | None,
+    instance: bytes,
     deployment_id: str,
     store: Store | None,
     automatic_commit: bool,
 ) -> ClientCore:
-    """The client that was here before, or a new one."""
+    """Return the client that the store holds, or a new one."""
     content = store.load() if store is not None else None
     if content is None:
         return ClientCore(
             name,
             publishes=publishes,
-            incarnation=incarnation,
+            incarnation=1 if incarnation is None else incarnation,
+            exact_incarnation=incarnation is not None,
+            instance=instance,
             keeps_state=store is not None,
             commits_by_itself=automatic_commit,
         )
     state = read_kept(content, str(store), name, deployment_id, publishes=publishes)
-    return ClientCore.restarted(state, commits_by_itself=automatic_commit)
+    return ClientCore.restarted(state, instance=instance, commits_by_itself=automatic_commit)
 
 
 def resumed_core(
-    name: str, publishes: bool, deployment_id: str, tokens: Tokens
+    name: str, publishes: bool, instance: bytes, deployment_id: str, tokens: Tokens
 ) -> tuple[ClientCore, int]:
     """The client that a token is of, or a new one, and the generation of its tokens."""
     generation, token = tokens.take_over(name)
     if not token:
-        core = ClientCore(name, publishes=publishes, incarnation=generation, in_transactions=True)
+        core = ClientCore(
+            name,
+            publishes=publishes,
+            incarnation=generation,
+            instance=instance,
+            in_transactions=True,
+        )
         return core, generation
     read = read_checkpoint_token(token, name, deployment_id)
     state = read.to_state(generation, publishes)
-    return ClientCore.restarted(state, in_transactions=True), generation
+    return ClientCore.restarted(state, instance=instance, in_transactions=True), generation

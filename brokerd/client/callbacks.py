@@ -13,6 +13,13 @@ class ClientError(BrokerError):
     """The client cannot go on: refused, superseded by another of its name, or at odds."""
 
 
+class BrokerUnreachable(ClientError):
+    """The broker has not been reachable for `unreachable_after_s`.
+
+    The client loses nothing and keeps on trying. A call that is repeated waits again.
+    """
+
+
 def nothing(*_: Any) -> None:
     """What is told to nobody."""
 

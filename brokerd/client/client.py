@@ -7,6 +7,8 @@ good without leaving anything behind. It takes a list of brokers, and a store to
 """
 
 import contextlib
+import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -15,6 +17,7 @@ import trio
 
 from brokerd.client.beginning import core_of, resumed_core
 from brokerd.client.brokers import Brokers
+from brokerd.client.callbacks import BrokerUnreachable as BrokerUnreachable
 from brokerd.client.callbacks import Callbacks as Callbacks
 from brokerd.client.callbacks import ClientError as ClientError
 from brokerd.client.consumer import Acknowledge, BrokerTokens, Consumer
@@ -54,7 +57,14 @@ from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
 
+UNREACHABLE_AFTER_S: Final = 30.0
+"""How long a call waits for a broker that cannot be reached."""
+
+_INSTANCE_BYTES: Final = 8
+
 _CHECKPOINT_EVERY: Final = 64
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -63,7 +73,7 @@ async def connect(
     name: str,
     *,
     publishes: bool = False,
-    incarnation: int = 1,
+    incarnation: int | None = None,
     deployment_id: str = "",
     window: int = WINDOW_PUBLICATIONS,
     parameters: SessionParameters | None = None,
@@ -75,6 +85,7 @@ async def connect(
     automatic_commit: bool = True,
     tokens: Tokens | None = None,
     elsewhere: Sequence[str] = (),
+    unreachable_after_s: float = UNREACHABLE_AFTER_S,
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
@@ -103,9 +114,9 @@ async def connect(
     Args:
         address: of its broker, or of several brokers of one deployment.
         publishes: whether it will publish.
-        incarnation: of its publication counter, which starts at 1; up by one each time a
-            process under this name starts counting anew. Of two brokers that know a subscription
-            the one that was told the higher has it.
+        incarnation: the incarnation that its source must have; a broker that has given this one
+            or a later one to the name refuses the client. By default the broker gives one that
+            has never been used, so a publisher may be started again under its name.
         deployment_id: refuse a broker of another deployment; empty for any.
         window: how many publications may be outstanding before `publish` waits.
         parameters: of sessions; those of the brokers, where their topology file sets any.
@@ -122,6 +133,9 @@ async def connect(
             store, and it does not `move`. With `BrokerTokens` its broker keeps that: see
             `Client.consume`.
         elsewhere: brokers of the same deployment that it goes to only if its broker tells it to.
+        unreachable_after_s: how long `subscribe`, `flush` and other calls that need an answer
+            wait for a broker that cannot be reached; `math.inf` to wait for ever. The client keeps
+            on trying either way, and the call may be repeated.
 
     With a store, a process that starts again with the same name and store goes on where the last
     one was, however that ended: it has the same `subscriptions`, sends again what it had
@@ -140,6 +154,7 @@ async def connect(
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
+        BrokerUnreachable: from methods that need an answer, after `unreachable_after_s`.
         ConfigError: `tls` cannot be used, there is no address, the store is of another client
             or deployment, or tokens cannot be kept where they are to be.
         StorageCorrupt, ResumeTokenRefused: what is in the store, or the token, is damaged, or of
@@ -157,15 +172,18 @@ async def connect(
     if tokens is not None and store is not None:
         raise ConfigError(f"client {name}: a store, and tokens: one of them says where it was")
     generation = 0
+    instance = secrets.token_bytes(_INSTANCE_BYTES)
     if tokens is not None:
-        core, generation = resumed_core(name, publishes, deployment_id, tokens)
+        core, generation = resumed_core(name, publishes, instance, deployment_id, tokens)
     else:
-        core = core_of(name, publishes, incarnation, deployment_id, store, automatic_commit)
+        core = core_of(
+            name, publishes, incarnation, instance, deployment_id, store, automatic_commit
+        )
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         client = Client(
             core, brokers, deployment_id, window, parameters or SessionParameters(),
-            callbacks or Callbacks(), dial, nursery, store, tokens, generation,
+            callbacks or Callbacks(), dial, nursery, store, tokens, generation, unreachable_after_s,
         )  # fmt: skip
         try:
             yield client
@@ -200,8 +218,11 @@ class Client:
         store: Store | None = None,
         tokens: Tokens | None = None,
         generation: int = 0,
+        unreachable_after_s: float = UNREACHABLE_AFTER_S,
     ) -> None:
         self.name = core.name
+        self._unreachable_after_s = unreachable_after_s
+        self._has_warned = False
         self._deployment_id = deployment_id
         self._window = window
         self._parameters = parameters
@@ -305,8 +326,10 @@ class Client:
 
         Raises:
             ValueError: a publication is larger than a frame.
+            ClientError: the client was not opened to publish.
         """
         self._check_free()
+        self._check_publishes()
         longest = payload_lengths if isinstance(payload_lengths, int) else max(payload_lengths)
         self._check_size(longest + max(map(len, attribute_table)))
         numbers = self._core.publish_many(
@@ -363,10 +386,18 @@ class Client:
 
     async def _wait_for_room(self) -> None:
         self._check_free()
+        self._check_publishes()
         if self._core.outstanding < self._window:
             await trio.lowlevel.checkpoint()
         while self._core.outstanding >= self._window:
             await self._wait_changed()
+
+    def _check_publishes(self) -> None:
+        if not self._core.publishes:
+            raise ClientError(
+                f"client {self.name} was not opened to publish: "
+                f"connect(..., {self.name!r}, publishes=True)"
+            )
 
     def _check_size(self, size_bytes: int) -> None:
         limit = self._parameters.frame_limit_bytes - 2 * CLIENT_MARGIN_BYTES
@@ -411,7 +442,7 @@ class Client:
         while line.states.get(number) != "started":
             if number in line.refusals:
                 raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
-            await self._wait_changed()
+            await self._wait_changed(line)
 
     async def resume(self, predicate: str | Predicate) -> DurableSubscription:
         """The durable subscription of this client: the one that its token is of, or a new one.
@@ -663,7 +694,7 @@ class Client:
             brokers = old.brokers.beginning_with(address)
             brokers.pinned = True
             new = self._new_line(old.core.successor(), brokers)
-            await wait_attached(new, self._wait_changed)
+            await wait_attached(new, lambda: self._wait_changed(new))
             for number in new.core.subscriptions:
                 await self._wait_started(new, number)
             await hand_over(old, lambda: old in self._detached, self._wait_changed)
@@ -746,6 +777,7 @@ class Client:
     def session_changed(self, line: Line, what: str, details: Mapping[str, Any]) -> None:
         """See line.Listener."""
         if line is self._line:
+            self._warn_if_unreachable(line)
             self._callbacks.on_session(what, details)
         self._announce()
 
@@ -788,10 +820,42 @@ class Client:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _wait_changed(self) -> None:
+    async def _wait_changed(self, line: Line | None = None) -> None:
+        """Wait until something has changed.
+
+        Raises:
+            ClientError: the client cannot go on.
+            BrokerUnreachable: the broker of `line`, or of the client, has not been reachable for
+                too long.
+        """
         self._check_alive()
-        await self._changed.wait()
+        line = line or self._line
+        since_s = line.unattached_since_s
+        if since_s is None:
+            await self._changed.wait()
+        else:
+            with trio.move_on_at(since_s + self._unreachable_after_s) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught and line.unattached_since_s is not None:
+                line.unattached_since_s = trio.current_time()
+                raise BrokerUnreachable(self._why_unreachable(line))
         self._check_alive()
+
+    def _why_unreachable(self, line: Line) -> str:
+        failure = line.last_failure or f"{line.address}: no answer"
+        return (
+            f"client {self.name} has reached no broker for {self._unreachable_after_s:g} s "
+            f"({failure}); it keeps on trying, and the call may be repeated"
+        )
+
+    def _warn_if_unreachable(self, line: Line) -> None:
+        """Write one line to the log per outage, for applications that only receive."""
+        since_s = line.unattached_since_s
+        if since_s is None:
+            self._has_warned = False
+        elif trio.current_time() - since_s >= self._unreachable_after_s and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s", self._why_unreachable(line))
 
     def _check_free(self) -> None:
         self._check_alive()

@@ -76,11 +76,14 @@ class ClientCore:
 
     Attributes:
         name: who it is at its broker.
-        incarnation: of its publication counter.
+        incarnation: of the client; it goes up when the client attaches to another broker.
+        exact_incarnation: whether the next source must have this incarnation; else the broker
+            gives one that has never been used, of at least this number.
         source: under which source its publications go; None until the first attach.
         attached: whether the current session is connected in the protocol's sense.
         home: the broker of the current or last session; None before the first.
         keeps_state: whether its state is to be known after a restart.
+        publishes: whether the client may publish.
         resubmitted: publications sent more than once.
     """
 
@@ -90,6 +93,8 @@ class ClientCore:
         *,
         publishes: bool,
         incarnation: int = 1,
+        exact_incarnation: bool = False,
+        instance: bytes = b"",
         keeps_state: bool = False,
         commits_by_itself: bool = True,
         in_transactions: bool = False,
@@ -99,8 +104,10 @@ class ClientCore:
         self.attached = False
         self.home: Home | None = None
         self.resubmitted = 0
-        self._publishes = publishes
+        self.publishes = publishes
         self.incarnation = incarnation
+        self.exact_incarnation = exact_incarnation
+        self._instance = instance
         self._was_attached = self._has_connected = False
         self._urgent: list[ClientMessage] = []
         # publishing
@@ -141,9 +148,17 @@ class ClientCore:
         oldest = self._window.first() or self._oldest_unsent()
         positions = self._progress.resume()
         highest = self._next_sequence - 1
-        source = self.source if self.leaves_freely else None
         self._urgent.append(
-            Connect(self._publishes, self.incarnation, oldest, highest, positions, source)
+            Connect(
+                self.publishes,
+                self.incarnation,
+                oldest,
+                highest,
+                positions,
+                self.source,
+                self.exact_incarnation and self.source is None,
+                self._instance,
+            )
         )
 
     def on_lost(self) -> None:
@@ -302,7 +317,7 @@ class ClientCore:
     def _on_connected(self, message: Connected) -> Attached:
         if self.attached:
             raise RemoteProtocolError("broker", "a second Connected on one session")
-        if (message.source is not None) != self._publishes:
+        if (message.source is not None) != self.publishes:
             raise RemoteProtocolError("broker", f"gave the source {message.source}")
         if self.source is None and message.source is not None:
             self._flush_singles()
@@ -503,7 +518,7 @@ class ClientCore:
             return True
         may_lose = self.home is not None and self.home.may_lose
         goes_on = self.home is not None and self.home.resumes_elsewhere and not self._ending
-        return (goes_on or may_lose) and not self._publishes
+        return (goes_on or may_lose) and not self.publishes
 
     @property
     def leaves_freely(self) -> bool:
@@ -521,7 +536,7 @@ class ClientCore:
         if self._has_connected:
             # Whoever comes back must not go on with numbers that its broker has heard of.
             self.incarnation = max(self.incarnation, self._commits.generation) + 1
-            self._has_connected = False
+            self.exact_incarnation = self._has_connected = False
         if self._was_attached and not self.leaves_freely:
             self.source = None
             self._next_sequence = 1
@@ -541,8 +556,9 @@ class ClientCore:
         assert not self.keeps_state, f"{self.name} moves, and only one of two can be kept"
         other = ClientCore(
             self.name,
-            publishes=self._publishes,
+            publishes=self.publishes,
             incarnation=self.incarnation + 1,
+            instance=self._instance,
             commits_by_itself=self.commits_by_itself,
         )
         other.home = self.home and replace(self.home, broker="")
@@ -660,7 +676,7 @@ class ClientCore:
         )
         return ClientState(
             self.name,
-            self._publishes,
+            self.publishes,
             self.incarnation,
             self._next_sequence,
             self.home,
@@ -673,7 +689,12 @@ class ClientCore:
 
     @classmethod
     def restarted(
-        cls, state: ClientState, *, commits_by_itself: bool = True, in_transactions: bool = False
+        cls,
+        state: ClientState,
+        *,
+        instance: bytes = b"",
+        commits_by_itself: bool = True,
+        in_transactions: bool = False,
     ) -> "ClientCore":
         """The client that an earlier process has left this state of.
 
@@ -684,6 +705,7 @@ class ClientCore:
             state.name,
             publishes=state.publishes,
             incarnation=state.incarnation,
+            instance=instance,
             keeps_state=not in_transactions,
             commits_by_itself=commits_by_itself,
             in_transactions=in_transactions,

@@ -64,6 +64,9 @@ class Line:
         failure: why there will be no more; None while there may be.
         states: subscription → what the broker last said of it.
         refusals: subscription → why the broker will not have it.
+        unattached_since_s: the instant from which the client has not been attached; None while it
+            is.
+        last_failure: why the latest attempt failed, with its address.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class Line:
         self.failure: str | None = None
         self.states: dict[int, str] = {}
         self.refusals: dict[int, str] = {}
+        self.unattached_since_s: float | None = trio.current_time()
+        self.last_failure = ""
         self.scope = trio.CancelScope()
         self._deployment_id = deployment_id
         self._parameters = parameters
@@ -105,6 +110,7 @@ class Line:
                 if self.address != here:
                     self._leave_broker()
                 if why is not None:
+                    self.last_failure = f"{here}: {why}"
                     details = {"reason": why, "address": here}
                     self._listener.session_changed(self, "failed", details)
                 if isinstance(step, NobodyTakesUs):
@@ -208,9 +214,12 @@ class Line:
     def ended(self, connection: Connection, reason: LossReason) -> None:
         """See connection.Owner."""
         self.connection = None
+        if self.unattached_since_s is None:
+            self.unattached_since_s = trio.current_time()
         self.core.on_lost()
         farewell = connection.farewell
         why = f"{farewell.kind}: {farewell.reason}" if farewell else str(reason)
+        self.last_failure = f"{self.address}: {why}"
         self._listener.session_changed(self, "lost", {"reason": why})
         if farewell is not None and farewell.kind == "refused":
             self._refusal = why
@@ -222,6 +231,7 @@ class Line:
         match event:
             case Attached():
                 self._was_attached = True
+                self.unattached_since_s = None
                 self._seeks_home = False
                 self.brokers.attached()
             case SubscriptionAnswered(number, state):

@@ -20,14 +20,19 @@ class Connect:
 
     Attributes:
         publishes: whether the client will publish.
-        incarnation: of the client's publication counter; up by one when the counter was lost.
+        incarnation: of the client; it goes up when the client attaches to another broker. A new
+            source gets at least this incarnation.
         next_sequence: the lowest sequence number the client may still send (the oldest one it
             holds unacknowledged, or the next new one).
         highest_sequence: the highest one handed out so far; 0 before the first. It feeds the
             start cut of subscriptions confirmed before the resubmission arrives.
         resume: per subscription number of this client, how far it has come in each stream.
-        source: as which it publishes already, where it stays so wherever it goes; `incarnation`
-            only says then which broker it came to last.
+        source: the source that the client continues to publish as; None for a publisher that starts
+            counting, which gets a source that has never been used.
+        exact_incarnation: whether the client is to be refused rather than given an incarnation
+            other than `incarnation`.
+        instance: random identity of the client process. A request that is repeated because its
+            answer was lost gets the same source; empty for a client that does not repeat any.
     """
 
     publishes: bool
@@ -36,6 +41,8 @@ class Connect:
     highest_sequence: int
     resume: tuple[tuple[int, tuple[tuple[StreamId, int], ...]], ...]
     source: SourceId | None = None
+    exact_incarnation: bool = False
+    instance: bytes = b""
 
 
 @record

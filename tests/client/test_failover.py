@@ -265,7 +265,7 @@ async def come_to(broker: ScriptedBroker, name: str) -> Connect:
     """A client is let in by a broker that keeps nothing of clients."""
     connect = await broker.greet("ges_reliable", name)
     await broker.say(Connected(SourceId(3, 0, 1), 1))
-    return connect
+    return replace(connect, instance=b"")
 
 
 async def attach(client: Client, broker: ScriptedBroker) -> int:

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from brokerd.client.client import connect
+from brokerd.model.identity import SourceId
 from tests.bench.test_subscriber_process import Subscribers, subscribers
 from tests.helpers.patience import PATIENCE_S
 from tests.runtime.test_process import configure, start
@@ -19,16 +20,22 @@ pytestmark = pytest.mark.end_to_end
 __all__ = ["configure", "start", "subscribers"]
 
 README = Path(__file__).parents[2] / "README.md"
-SECTION = re.compile(r"^## Subscribers that come back\n.*?^```python\n(.*?)^```", re.S | re.M)
+PUBLISHER = "Publishers and subscribers of your own"
+SUBSCRIBER = "Subscribers that come back"
+
+
+def program_of(section: str) -> str:
+    """Return the first program of a section of README.md."""
+    found = re.search(rf"^## {section}\n.*?^```python\n(.*?)^```", README.read_text(), re.S | re.M)
+    assert found is not None, f"README.md has no program in {section!r}"
+    return found[1]
 
 
 class Program:
     """The program in its file, and the file that it keeps."""
 
     def __init__(self, folder: Path, address: str) -> None:
-        found = SECTION.search(README.read_text())
-        assert found is not None, "README.md has no such program"
-        (folder / "orders.py").write_text(found[1])
+        (folder / "orders.py").write_text(program_of(SUBSCRIBER))
         self._command = [sys.executable, str(folder / "orders.py"), address]
         self._kept = folder / "orders.db"
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,3 +96,24 @@ def test_the_program_of_the_readme_has_each_order_once_when_it_was_killed(
     numbers = [number for number, _ in program.orders()]
     assert numbers == sorted(set(numbers))
     assert [price for _, price in program.orders() if price != 60] == [70, 80, 90]
+
+
+def test_the_publisher_of_the_readme_may_be_started_again(
+    program: Program, subscribers: Subscribers, tmp_path: Path
+) -> None:
+    shop = tmp_path / "shop.py"
+    shop.write_text(program_of(PUBLISHER))
+
+    async def play() -> None:
+        async with connect(subscribers.address, "till") as till:
+            await till.subscribe("kind = 'order'")
+            received: list[tuple[SourceId, int]] = []
+            for process in (1, 2, 3):
+                await trio.run_process([sys.executable, str(shop), subscribers.address])
+                with trio.fail_after(PATIENCE_S):
+                    while len(received) < 20 * process:
+                        run = (await anext(till)).run
+                        received += [(run.source, number) for number in run.sequences]
+        assert len(received) == len(set(received)) == 60
+
+    trio.run(play)

@@ -67,7 +67,7 @@ def test_nothing_is_lost_on_the_way_to_another_broker_alive_dead_or_given_up(lab
             await subscriber.take([c3, c2], 60)
 
     async def go_on() -> None:
-        async with connect(c1, "p", publishes=True, incarnation=2) as publisher:
+        async with connect(c1, "p", publishes=True) as publisher:
             await publish(publisher, 60, 70)
             await subscriber.take([c3, c2], 70)
 

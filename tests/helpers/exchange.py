@@ -250,6 +250,7 @@ class Exchange:
         client.session = self._last_session
         self.handle(broker, SessionEstablished(name, client.session, 1))
         wanted = {"incarnation": 1, "next_sequence": 1, "highest_sequence": 0, "resume": ()}
+        wanted["instance"] = b"process"  # of this name there is one: its source stays as it is
         self.say(client, Connect(publishes, **(wanted | connect)))
         return client
 

@@ -209,7 +209,7 @@ ROWS: Final = (
     Row(
         "told-to-go-and-somebody-else-there",
         _CORE,
-        "return (goes_on or may_lose) and not self._publishes",
+        "return (goes_on or may_lose) and not self.publishes",
         "return goes_on or may_lose",
         "tests/client/test_failover.py::test_who_is_told_to_go_goes_where_it_stays_who_it_is",
         {"home": Home("b", "d", "best_effort", may_lose=True), "publishes": True, "goes": False},

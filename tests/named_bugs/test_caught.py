@@ -13,6 +13,7 @@ from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
 from tests.named_bugs.oracle import ROWS as ORACLE
 from tests.named_bugs.plans import ROWS as PLANS
+from tests.named_bugs.publishers import ROWS as PUBLISHERS
 from tests.named_bugs.reference import ROWS as REFERENCE
 from tests.named_bugs.repetitions import ROWS as REPETITIONS
 from tests.named_bugs.rules import ROWS as RULES
@@ -22,7 +23,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *PUBLISHERS),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

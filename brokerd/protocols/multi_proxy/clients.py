@@ -151,7 +151,7 @@ class Clients(OwnSubscriptions[Handed]):
 
     def tell_stored(self, source: SourceId) -> None:
         """Tell a publisher that is here how far what it has published is stored."""
-        client = self._clients.get(self._numbers.name_of(source.publisher))
+        client = self._clients.get(self._publishers.name_of(source.publisher))
         if client is not None and client.source == source:
             self.tell_done(client, self._puts.done(source))
 

@@ -1,41 +1,114 @@
-"""Which number each publishing client has at its broker, kept for ever."""
+"""The publisher table of a broker: the number and the incarnation of each publishing client.
+
+A publisher is identified by a `SourceId`. The broker gives the number once per client name and the
+incarnation once per counter of publications, and it commits both before the client can publish.
+A process that starts counting again therefore never publishes as a source that has been used.
+"""
 
 from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
+from brokerd.model.client_messages import Connect
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.protocols.interface import Change
 
-TABLE = "publishers"
+TABLE: Final = "publishers"
+
+_AFTER_NUMBER_ONLY: Final = 1 << 16
+"""The incarnation assumed for a row without one: older releases recorded the number only."""
 
 
-class PublisherNumbers:
-    """Client name → the small number that stands for it in a SourceId.
+class _Publisher(NamedTuple):
+    """A row of the publisher table.
 
-    A number must survive the broker before anybody hears of it, or two clients might publish
-    as one source: `get` knows it from `persisted` on.
+    Attributes:
+        number: of the client at this broker; never given to another client.
+        incarnation: the latest that the broker gave to the client.
+        requested: the incarnation that the client requested when this one was given.
+        instance: of the client library that requested it.
     """
 
-    def __init__(self) -> None:
-        self._given: dict[str, int] = {}
-        self._durable: dict[str, int] = {}
+    number: int
+    incarnation: int
+    requested: int
+    instance: bytes
 
-    def recover(self, rows: Mapping[str, int]) -> None:
-        """Take over what an earlier incarnation had committed."""
-        self._given = dict(rows)
-        self._durable = dict(rows)
+    def answers(self, message: Connect) -> bool:
+        """Return whether the row is the broker's answer to this very request."""
+        asked = (message.incarnation, message.instance)
+        return bool(message.instance) and asked == (self.requested, self.instance)
 
-    def get(self, client: str) -> int | None:
-        """The client's number; None while it has none that is durable."""
-        return self._durable.get(client)
 
-    def name_of(self, number: int) -> str:
-        """The client that has this number, which was given to one."""
-        return next(name for name, given in self._given.items() if given == number)
+class PublisherTable:
+    """The publishers of one broker.
 
-    def give(self, client: str) -> Change:
-        """Give the client a number; returns what has to be durable before `persisted`."""
-        number = self._given.setdefault(client, len(self._given))
-        return Change(TABLE, client, number)
+    A row must survive the broker before the client learns its source, or two counters might
+    publish as one source: callers commit the change that `give` returns first.
+    """
 
-    def persisted(self, client: str) -> None:
-        """The client's number is durable."""
-        self._durable[client] = self._given[client]
+    def __init__(self, broker: BrokerNumber) -> None:
+        self._broker = broker
+        self._rows: dict[ClientId, _Publisher] = {}
+
+    def recover(self, rows: Mapping[ClientId, Any]) -> None:
+        """Restore the rows that an earlier incarnation of the broker committed."""
+        for name, row in rows.items():
+            read = (row, _AFTER_NUMBER_ONLY, 0, b"") if isinstance(row, int) else row
+            self._rows[name] = _Publisher(*read)
+
+    def name_of(self, number: int) -> ClientId:
+        """Return the client that has this number; one must have it."""
+        return next(name for name, row in self._rows.items() if row.number == number)
+
+    def objection_to(self, client: ClientId, message: Connect) -> str:
+        """Return why a client cannot publish as it requests; empty if it can.
+
+        A client that continues must be recorded here under its source. An incarnation that the
+        caller chose must not have been given before, except in answer to the same request.
+        """
+        known = self._rows.get(client)
+        if message.source is not None:
+            if message.source.broker != self._broker:
+                return f"publisher {client!r} is {message.source}, a source of another broker"
+            if (
+                known is None
+                or known.number != message.source.publisher
+                or known.incarnation < message.source.incarnation
+            ):
+                return (
+                    f"publisher {client!r} continues as {message.source}, which this broker has no "
+                    "record of: its state was lost or replaced"
+                )
+            return ""
+        if (
+            message.exact_incarnation
+            and known is not None
+            and message.incarnation <= known.incarnation
+            and not known.answers(message)
+        ):
+            return (
+                f"incarnation {message.incarnation} of publisher {client!r} has been used here, "
+                f"the latest is {known.incarnation}: connect without an incarnation, or with "
+                f"{known.incarnation + 1}"
+            )
+        return ""
+
+    def give(self, client: ClientId, message: Connect) -> tuple[SourceId, Change]:
+        """Return a source for a client, and the change to commit before the client learns it.
+
+        The same request of the same instance gets the same source. Every other request gets an
+        incarnation that this client name has never had here.
+        """
+        known = self._rows.get(client)
+        if known is None:
+            row = _Publisher(
+                len(self._rows), message.incarnation, message.incarnation, message.instance
+            )
+        elif known.answers(message):
+            row = known
+        else:
+            incarnation = max(known.incarnation + 1, message.incarnation)
+            row = _Publisher(known.number, incarnation, message.incarnation, message.instance)
+        self._rows[client] = row
+        source = SourceId(self._broker, row.number, row.incarnation)
+        return source, Change(TABLE, client, tuple(row))

@@ -159,7 +159,7 @@ class SimulatedClient(Endpoint):
         self.alive = True
         self.incarnation = 1
         self.publishes = publishes
-        self.core = core or ClientCore(name, publishes=publishes)
+        self.core = core or ClientCore(name, publishes=publishes, instance=b"1")
         self.on_change: Callable[[], None] = lambda: None
         self.on_refused: Callable[[Refused], None] = lambda refused: None
         self.brokers: Brokers | None = None

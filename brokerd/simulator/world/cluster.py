@@ -170,7 +170,7 @@ class SimulatedCluster:
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
         self._asked: dict[ClientId, list[Predicate]] = {}
-        self._forgot: dict[ClientId, None] = {}
+        self._forgot: dict[ClientId, int] = {}
         self.resumed = self.redirected = 0
         self.consumers: dict[ClientId, int] = {}
         self.redeliveries = Redeliveries()
@@ -392,12 +392,13 @@ class SimulatedCluster:
         token = self._older_token(old)
         self.note(f"forget {client} {len(wanted)}")
         old.leave()
-        self._forgot[client] = None
+        self._forgot[client] = self._forgot.get(client, 1) + 1
         self.oracle.forgot(client)
         core = ClientCore(
             client,
             publishes=old.publishes,
-            incarnation=old.core.incarnation + (old.publishes or self.clients_leave_freely),
+            incarnation=1 if old.publishes else old.core.incarnation,
+            instance=b"%d" % self._forgot[client],
             in_transactions=client in self.consumers,
         )
         self._asked[client] = []

@@ -1,7 +1,8 @@
 """What every protocol's clients have in common: letting in, limits, lingering and windows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 SOURCE = SourceId(3, 0, 1)
 READER = Connect(False, 0, 1, 0, ())
-PUBLISHER = Connect(True, 1, 1, 0, ())
+PUBLISHER = Connect(True, 1, 1, 0, (), instance=b"first")
 ANYTHING = Predicate(())
 
 
@@ -87,16 +88,42 @@ class Plain(ClientService[HostedClient[Asked], Asked]):
 class World:
     """A service without a core around it, and what it wants done."""
 
-    def __init__(self) -> None:
+    def __init__(self, recovered: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.machine = EventMachine()
         self.disk = Durability(self.machine)
         self.deadlines: DeadlineQueue[tuple[str, int | str]] = DeadlineQueue()
         self.clients = Plain(3, self.disk, self.deadlines, Limits())
-        self.clients.start(7, {})
+        self.clients.start(7, recovered or {})
+        self._recovered = recovered or {}
+        self._sessions = 100
+        self._committed: list[Commit] = []
 
     def effects(self) -> list[Effect]:
         effects, self.machine.effects = self.machine.effects, []
         return effects
+
+    def connect(self, client: ClientId, connect: Connect) -> list[Any]:
+        """Answers to a client on a session of its own, once everything is on disk."""
+        if self.clients.session_of(client):
+            self.clients.on_lost(client, self.clients.session_of(client))
+        self._sessions += 1
+        self.clients.on_established(client, self._sessions)
+        self.clients.on_connect(client, connect)
+        answers: list[Effect] = []
+        for effect in (effects := self.effects()):
+            if isinstance(effect, Commit) and effect.token is not None:
+                self._committed.append(effect)
+                self.disk.on_persisted(effect.token)
+                answers += self.effects()
+        answers += effects
+        return [each.message for each in answers if isinstance(each, Send)]
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """What a broker that is started again finds on disk."""
+        rows = {table: dict(values) for table, values in self._recovered.items()}
+        for change in (change for commit in self._committed for change in commit.changes):
+            rows.setdefault(change.table, {})[change.key] = list(change.value)
+        return rows
 
     def say(self, client: ClientId, *messages: object) -> list[object]:
         """What the broker answers, each message being taken by who takes its type."""
@@ -121,7 +148,7 @@ def test_a_publisher_is_let_in_when_its_number_is_on_disk():
     assert world.effects() == [Send("p", Connected(SourceId(3, 0, 1), 7))]
 
 
-def test_who_has_gone_before_its_number_was_on_disk_is_not_answered_and_has_it_next_time():
+def test_a_publisher_whose_answer_was_lost_gets_the_same_source_again():
     world = World()
     world.clients.on_established("p", 1)
     world.clients.on_connect("p", PUBLISHER)
@@ -131,8 +158,80 @@ def test_who_has_gone_before_its_number_was_on_disk_is_not_answered_and_has_it_n
     world.clients.on_lost("p", 1)
     world.disk.on_persisted(commit.token)
     assert world.effects() == []
-    world.clients.on_established("p", 2)
-    assert world.say("p", PUBLISHER) == [Connected(SourceId(3, 0, 1), 7)]
+    assert world.connect("p", PUBLISHER) == [Connected(SourceId(3, 0, 1), 7)]
+
+
+def test_a_publisher_that_starts_counting_again_gets_a_source_that_is_new():
+    world = World()
+    world.connect("p", PUBLISHER)
+    for incarnation in (2, 3):
+        process = replace(PUBLISHER, instance=b"process %d" % incarnation)
+        assert world.connect("p", process) == [Connected(SourceId(3, 0, incarnation), 7)]
+
+
+def test_a_new_source_is_new_after_two_restarts_of_the_broker():
+    world = World()
+    for incarnation in (1, 2, 3):
+        process = replace(PUBLISHER, instance=b"process %d" % incarnation)
+        assert world.connect("p", process) == [Connected(SourceId(3, 0, incarnation), 7)]
+        world = World(world.rows())
+    assert world.connect("q", PUBLISHER) == [Connected(SourceId(3, 1, 1), 7)]
+
+
+def test_a_publisher_continues_as_its_source_after_a_restart_of_the_broker():
+    world = World()
+    world.connect("p", PUBLISHER)
+    again = World(world.rows())
+    continuing = replace(PUBLISHER, source=SOURCE, next_sequence=21, highest_sequence=20)
+    assert again.connect("p", continuing) == [Connected(SOURCE, 7)]
+
+
+@pytest.mark.parametrize("source", [SourceId(3, 1, 1), SourceId(3, 0, 2), SourceId(9, 0, 1)])
+def test_a_publisher_does_not_continue_as_a_source_without_a_record(source):
+    world = World()
+    world.connect("p", PUBLISHER)
+    (refused,) = world.connect("p", replace(PUBLISHER, source=source))
+    assert isinstance(refused, Refused), refused
+    assert (refused.request, refused.retry) == ("connect", False)
+    assert world.connect("p", replace(PUBLISHER, source=SOURCE)) == [Connected(SOURCE, 7)]
+
+
+def test_a_broker_without_its_rows_refuses_a_publisher_that_continues():
+    (refused,) = World().connect("p", replace(PUBLISHER, source=SOURCE))
+    assert "no record" in refused.reason
+
+
+@pytest.mark.parametrize("chosen", [1, 4])
+def test_an_incarnation_that_has_been_used_is_refused_to_a_caller_that_chose_it(chosen):
+    world = World()
+    exact = replace(PUBLISHER, incarnation=4, exact_incarnation=True)
+    assert world.connect("p", exact) == [Connected(SourceId(3, 0, 4), 7)]
+    assert world.connect("p", exact) == [Connected(SourceId(3, 0, 4), 7)], "the answer was lost"
+    other = replace(exact, incarnation=chosen, instance=b"other")
+    (refused,) = world.connect("p", other)
+    assert isinstance(refused, Refused), refused
+    assert "or with 5" in refused.reason
+    later = replace(other, incarnation=5)
+    assert world.connect("p", later) == [Connected(SourceId(3, 0, 5), 7)]
+
+
+def test_a_row_of_the_release_before_has_an_incarnation_that_was_never_given():
+    world = World({"publishers": {"p": 0}})
+    (connected,) = world.connect("p", PUBLISHER)
+    assert connected.source.incarnation > 1 << 16
+    assert world.connect("q", PUBLISHER) == [Connected(SourceId(3, 1, 1), 7)]
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [{"incarnation": 2**62}, {"incarnation": -1}, {"instance": b"x" * 17}, {"next_sequence": 0}],
+    ids=str,
+)
+def test_impossible_numbers_in_connect_close_the_session(impossible):
+    world = World()
+    world.clients.on_established("p", 1)
+    with pytest.raises(RemoteProtocolError, match="impossible"):
+        world.clients.on_connect("p", replace(PUBLISHER, **impossible))
 
 
 @pytest.mark.parametrize(
@@ -272,15 +371,11 @@ def test_what_stands_for_publications_comes_in_order_and_is_acknowledged_like_th
     assert counters == {"publications_delivered": 3}
 
 
-def test_who_comes_as_a_source_of_another_broker_is_refused_unless_that_is_promised():
+def test_a_source_of_another_broker_is_accepted_where_brokers_keep_nothing_of_clients():
     world = World()
-    world.clients.on_established("p", 1)
     roaming = replace(PUBLISHER, source=SourceId(9, 4, 1))
-    with pytest.raises(RemoteProtocolError, match="which nobody gives here"):
-        world.clients.on_connect("p", roaming)
     world.clients.takes_sources = True
-    world.clients.on_connect("p", roaming)
-    assert world.effects() == [Send("p", Connected(SourceId(9, 4, 1), 7))]
+    assert world.connect("p", roaming) == [Connected(SourceId(9, 4, 1), 7)]
 
 
 def test_nobody_publishes_with_origins_of_its_own():

@@ -271,13 +271,14 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._early.append((client, client.session, message))
 
     def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
-        if message.publishes and self._attached.get(client.name) != message.incarnation:
-            return [Change(ATTACHED, client.name, message.incarnation)]
+        source = message.source
+        if source is not None and self._attached.get(client.name) != source.incarnation:
+            return [Change(ATTACHED, client.name, source.incarnation)]
         return []
 
     def _on_recorded(self, client: Client, message: Connect) -> None:
-        if message.publishes:
-            self._attached[client.name] = message.incarnation
+        if message.source is not None:
+            self._attached[client.name] = message.source.incarnation
 
     def _resume(self, client: Client, message: Connect) -> None:
         if client.source is not None:
@@ -373,7 +374,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._spread(local)
         if self._log is not None:
             for run in self._log.take_unpublished():
-                name = self._numbers.name_of(run.source.publisher)
+                name = self._publishers.name_of(run.source.publisher)
                 self._publications.publish(run, name, 0)
         for client in list(self._clients.values()):
             held, client.held = client.held, []

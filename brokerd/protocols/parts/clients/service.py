@@ -6,7 +6,7 @@ happens to publications; who may say what, and when, is the same for all of them
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from brokerd.errors import RemoteProtocolError
@@ -30,7 +30,13 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
-from brokerd.protocols.parts.publishers import PublisherNumbers
+from brokerd.protocols.parts.publishers import PublisherTable
+
+MOST_INCARNATION: Final = 1 << 48
+"""The highest incarnation that a client may state; sources leave room above it."""
+
+MOST_INSTANCE_BYTES: Final = 16
+"""The longest `instance` that a client may state."""
 
 LINGER: Final = "linger"
 """Purpose of the deadline at which a client's subscriptions are over."""
@@ -113,7 +119,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._machine = disk.machine
         self._deadlines = deadlines
         self._limits = parameters
-        self._numbers = PublisherNumbers()
+        self._publishers = PublisherTable(broker)
         self._clients: dict[ClientId, Client] = {}
         self.here: dict[ClientId, None] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -135,7 +141,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def start(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """This broker begins, with the numbers that it has given before."""
         self.incarnation = incarnation
-        self._numbers.recover(recovered.get(PUBLISHERS, {}))
+        self._publishers.recover(recovered.get(PUBLISHERS, {}))
 
     # ------------------------------------------------------------ sessions
 
@@ -209,40 +215,50 @@ class ClientService(ABC, Generic[Client, Subscription]):
     # ------------------------------------------------------------ requests
 
     def on_connect(self, name: ClientId, message: Connect) -> None:
-        """Give a publisher its number, and let the client in once that is on disk."""
+        """Give a publisher its source, and let the client in once that is on disk."""
         client = self._clients[name]
         if client.connect_seen:
             raise RemoteProtocolError(name, "a second Connect on one session")
-        if message.next_sequence < 1 or message.highest_sequence < 0 or message.incarnation < 0:
-            raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
-        if message.source is not None and not (self.takes_sources and message.publishes):
-            raise RemoteProtocolError(name, f"comes as {message.source}, which nobody gives here")
+        if (
+            message.next_sequence < 1
+            or message.highest_sequence < 0
+            or not 0 <= message.incarnation <= MOST_INCARNATION
+            or len(message.instance) > MOST_INSTANCE_BYTES
+        ):
+            raise RemoteProtocolError(name, f"impossible numbers in {message}"[:300])
+        if message.source is not None and not message.publishes:
+            raise RemoteProtocolError(name, f"continues as {message.source}, and does not publish")
         if self.refusal:
             self._machine.send(name, Refused("connect", 0, self.refusal, True))
+            return
+        if objection := self._objection_to(name, message):
+            self._machine.send(name, Refused("connect", 0, objection, False))
             return
         client.connect_seen = True
         self._admit(client, message)
 
+    def _objection_to(self, name: ClientId, message: Connect) -> str:
+        """Return why a client is refused for good; empty if it is not."""
+        is_foreign = message.source is not None and message.source.broker != self._broker
+        if not message.publishes or (is_foreign and self.takes_sources):
+            return ""
+        return self._publishers.objection_to(name, message)
+
     def _admit(self, client: Client, message: Connect) -> None:
-        name = client.name
         changes: list[Change] = []
-        if _needs_number(message) and self._numbers.get(name) is None:
-            changes.append(self._numbers.give(name))
+        if message.publishes and message.source is None:
+            source, change = self._publishers.give(client.name, message)
+            message = replace(message, source=source)
+            changes.append(change)
         changes.extend(self._changes_first(client, message))
         session = client.session
         self._disk.commit(changes, lambda: self._let_in(client, session, message))
 
     def _let_in(self, client: Client, session: int, message: Connect) -> None:
-        if _needs_number(message):
-            self._numbers.persisted(client.name)
         self._on_recorded(client, message)
         if client.session != session:
             return
         client.source = message.source
-        if _needs_number(message):
-            number = self._numbers.get(client.name)
-            assert number is not None, f"{client.name!r} publishes without a number"
-            client.source = SourceId(self._broker, number, message.incarnation)
         self._resume(client, message)
         client.connected = True
         self.here[client.name] = None
@@ -354,7 +370,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
         """The client's session is over; `source` is still what it was."""
 
     def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
-        """What must be on disk before the client is let in, besides its number."""
+        """Return what must be on disk before the client is let in, besides its row.
+
+        `message.source` is the source that the client gets or continues as.
+        """
         return ()
 
     def _on_recorded(self, client: Client, message: Connect) -> None:
@@ -365,8 +384,3 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def _on_connected(self, client: Client) -> None:
         """The client was let in."""
-
-
-def _needs_number(message: Connect) -> bool:
-    """Whether its source is made here."""
-    return message.publishes and message.source is None
