@@ -22,6 +22,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
+    LOSS_PROVED,
     BrokerDecommissioned,
     DecommissioningProtocol,
     DeliveryProtocol,
@@ -174,7 +175,7 @@ class BrokerProcess:
                 decode_attributes=decode_attribute_table,
             )
         )
-        driver = Driver(core, log.record)
+        driver = Driver(core, partial(self._record, stores, log))
         own = SelfDescription(
             config.protocol,
             config.deployment_id,
@@ -225,7 +226,12 @@ class BrokerProcess:
         gc.set_threshold(_COLLECT_AFTER)
         recovering = beginning.recovering or config.joining
         started = Started(
-            beginning.incarnation, recovering, beginning.rows, stores.ends, time.time_ns()
+            beginning.incarnation,
+            recovering,
+            beginning.rows,
+            stores.ends,
+            time.time_ns(),
+            stores.ledger.lineage,
         )
         if not config.begin_within_ms or beginning.incarnation > 1:
             commands.begun.set()
@@ -242,6 +248,16 @@ class BrokerProcess:
         log.record("state_lost", {"cause": cause})
         record_loss(Path(self._config.state_folder), stores.ledger.present.start, cause)
         raise StateLost(loss_text(self._config, cause))
+
+    def _record(
+        self, stores: Stores, log: EventLog, event: str, details: Mapping[str, Any]
+    ) -> None:
+        """Write an event of the core down; a loss that a client proved may be accepted then."""
+        log.record(event, details)
+        if event == LOSS_PROVED:
+            start = stores.ledger.present.start
+            folder = Path(self._config.state_folder)
+            record_loss(folder, start, str(details["cause"]), must_end=False)
 
     def _check_folder(self, folder: StateFolder, log: EventLog) -> None:
         """Make sure that the state folder is the one that this broker began with.

@@ -96,8 +96,10 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
 # ---------------------------------------------------------------- losses
 
 
-def recorded_loss(folder: Path, start: bytes) -> str:
-    """Return the cause of the loss that is recorded in a state folder; "" if none is.
+def recorded_loss(folder: Path, start: bytes) -> tuple[str, bool]:
+    """Return the cause of the loss that is recorded in a state folder, and if it ends the broker.
+
+    The cause is "" if no loss is recorded.
 
     Args:
         start: random number of the last start on the folder. A record of another start belongs to
@@ -106,19 +108,27 @@ def recorded_loss(folder: Path, start: bytes) -> str:
     try:
         text = (folder / LOSS).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return ""
+        return "", False
     try:
         found = json.loads(text)
-        return str(found["cause"])[:600] if found["start"] == start.hex() else ""
+        is_current = found["start"] == start.hex() or not found["must_end"]
+        return (str(found["cause"])[:600], bool(found["must_end"])) if is_current else ("", False)
     except (ValueError, KeyError, TypeError):
-        return "unknown"  # a crash cut the file off; the loss stays one
+        return "unknown", True  # a crash cut the file off; the loss stays one
 
 
-def record_loss(folder: Path, start: bytes, cause: str) -> None:
-    """Record a loss in a state folder, as of a start; durable when this returns."""
+def record_loss(folder: Path, start: bytes, cause: str, *, must_end: bool = True) -> None:
+    """Record a loss in a state folder, as of a start; durable when this returns.
+
+    Args:
+        must_end: whether the broker must not start before the loss is accepted.
+    """
     descriptor = os.open(folder / LOSS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, json.dumps({"start": start.hex(), "cause": cause}).encode())
+        os.write(
+            descriptor,
+            json.dumps({"start": start.hex(), "must_end": must_end, "cause": cause}).encode(),
+        )
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

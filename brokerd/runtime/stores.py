@@ -111,14 +111,15 @@ class Stores:
         """
         config, folder = self._config, self._folder
         starts = self.meta.marks().starts if recovering else ()
-        cause = recorded_loss(folder, starts[-1][1]) if starts else ""
+        cause, must_end = recorded_loss(folder, starts[-1][1]) if starts else ("", False)
         if not cause and recovering and self.volume is not None:
             durable = starts[-1][3] if starts else 0
             missing = max(self.volume.lost_groups, durable - self.volume.groups)
             if missing > 0:
                 cause = f"{missing} groups at the end of its log were durable, and are missing"
+                must_end = True
         if not config.accept_loss:
-            if cause:
+            if must_end:
                 raise StateLost(loss_text(config, cause))
             return 0
         if not cause:

@@ -153,6 +153,12 @@ class Clients(OwnSubscriptions[Delivered]):
         client.submitted = max(client.submitted, message.run.last)
         self._publish_run(message.run, partial(self._tell_durable, client.name))
 
+    def _durable_of(self, source: SourceId) -> int | None:
+        return self._durable(source)
+
+    def _publish_marker(self, run: PublicationRun) -> None:
+        self._publish_run(run, lambda: None)
+
     def _tell_durable(self, name: ClientId) -> None:
         """Tell a publisher that is here, or here again, what of its publications is on disk."""
         client = self._clients.get(name)

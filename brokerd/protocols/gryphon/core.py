@@ -268,11 +268,16 @@ class Gryphon(LogFirstMachine):
             released = self._pubends.released(pubend)
             if released:
                 self._relay.stream(self._pubends.stream(pubend)).finish(released)
+        if event.lineage:
+            self._pubends.exclude_past(self._go_on_if_read)
         self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
         self._pubends.on_records(event)
-        if self._is_read():
+        self._go_on_if_read()
+
+    def _go_on_if_read(self) -> None:
+        if self.is_reading and self._is_read():
             self.go_on()
 
     def go_on(self) -> None:
@@ -282,12 +287,12 @@ class Gryphon(LogFirstMachine):
 
     def _is_read(self) -> bool:
         """Whether all that an earlier incarnation has left is known."""
-        return self._pubends.is_read
+        return self._pubends.is_read and not self._pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
         self._joins.begin(event.incarnation, event.recovered)
         self._exchange.begin(event.incarnation, event.recovered)
-        self._clients.start(event.incarnation, event.recovered)
+        self._clients.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
         for pubend in range(self._parameters.pubends):
             stream = self._relay.stream(self._pubends.stream(pubend))
@@ -297,6 +302,8 @@ class Gryphon(LogFirstMachine):
         self._look_at_all()
         self._relay.settle_all()
         self._check_acks()
+        if event.lineage:
+            self._pubends.publish_loss(event.lineage)
 
     # ------------------------------------------------------------ sessions
 

@@ -24,8 +24,10 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.losses import has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
-from brokerd.protocols.interface import Change
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import LOSS_PROVED, Change
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
@@ -102,6 +104,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         here: the clients that were let in, in the order in which they came.
         on_change: called when one was, or has gone.
         refusal: why nobody new is let in for now; "" while somebody may be.
+        lineage: see Started.
     """
 
     takes_sources: ClassVar[bool] = False
@@ -114,6 +117,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         parameters: ClientParameters,
     ) -> None:
         self.incarnation = 0
+        self.lineage = 0
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
@@ -138,10 +142,17 @@ class ClientService(ABC, Generic[Client, Subscription]):
             Acknowledge: self.on_acknowledge,
         }
 
-    def start(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """This broker begins, with the numbers that it has given before."""
+    def start(
+        self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
+    ) -> None:
+        """This broker begins, with the numbers that it has given before.
+
+        Args:
+            lineage: see Started.
+        """
         self.incarnation = incarnation
-        self._publishers.recover(recovered.get(PUBLISHERS, {}))
+        self.lineage = lineage
+        self._publishers.recover(recovered.get(PUBLISHERS, {}), lineage)
 
     # ------------------------------------------------------------ sessions
 
@@ -242,7 +253,19 @@ class ClientService(ABC, Generic[Client, Subscription]):
         is_foreign = message.source is not None and message.source.broker != self._broker
         if not message.publishes or (is_foreign and self.takes_sources):
             return ""
-        return self._publishers.objection_to(name, message)
+        objection = self._publishers.objection_to(name, message)
+        if objection or self.lineage or message.source is None:
+            return objection
+        durable = self._durable_of(message.source)
+        lost = lost_range(durable, message.next_sequence) if durable is not None else None
+        if lost is None:
+            return ""
+        cause = (
+            f"publications {lost[0]} to {lost[-1]} of {name!r} were acknowledged, and are missing "
+            "on this broker's disk"
+        )
+        self._machine.record(LOSS_PROVED, client=name, cause=cause)
+        return f"{cause}: an older copy of its state folder was put back"
 
     def _admit(self, client: Client, message: Connect) -> None:
         changes: list[Change] = []
@@ -250,6 +273,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
             source, change = self._publishers.give(client.name, message)
             message = replace(message, source=source)
             changes.append(change)
+        elif message.source is not None and self.lineage:
+            restored = self._publishers.restore(client.name, message.source)
+            changes.extend([restored] if restored is not None else ())
         changes.extend(self._changes_first(client, message))
         session = client.session
         self._disk.commit(changes, lambda: self._let_in(client, session, message))
@@ -260,6 +286,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
             return
         client.source = message.source
         self._resume(client, message)
+        if message.source is not None and self.lineage:
+            self._announce_lost(message.source, message.next_sequence)
         client.connected = True
         self.here[client.name] = None
         self.on_change()
@@ -307,9 +335,19 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client that wants nothing kept for it."""
 
+    def _announce_lost(self, source: SourceId, next_sequence: int) -> None:
+        """Publish a loss marker for what a source has published and this broker has lost."""
+        durable = self._durable_of(source)
+        lost = lost_range(durable, next_sequence) if durable is not None else None
+        if lost is not None:
+            self._machine.record("loss_announced", first=lost[0], last=lost[-1], source=[*source])
+            self._publish_marker(marker(source, lost[0], lost[-1]))
+
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Take publications that the client may make."""
         client = self._connected_client(name, "Publish")
+        if has_marker(message.run):
+            raise RemoteProtocolError(name, "publishes a loss marker")
         if message.run.source != client.source or message.run.origins:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
         self._publish(client, message)
@@ -352,6 +390,17 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def _publish(self, client: Client, message: Publish) -> None:
         """Take publications of a client."""
 
+    def _durable_of(self, source: SourceId) -> int | None:
+        """Return how far a source has published, as far as that is on disk here.
+
+        None if this broker keeps no publications of its clients: then no client can prove a loss.
+        """
+        return None
+
+    def _publish_marker(self, run: PublicationRun) -> None:
+        """Publish a loss marker as its source would."""
+        raise AssertionError(f"{run} of a source that is not kept")
+
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
         """Take an acknowledgement; nothing waits for one unless a protocol says so."""
 
@@ -384,3 +433,11 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def _on_connected(self, client: Client) -> None:
         """The client was let in."""
+
+
+def lost_range(durable: int, next_sequence: int) -> range | None:
+    """Return the publications of a source that were acknowledged and are not on disk, if any.
+
+    Everything below `next_sequence` was acknowledged, as the publisher states when it connects.
+    """
+    return range(durable + 1, next_sequence) if next_sequence > durable + 1 else None
