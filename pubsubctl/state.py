@@ -7,6 +7,7 @@ from typing import Any
 
 from brokerd.agent.client import AgentClient
 from brokerd.agent.fault import LASTING_VERBS
+from brokerd.agent.fork_server import EXIT_CONFIG
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
 from pubsubctl.errors import Unreachable
@@ -191,5 +192,7 @@ def _how_it_ended(process: Mapping[str, Any]) -> str:
     how = signal.Signals(number).name if number else f"status {code}" if code is not None else ""
     if not how:
         return cause
+    if code == EXIT_CONFIG and process.get("exit_text"):
+        return f"{how}: {process['exit_text']}"
     fault = cause.removeprefix("fault:")
     return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"

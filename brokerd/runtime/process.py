@@ -77,7 +77,7 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     try:
         with held(config) as folder:
             process = BrokerProcess(config)
-            with closing(Stores(config, folder.path, process.logs)) as stores:
+            with closing(Stores(config, folder.path, process.logs, process.keeps_loss)) as stores:
                 trio.run(process.run, stores, folder)
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
@@ -121,6 +121,11 @@ class BrokerProcess:
     def logs(self) -> tuple[str, ...]:
         """The names of its logs."""
         return self._definition.all_logs(self._around.topology, self._around.parameters)
+
+    @property
+    def keeps_loss(self) -> str:
+        """See ProtocolDefinition."""
+        return self._definition.keeps_loss(self._around.topology, self._around.number)
 
     async def run(
         self,
@@ -247,7 +252,7 @@ class BrokerProcess:
         """
         log.record("state_lost", {"cause": cause})
         record_loss(Path(self._config.state_folder), stores.ledger.present.start, cause)
-        raise StateLost(loss_text(self._config, cause))
+        raise StateLost(loss_text(self._config, cause, stores.keeps_loss))
 
     def _record(
         self, stores: Stores, log: EventLog, event: str, details: Mapping[str, Any]

@@ -141,12 +141,24 @@ def forget_loss(folder: Path) -> None:
     _sync(folder)
 
 
-def loss_text(config: BrokerConfig, cause: str) -> str:
-    """Return the cause of a loss, and what the operator can do about it."""
+def loss_text(config: BrokerConfig, cause: str, keeps_loss: str) -> str:
+    """Return the cause of a loss, and what the operator can do about it.
+
+    Args:
+        keeps_loss: see ProtocolDefinition.
+    """
+    if keeps_loss:
+        remedy = (
+            f"or start the deployment anew with `pubsubctl down` and `pubsubctl deploy`: "
+            f"the loss cannot be accepted, because {keeps_loss}"
+        )
+    else:
+        remedy = (
+            f"or accept the loss with `pubsubctl deploy TOPOLOGY --accept-loss {config.broker}`"
+        )
     return (
         f"{config.broker} lost state that was durable: {cause}. Put the newest copy of "
-        f"{config.state_folder} back; or accept the loss with "
-        f"`pubsubctl deploy TOPOLOGY --accept-loss {config.broker}` (see `pubsubctl help restore`)"
+        f"{config.state_folder} back; {remedy} (see `pubsubctl help restore`)"
     )
 
 

@@ -33,6 +33,7 @@ class Stores:
 
     Args:
         logs: the names of its logs.
+        keeps_loss: see ProtocolDefinition.
 
     Attributes:
         volume: of its logs, once begun; None without any.
@@ -41,9 +42,12 @@ class Stores:
         accepted_loss: the loss that this start accepts; "" if it accepts none.
     """
 
-    def __init__(self, config: BrokerConfig, folder: Path, logs: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: BrokerConfig, folder: Path, logs: tuple[str, ...], keeps_loss: str = ""
+    ) -> None:
         self._config = config
         self._logs = logs
+        self.keeps_loss = keeps_loss
         self._folder = folder
         self._meta: MetaStore | None = None
         self.volume: LogVolume | None = None
@@ -120,8 +124,10 @@ class Stores:
                 must_end = True
         if not config.accept_loss:
             if must_end:
-                raise StateLost(loss_text(config, cause))
+                raise StateLost(loss_text(config, cause, self.keeps_loss))
             return 0
+        if cause and self.keeps_loss:
+            raise StateLost(loss_text(config, cause, self.keeps_loss))
         if not cause:
             raise StateLost(
                 f"{config.broker}: accept_loss, but no loss of its state is known; "

@@ -156,7 +156,7 @@ class Clients(OwnSubscriptions[Delivered]):
     def _durable_of(self, source: SourceId) -> int | None:
         return self._durable(source)
 
-    def _publish_marker(self, run: PublicationRun) -> None:
+    def _publish_marker(self, client: OwnClient, run: PublicationRun) -> None:
         self._publish_run(run, lambda: None)
 
     def _tell_durable(self, name: ClientId) -> None:

@@ -360,6 +360,21 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             self._log.take(message.run, publish_later=held)
 
+    def _durable_of(self, source: SourceId) -> int | None:
+        """See ClientService. The log forgets a source with which all are done, so it proves none.
+
+        Once a loss was accepted, whatever the log does not know is announced. A broker that has
+        received it drops the marker as a duplicate.
+        """
+        if self._log is None or not self.lineage:
+            return None
+        return dict(self._log.durable()).get(source, 0)
+
+    def _publish_marker(self, client: Client, run: PublicationRun) -> None:
+        assert self._log is not None, f"{run} without a log"
+        self._publish(client, Publish(run))
+        self._log.acknowledged(run)
+
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
         self._publications.windows.acknowledge(
             client.name, message.stream, message.first, message.last

@@ -287,7 +287,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         client.source = message.source
         self._resume(client, message)
         if message.source is not None and self.lineage:
-            self._announce_lost(message.source, message.next_sequence)
+            self._announce_lost(client, message.source, message.next_sequence)
         client.connected = True
         self.here[client.name] = None
         self.on_change()
@@ -335,13 +335,13 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client that wants nothing kept for it."""
 
-    def _announce_lost(self, source: SourceId, next_sequence: int) -> None:
+    def _announce_lost(self, client: Client, source: SourceId, next_sequence: int) -> None:
         """Publish a loss marker for what a source has published and this broker has lost."""
         durable = self._durable_of(source)
         lost = lost_range(durable, next_sequence) if durable is not None else None
         if lost is not None:
             self._machine.record("loss_announced", first=lost[0], last=lost[-1], source=[*source])
-            self._publish_marker(marker(source, lost[0], lost[-1]))
+            self._publish_marker(client, marker(source, lost[0], lost[-1]))
 
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Take publications that the client may make."""
@@ -397,7 +397,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         """
         return None
 
-    def _publish_marker(self, run: PublicationRun) -> None:
+    def _publish_marker(self, client: Client, run: PublicationRun) -> None:
         """Publish a loss marker as its source would."""
         raise AssertionError(f"{run} of a source that is not kept")
 
