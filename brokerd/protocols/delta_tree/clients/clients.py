@@ -67,6 +67,8 @@ class Client(HostedClient[LocalSubscription]):
 class Clients(ClientService[Client, LocalSubscription]):
     """The clients of one broker."""
 
+    keeps_subscriptions = True
+
     def __init__(
         self,
         state: State,
@@ -442,7 +444,10 @@ class Clients(ClientService[Client, LocalSubscription]):
         local.begins_after = cut
         local.tags = tags
         local.start_cut = dict(cut)
-        self._publications.windows.hold(local.client)
+        windows = self._publications.windows
+        windows.hold(local.client)
+        for gap in self._gaps_of_forgotten(self._clients[local.client], local.number, cut):
+            windows.announce(local.client, (local,), gap.stream, gap.last, gap)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
 
     def _on_opened(

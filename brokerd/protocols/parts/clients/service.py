@@ -5,7 +5,7 @@ happens to publications; who may say what, and when, is the same for all of them
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -17,14 +17,15 @@ from brokerd.model.client_messages import (
     Connected,
     Consume,
     Detach,
+    Gap,
     Publish,
     Refused,
     Subscribe,
     Unsubscribe,
     Unsubscribed,
 )
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.model.losses import has_marker, marker
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.losses import STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Change
@@ -81,6 +82,7 @@ class HostedClient(Generic[Subscription]):
         connected: it was told so on its present session.
         source: as which it publishes on its present session.
         leaving: it has said Detach on its present session.
+        forgotten: positions of its subscriptions that this broker lost, by number and stream.
     """
 
     name: ClientId
@@ -89,6 +91,7 @@ class HostedClient(Generic[Subscription]):
     connected: bool = False
     source: SourceId | None = None
     leaving: bool = False
+    forgotten: dict[int, dict[StreamId, int]] = field(default_factory=dict)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
 
 
@@ -101,6 +104,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     Attributes:
         incarnation: of this broker.
         takes_sources: whether a client may come with the source as which it publishes already.
+        keeps_subscriptions: whether a subscription that this broker lost begins anew.
         here: the clients that were let in, in the order in which they came.
         on_change: called when one was, or has gone.
         refusal: why nobody new is let in for now; "" while somebody may be.
@@ -108,6 +112,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     """
 
     takes_sources: ClassVar[bool] = False
+    keeps_subscriptions: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -286,6 +291,12 @@ class ClientService(ABC, Generic[Client, Subscription]):
             return
         client.source = message.source
         self._resume(client, message)
+        if self.lineage and self.keeps_subscriptions:
+            client.forgotten = {
+                number: dict(seen)
+                for number, seen in message.resume
+                if number not in client.subscriptions
+            }
         if message.source is not None and self.lineage:
             self._announce_lost(client, message.source, message.next_sequence)
         client.connected = True
@@ -389,6 +400,22 @@ class ClientService(ABC, Generic[Client, Subscription]):
     @abstractmethod
     def _publish(self, client: Client, message: Publish) -> None:
         """Take publications of a client."""
+
+    def _gaps_of_forgotten(
+        self, client: Client, number: int, begins_after: Mapping[StreamId, int]
+    ) -> Iterator[Gap]:
+        """Yield a gap for each stream in which a subscription that was lost begins anew.
+
+        Args:
+            begins_after: positions behind which it begins.
+        """
+        had = client.forgotten.pop(number, None)
+        if had is None:
+            return
+        for stream, last in begins_after.items():
+            first = had.get(stream, last - 1) + 1
+            if first <= last and last:
+                yield Gap((number,), stream, first, last, STATE_LOST)
 
     def _durable_of(self, source: SourceId) -> int | None:
         """Return how far a source has published, as far as that is on disk here.
