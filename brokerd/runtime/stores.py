@@ -85,7 +85,9 @@ class Stores:
             self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self._meta is None:
             path = folder / "meta.sqlite3"
-            self._meta = SqliteMetaStore(path, fsync=config.fsync, owner=config.broker)
+            self._meta = SqliteMetaStore(
+                path, fsync=config.fsync, owner=config.broker, protocol=config.protocol
+            )
         recovering = self._meta.knows(config.deployment_id)
         if self.volume is not None:
             if not recovering:

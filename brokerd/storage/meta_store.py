@@ -124,6 +124,7 @@ class SqliteMetaStore:
     Args:
         fsync: whether a commit waits for the disk; without, it survives this process only.
         owner: whose it is; nobody else may go on with what is in it.
+        protocol: of the broker; no other one can read what is in it.
 
     Raises:
         StorageCorrupt: what is in the folder is no store of ours, or a damaged one; from any
@@ -131,9 +132,12 @@ class SqliteMetaStore:
         OSError: the disk does not do what it should; the broker must not go on.
     """
 
-    def __init__(self, path: Path, *, fsync: bool = True, owner: str = "") -> None:
+    def __init__(
+        self, path: Path, *, fsync: bool = True, owner: str = "", protocol: str = ""
+    ) -> None:
         self._path = path
         self._owner = owner
+        self._protocol = protocol
         self.commits = 0
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -194,6 +198,11 @@ class SqliteMetaStore:
                     raise StorageCorrupt(
                         f"{self._path}: this is of {owner!r}, and {self._owner!r} has it"
                     )
+                elif (protocol := about.get("protocol", self._protocol)) != self._protocol:
+                    raise StorageCorrupt(
+                        f"{self._path}: this is of {protocol!r}, and the broker runs "
+                        f"{self._protocol!r}"
+                    )
                 if marks is not None:
                     incarnation = max(incarnation, marks.lineage)
                     self._note_start(connection, incarnation, marks, has_key="key" in about)
@@ -203,6 +212,7 @@ class SqliteMetaStore:
                         ("incarnation", str(incarnation)),
                         ("deployment", deployment_id),
                         ("owner", self._owner),
+                        ("protocol", self._protocol),
                     ],
                 )
                 rows: Tables = {}

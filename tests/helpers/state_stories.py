@@ -167,6 +167,13 @@ def chain(folder: Path, protocol: str) -> Iterator[Chain]:
             process.wait()
 
 
+def free_address() -> str:
+    """An address that nothing listens on."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{holder.getsockname()[1]}"
+
+
 async def publish(client: Client, numbers: range) -> None:
     """Publish events with these numbers, and wait until all are acknowledged."""
     with trio.fail_after(PATIENCE_S):

@@ -35,7 +35,7 @@ def test_a_folder_with_all_that_a_mark_counts_has_lost_nothing() -> None:
     assert now.loss(now.mark()) is None
 
 
-@pytest.mark.parametrize(("commits", "groups"), [(8, 9), (7, 10), (0, 10)])
+@pytest.mark.parametrize("commits, groups", [(8, 9), (7, 10), (0, 10)])
 def test_a_folder_with_less_than_a_mark_counts_is_an_older_copy(commits: int, groups: int) -> None:
     now = ledger(start(1), start(2, 7, 9))
     loss = now.loss(mark(start(1), commits, groups))
