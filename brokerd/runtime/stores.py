@@ -106,6 +106,8 @@ class Stores:
             marks.key, marks.lineage, starts, is_vouched=marks.is_vouched
         )
         if lineage:
+            if self.volume is not None:
+                self.volume.accept_end()
             forget_loss(folder)
         return beginning
 

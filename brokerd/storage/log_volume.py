@@ -123,6 +123,12 @@ class LogVolume:
         is_missing = all(salt != segment.salt for segment in self._segments.values())
         return max(0, durable - self.groups) if is_missing else 0
 
+    def accept_end(self) -> None:
+        """Take the end of the log as it is, whatever was durable behind it."""
+        self._mark.remove()
+        self._files.sync_folder(self._folder)
+        self.lost_groups = 0
+
     def clear(self) -> None:
         """Remove what is left of an earlier deployment; not for a volume that has begun."""
         for number in self._numbers():

@@ -11,6 +11,7 @@ from tests.named_bugs.client import ROWS as CLIENT
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
+from tests.named_bugs.lost_state import ROWS as LOST_STATE
 from tests.named_bugs.oracle import ROWS as ORACLE
 from tests.named_bugs.plans import ROWS as PLANS
 from tests.named_bugs.publishers import ROWS as PUBLISHERS
@@ -23,7 +24,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
-    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *PUBLISHERS),
+    *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *PUBLISHERS, *LOST_STATE),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

@@ -259,6 +259,8 @@ class ClientService(ABC, Generic[Client, Subscription]):
         if not message.publishes or (is_foreign and self.takes_sources):
             return ""
         objection = self._publishers.objection_to(name, message)
+        if objection and message.source is not None and not is_foreign:
+            self._machine.record(LOSS_PROVED, client=name, cause=objection)
         if objection or self.lineage or message.source is None:
             return objection
         durable = self._durable_of(message.source)
