@@ -35,16 +35,21 @@ def marker(source: SourceId, first: int, last: int) -> PublicationRun:
     return PublicationRun(source, sequences, (MARKER,), b"\0", len(payload), (payload,))
 
 
-def stream_marker(broker: BrokerNumber, lineage: int, stream: int, streams: int) -> PublicationRun:
+def stream_marker(
+    broker: BrokerNumber, lineage: int, stream: int, streams: int, number: int = 1
+) -> PublicationRun:
     """Return a marker for an unknown number of publications in one of a broker's streams.
 
     Its source is one that no publisher has: the streams of the broker share out publishers by
     their numbers.
+
+    Args:
+        number: of the marker in its stream, from 1.
     """
     publisher = ((lineage + 1) << LINEAGE_BITS) - 2 * streams
     publisher += (stream - publisher) % streams
     source = SourceId(broker, publisher, lineage)
-    return PublicationRun(source, range(1, 2), (MARKER,), b"\0", 0, ())
+    return PublicationRun(source, range(number, number + 1), (MARKER,), b"\0", 0, ())
 
 
 def has_marker(run: PublicationRun) -> bool:

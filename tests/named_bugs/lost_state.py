@@ -8,6 +8,10 @@ _MARKS: Final = "brokerd/sessions/state_marks.py"
 _TABLE: Final = "brokerd/sessions/session.py"
 _SERVICE: Final = "brokerd/protocols/parts/clients/service.py"
 _STORIES: Final = "tests/sessions/test_state_marks.py::"
+_GRYPHON: Final = "brokerd/protocols/gryphon/"
+_SIMULATED: Final = (
+    "tests/simulator/test_lost_state.py::test_what_a_publishers_broker_lost_is_announced"
+)
 _FOLDERS: Final = "tests/runtime/test_state_folder.py::"
 _LOSSES: Final = "tests/protocols/parts/test_losses.py::"
 
@@ -148,5 +152,21 @@ ROWS: Final = (
         "            if _identity(self.path / name) not in (own, (0, 0)):\n",
         _FOLDERS + "test_a_folder_that_is_taken_away_is_noticed",
         {"name": "", "is_replaced": False},
+    ),
+    Row(
+        "streams-go-on-without-a-marker",
+        _GRYPHON + "core.py",
+        "            self._pubends.publish_loss(event.lineage)\n",
+        "            pass\n",
+        _SIMULATED,
+        {"world": "durable", "is_copy": True},
+    ),
+    Row(
+        "tree-announces-nothing-that-its-log-lacks",
+        "brokerd/protocols/delta_tree/clients/clients.py",
+        "        if self._log is None or not self.lineage:\n",
+        "        if self._log is None or self.lineage:\n",
+        _SIMULATED,
+        {"world": "delta_tree", "is_copy": True},
     ),
 )

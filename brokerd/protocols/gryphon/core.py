@@ -94,6 +94,7 @@ class Gryphon(LogFirstMachine):
         self._sessions: dict[BrokerNumber, int] = {}
         self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
+        self._lineage = 0
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
@@ -161,6 +162,7 @@ class Gryphon(LogFirstMachine):
             on_news=self._look_at,
             on_final=self._on_final,
             on_links=self._look_at_all,
+            on_beyond=self._on_beyond,
             on_doubt=self._assign_silence,
             check_run=self._clients.check_run,
         )
@@ -268,6 +270,8 @@ class Gryphon(LogFirstMachine):
             released = self._pubends.released(pubend)
             if released:
                 self._relay.stream(self._pubends.stream(pubend)).finish(released)
+        self._lineage = event.lineage
+        self._relay.has_lost = bool(event.lineage)
         if event.lineage:
             self._pubends.exclude_past(self._go_on_if_read)
         self.begin_after_log(event, is_read=self._is_read())
@@ -480,6 +484,10 @@ class Gryphon(LogFirstMachine):
             elif stream.subend.doubt(last):
                 stream.subend.see_gaps(stream.knowledge, self.now_ns)
                 self._time_gaps(stream)
+
+    def _on_beyond(self, stream: Stream, through: int) -> None:
+        """Somebody knows more of a stream than is left of it here."""
+        self._pubends.publish_loss_behind(self._lineage, stream.identity, through)
 
     def _assign_silence(self, stream: Stream, through: int) -> None:
         self._pubends.assign_silence(stream.identity, through)

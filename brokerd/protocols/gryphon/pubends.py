@@ -185,10 +185,25 @@ class Pubends:
 
     def publish_loss(self, lineage: int) -> None:
         """Publish a loss marker in each stream, once per accepted loss."""
-        pubends = len(self._last)
-        for pubend in range(pubends):
-            run = stream_marker(self._broker, lineage, pubend, pubends)
+        for pubend in range(len(self._last)):
+            run = self._stream_marker(lineage, pubend, 1)
             self.publish(run, lambda: None)
+
+    def publish_loss_behind(self, lineage: int, stream: StreamId, through: int) -> None:
+        """Publish another loss marker, behind a tick that somebody is done with.
+
+        The clock has gone back, so the markers before it may have come too late to be seen.
+        """
+        pubend = stream.publisher
+        if through <= self._promised[pubend]:
+            return
+        self.assign_silence(stream, through)
+        source = self._stream_marker(lineage, pubend, 1).source
+        number = self._assigned.get(source, 0) + 1
+        self.publish(self._stream_marker(lineage, pubend, number), lambda: None)
+
+    def _stream_marker(self, lineage: int, pubend: int, number: int) -> PublicationRun:
+        return stream_marker(self._broker, lineage, pubend, len(self._last), number)
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log, and ask for the next one."""
