@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 
 from bench.load.load_plan import LoadProcess
+from bench.load.patience import Drained, Patience
 from bench.load.progress import Progress, RunFailed
 from bench.run.testbed import Testbed
 from brokerd.errors import ControlError
@@ -182,21 +183,34 @@ class LoadControl:
     async def open(self, limit_s: float) -> None:
         """Let every publisher publish its opening fence, and wait until all that has come."""
         limit_s = self.timeout_s(limit_s)
-        if waiting_for := await self._fence("opening", limit_s, before_load=True):
+        patience = Patience(trio.current_time(), limit_s, limit_s)
+        if waiting_for := await self._fence("opening", patience, before_load=True):
             raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
 
-    async def close(self, limit_s: float) -> str:
-        """The same at the end; returns what is still awaited after the limit."""
-        return await self._fence("closing", limit_s, before_load=False)
+    async def _arrived(self) -> int:
+        """Return how many publications were sent and delivered, of all clients together."""
+        statuses = await self.tell_all("status")
+        return sum(int(status["sent"]) + int(status["delivered"]) for status in statuses)
 
-    async def _fence(self, kind: str, limit_s: float, *, before_load: bool) -> str:
+    async def close(self, limit_s: float, bound_s: float) -> Drained:
+        """Let every publisher publish its closing fence, and wait until everything has arrived.
+
+        The wait is over after `limit_s`, unless deliveries still arrive; then after `bound_s`.
+        """
+        patience = Patience(trio.current_time(), limit_s, bound_s)
+        waiting_for = await self._fence("closing", patience, before_load=False)
+        if not waiting_for:
+            return Drained("evidence", "")
+        is_bound = patience.is_at_bound(trio.current_time())
+        return Drained("bound" if is_bound else "silence", waiting_for)
+
+    async def _fence(self, kind: str, patience: Patience, *, before_load: bool) -> str:
         for process in self.publishing:
             await self.tell(process, "fence")
-        deadline = trio.current_time() + limit_s
         fenced = self._who(
             "not_fenced", f"publish a {kind} fence", "fenced", self.publishing, before_load
         )
-        unpublished = await self._wait(deadline, fenced)
+        unpublished = await self._wait(patience, fenced)
         fences = [
             {
                 "publisher": publisher["identity"],
@@ -208,10 +222,10 @@ class LoadControl:
         ]
         for process in self.subscribing:
             await self.tell(process, "expect_fences", fences=fences)
-        return unpublished or await self._wait(deadline, partial(self._unsettled, before_load))
+        return unpublished or await self._wait(patience, partial(self._unsettled, before_load))
 
-    async def _wait(self, deadline: float, awaited: Callable[[], Awaitable[str]]) -> str:
-        """Ask until nothing is awaited any more or the deadline is over; returns the last answer.
+    async def _wait(self, patience: Patience, awaited: Callable[[], Awaitable[str]]) -> str:
+        """Ask until nothing is awaited any more or patience is over; return the last answer.
 
         At least once is asked, so a fact that holds already is never too late.
         """
@@ -220,8 +234,13 @@ class LoadControl:
             asked_s = trio.current_time()
             waiting_for = await awaited()
             now_s = trio.current_time()
-            if not waiting_for or now_s >= deadline:
+            if not waiting_for:
                 return waiting_for
+            if patience.is_over(now_s):
+                if not patience.is_at_bound(now_s):
+                    patience.note_arrivals(now_s, await self._arrived())
+                if patience.is_over(now_s):
+                    return waiting_for
             if now_s >= said_after:
                 self._progress.say(f"waiting for {waiting_for}")
                 said_after = now_s + 5 * _PATIENCE_S
@@ -231,7 +250,8 @@ class LoadControl:
     async def _need(self, limit_s: float, awaited: Callable[[], Awaitable[str]]) -> None:
         """As `_wait`, and RunFailed when it was not enough."""
         limit_s = self.timeout_s(limit_s)
-        waiting_for = await self._wait(trio.current_time() + limit_s, awaited)
+        patience = Patience(trio.current_time(), limit_s, limit_s)
+        waiting_for = await self._wait(patience, awaited)
         if waiting_for:
             raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
 

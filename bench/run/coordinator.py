@@ -274,7 +274,7 @@ class _Experiment:
                 self._progress.phase("drain", None)
             watching.cancel_scope.cancel()
         # Closing fences go out when the last fault is healed: what they close is then owed.
-        await self._drain(phases.drain / SECOND_NS)
+        await self._drain(phases.drain / SECOND_NS, phases.longest_drain_ns / SECOND_NS)
         await record_clocks(
             self._testbed.agents, self._testbed.clients_host, self._directory, "after"
         )
@@ -325,18 +325,20 @@ class _Experiment:
                 f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}{why}"
             )
 
-    async def _drain(self, limit_s: float) -> None:
-        """Wait until everybody has the closing fences and every publication is done."""
+    async def _drain(self, limit_s: float, bound_s: float) -> None:
+        """Wait until all subscribers have the closing fences and every publication is done."""
         began_ns = time.monotonic_ns()
         await self._load.tell_all("stop")
-        waiting_for = await self._load.close(limit_s)
+        drained = await self._load.close(limit_s, bound_s)
+        took_s = (time.monotonic_ns() - began_ns) / SECOND_NS
         self._directory.manifest["drain"] = {
-            "ended_by": "timeout" if waiting_for else "evidence",
-            "took_s": (time.monotonic_ns() - began_ns) / SECOND_NS,
-            "waiting_for": waiting_for,
+            "ended_by": drained.ended_by,
+            "took_s": took_s,
+            "waiting_for": drained.waiting_for,
         }
-        if waiting_for:
-            self._progress.say(f"drain ended after {limit_s:g} s, waiting for {waiting_for}")
+        if drained.waiting_for:
+            text = f"drain ended after {took_s:.0f} s, waiting for {drained.waiting_for}"
+            self._progress.say(text)
         self._end_phase(await self._load.now_ns())
 
     async def _sleep_until(self, at_ns: int) -> None:

@@ -88,8 +88,9 @@ class RateFolder:
         return tried
 
     def first_limit(self) -> str:
-        """What was busiest at the lowest rate that failed; "" where none failed."""
-        failed = [tried for tried in self.tried if tried.rate == self.search.lowest_failed]
+        """Return what was busiest at the lowest rate that failed; empty if none failed."""
+        lowest = self.search.lowest_failed
+        failed = [tried for tried in self.tried if tried.rate == lowest and tried.why_not]
         return failed[-1].limited_by if failed else ""
 
     def close(self, summary: Mapping[str, Any]) -> None:

@@ -1,9 +1,14 @@
-"""The highest rate that brokers bear: which rates to try, in which order, and when it is known.
+"""The search for the highest rate that brokers sustain.
 
-Rates are doubled until one is too high, the gap is halved until it is small, and the highest that
-passed has to pass again. Then the same rates as shares of it are run, so that a picture shows how
-latency rises towards it. What comes next follows from what was answered so far, and from nothing
-else: who goes on after a crash answers the same questions again from what is written down.
+The search doubles the rate until one fails, halves the bracket until it is narrow, and confirms
+both of its ends. No rate fails by a single probe: chance fails one probe in many, and one false
+failure at a low rate would end the search far below the limit. All probes of a rate decide it
+together, and twice the rate that failed in the bracket is probed, too. If brokers sustain a rate
+above one that fails, they are not monotone: the search continues above, and reports the rates that
+fail below the result.
+
+The next probe depends only on the probes before it. A search that was interrupted repeats them from
+its ledger and continues where it was.
 """
 
 import math
@@ -12,15 +17,22 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
-"""Of the highest rate that passed; that one has been run several times."""
+"""The knee: shares of the highest rate that passed; that rate itself has been run several times."""
+MOST_PROBES: Final = 9
+"""A rate that is still undecided after so many probes counts as failed."""
 _DIGITS: Final = 3
 
-Stage = Literal["bracket", "bisect", "confirm", "knee"]
+Stage = Literal["bracket", "bisect", "repeat", "confirm", "knee"]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One rate to try, per second, and what for."""
+    """One run of the workload at a rate.
+
+    Attributes:
+        rate: of each publisher, per second.
+        stage: the purpose of the probe. `repeat` probes a rate again that is not decided.
+    """
 
     rate: float
     stage: Stage
@@ -28,14 +40,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far a search goes.
+    """The extent of a search.
 
     Attributes:
         start: the first rate, per second.
-        limit: no rate beyond is tried.
-        resolution: the search ends where the lowest rate that failed is at most so much more than
-            the highest that passed, as a share.
-        confirmations: how often the highest one has to pass in all.
+        limit: the highest rate that is probed.
+        resolution: the width of a narrow bracket, as a share of its lower end.
+        confirmations: the probes that must pass at the highest rate, and fail at the lowest one
+            above it.
     """
 
     start: float
@@ -50,63 +62,114 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class RateSearch:
-    """A search under way.
+class Votes:
+    """The probes of one rate.
 
     Attributes:
-        passed: how often each rate passed that has never failed.
-        failed: the rates that failed, however often they had passed.
+        passed: probes that passed.
+        failed: probes that failed.
+    """
+
+    passed: int = 0
+    failed: int = 0
+
+    @property
+    def has_passed(self) -> bool | None:
+        """Whether brokers sustain the rate; None while the probes do not decide it.
+
+        One probe that passes decides, unless as many fail. Two failures decide, unless as many
+        pass.
+        """
+        if self.passed > self.failed:
+            return True
+        if self.failed > self.passed and self.failed >= 2:
+            return False
+        return False if self.passed + self.failed >= MOST_PROBES else None
+
+
+@dataclass(slots=True)
+class RateSearch:
+    """A search for the highest sustainable rate.
+
+    Attributes:
+        votes: the probes of each rate, without those of the knee.
     """
 
     bounds: Bounds
-    passed: dict[float, int] = field(default_factory=dict)
-    failed: set[float] = field(default_factory=set)
+    votes: dict[float, Votes] = field(default_factory=dict)
     _drawn: list[float] = field(default_factory=list)
 
     @property
     def highest(self) -> float | None:
-        """The highest rate that passed below every one that failed; None where none did."""
-        lowest = self.lowest_failed
-        below = [rate for rate in self.passed if lowest is None or rate < lowest]
-        return max(below, default=None)
+        """The highest rate that passed; None if none did."""
+        return max(self._decided(passed=True), default=None)
 
     @property
     def lowest_failed(self) -> float | None:
-        """None where none failed."""
-        return min(self.failed, default=None)
+        """The lowest rate that failed above the highest that passed; None if none did."""
+        highest = self.highest
+        failed = self._decided(passed=False)
+        return min((rate for rate in failed if highest is None or rate > highest), default=None)
+
+    @property
+    def failed_below(self) -> tuple[float, ...]:
+        """The rates that failed below the highest that passed; empty for monotone brokers."""
+        highest = self.highest
+        failed = self._decided(passed=False)
+        return tuple(sorted(rate for rate in failed if highest is not None and rate < highest))
 
     def next(self) -> Probe | None:
-        """What to try now; None when all is known."""
+        """Return the next probe; None at the end of the search."""
+        for rate, votes in self.votes.items():
+            if votes.has_passed is None:
+                return Probe(rate, "repeat")
         highest, lowest = self.highest, self.lowest_failed
         if lowest is None:
             if highest is None:
                 return Probe(_round(self.bounds.start), "bracket")
             if highest < _round(self.bounds.limit):
                 return Probe(_round(min(2 * highest, self.bounds.limit)), "bracket")
+        elif (above := self._above(highest, lowest)) is not None:
+            return Probe(above, "bracket")
         elif highest is None:
-            # Too much from the beginning: down, until something is so little that it is nothing.
+            # Even the first rate is too high: search downward, as far as it is worth it.
             if lowest <= self.bounds.start / 64:
                 return None
             return Probe(_round(lowest / 2), "bracket")
         elif (between := self._between(highest, lowest)) is not None:
             return Probe(between, "bisect")
         assert highest is not None, "nothing passed, and nothing failed"
-        if self.passed[highest] < self.bounds.confirmations:
+        if self.votes[highest].passed < self.bounds.confirmations:
             return Probe(highest, "confirm")
+        # Chance may have failed the whole bracket, so its upper end is confirmed, too.
+        for rate in () if lowest is None else (lowest, max(self._decided(passed=False))):
+            if self.votes[rate].failed < self.bounds.confirmations:
+                return Probe(rate, "confirm")
         return next(self._knee(highest), None)
 
     def note(self, probe: Probe, *, has_passed: bool) -> None:
-        """How a try went; of the knee nothing is decided by it."""
+        """Record the result of a probe; one of the knee decides nothing."""
         if probe.stage == "knee":
             self._drawn.append(probe.rate)
-        elif has_passed:
-            self.passed[probe.rate] = self.passed.get(probe.rate, 0) + 1
+            return
+        votes = self.votes.setdefault(probe.rate, Votes())
+        if has_passed:
+            votes.passed += 1
         else:
-            self.failed.add(probe.rate)
-            self.passed.pop(probe.rate, None)
+            votes.failed += 1
+
+    def _decided(self, *, passed: bool) -> Iterator[float]:
+        return (rate for rate, votes in self.votes.items() if votes.has_passed is passed)
+
+    def _above(self, highest: float | None, lowest: float) -> float | None:
+        """Return twice a rate that failed; None if the bracket is narrower, or ends above it."""
+        if highest is not None and lowest < _round(2 * highest):
+            return None
+        above = _round(min(2 * lowest, self.bounds.limit))
+        return above if above > max(self.votes) else None
 
     def _between(self, highest: float, lowest: float) -> float | None:
-        """A rate between these two; None where they are near enough."""
+        """Return a rate between these two; None if the bracket is narrow."""
         if lowest <= highest * (1 + self.bounds.resolution):
             return None
         middle = _round(math.sqrt(highest * lowest))
@@ -120,6 +183,6 @@ class RateSearch:
 
 
 def _round(rate: float) -> float:
-    """A rate that people can read, and that a workload can say."""
+    """Return a rate with three digits, as people read it and a workload states it."""
     digits = _DIGITS - 1 - math.floor(math.log10(rate))
     return round(rate, digits)

@@ -205,11 +205,18 @@ class Churn(_Closed):
 
 
 class Phases(_Closed):
-    """How long each phase takes; `drain` is a limit, it ends on evidence before that."""
+    """The length of each phase.
+
+    Attributes:
+        drain: the longest drain if nothing arrives any more; it ends earlier on evidence.
+        drain_bound: the longest drain while deliveries arrive; ten times `drain` by default. A
+            drain that the bound ends leaves the verdict UNKNOWN.
+    """
 
     warmup: Duration = 2_000_000_000
     measure: Duration
     drain: Duration = 30_000_000_000
+    drain_bound: Duration | None = None
 
     @field_validator("measure")
     @classmethod
@@ -217,6 +224,20 @@ class Phases(_Closed):
         if duration_ns == 0:
             raise ValueError("nothing is measured in no time")
         return duration_ns
+
+    @model_validator(mode="after")
+    def _drains_longer_than_it_waits(self) -> Self:
+        if self.drain_bound is not None and self.drain_bound < max(self.drain, 1):
+            raise ValueError(
+                f"drain_bound = {format_duration(self.drain_bound)!r}: at least as long as "
+                f"drain = {format_duration(self.drain)!r}, and more than nothing"
+            )
+        return self
+
+    @property
+    def longest_drain_ns(self) -> int:
+        """The bound of the drain, given or by default."""
+        return 10 * self.drain if self.drain_bound is None else self.drain_bound
 
 
 _UNIFORM_LIMIT = 1 << 53

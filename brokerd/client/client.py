@@ -8,6 +8,7 @@ good without leaving anything behind. It takes a list of brokers, and a store to
 
 import contextlib
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -439,10 +440,17 @@ class Client:
         await self._wait_started(self._line, number)
 
     async def _wait_started(self, line: Line, number: int) -> None:
+        warning_s = trio.current_time() + self._unreachable_after_s
         while line.states.get(number) != "started":
             if number in line.refusals:
                 raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
-            await self._wait_changed(line)
+            with trio.move_on_at(warning_s) as scope:
+                await self._wait_changed(line)
+            if scope.cancelled_caught:
+                warning_s = math.inf
+                text = "client %s: subscription %d is %s after %g s: not all brokers confirm it"
+                state = line.states.get(number, "unanswered")
+                logger.warning(text, self.name, number, state, self._unreachable_after_s)
 
     async def resume(self, predicate: str | Predicate) -> DurableSubscription:
         """The durable subscription of this client: the one that its token is of, or a new one.

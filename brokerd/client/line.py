@@ -219,7 +219,8 @@ class Line:
         self.core.on_lost()
         farewell = connection.farewell
         why = f"{farewell.kind}: {farewell.reason}" if farewell else str(reason)
-        self.last_failure = f"{self.address}: {why}"
+        if reason != "closed_by_us":
+            self.last_failure = f"{self.address}: {why}"
         self._listener.session_changed(self, "lost", {"reason": why})
         if farewell is not None and farewell.kind == "refused":
             self._refusal = why
@@ -240,6 +241,7 @@ class Line:
                 self.states.pop(number, None)
             case RetryLater(refused):
                 self._retries.append(refused.number)
+                self.last_failure = f"{self.address}: {refused.reason}"
             case Redirected(addresses):
                 self._told_to = addresses
             case RequestRefused(refused):

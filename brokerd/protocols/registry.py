@@ -193,6 +193,13 @@ class RunningProtocol:
             return excess_of_routes(self.topology, None, lost)
         return self.protocol.excess(self.topology, self.parameters, lost)
 
+    def homes(self) -> tuple[str, ...]:
+        """Return the present brokers that may have clients."""
+        present = self.topology.present()
+        if self.protocol is None:
+            return present
+        return tuple(name for name in self.protocol.homes(self.topology) if name in present)
+
     @property
     def in_words(self) -> str:
         """`delta_tree (delta 1)`, or of which kind the overlay is, where nothing runs on it."""

@@ -1,5 +1,6 @@
 """`reproduce`: does what a capsule says come out again?"""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,10 @@ def reproduce(
         Path | None,
         typer.Option("--output-dir", "-o", metavar="DIR", help="Unpack it there, and leave it."),
     ] = None,
+    digest: Annotated[
+        str,
+        typer.Option("--digest", metavar="sha256:…", help="Refuse a capsule with another digest."),
+    ] = "",
     master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
 ) -> Result:
     """Look whether a capsule's figures, verdicts and claims come out again.
@@ -46,4 +51,6 @@ def reproduce(
     call.refuse_dry_run("reproduce")
     if level not in LEVELS:
         raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}; {', '.join(LEVELS)}")
-    return reproduced(call, capsule, level, output, call.master(master))
+    if digest and not re.fullmatch(r"(sha256:)?[0-9a-f]{64}", digest):
+        raise UserError(f"--digest = {shown(digest)}: sha256: and 64 hexadecimal digits")
+    return reproduced(call, capsule, level, output, call.master(master), digest)

@@ -97,8 +97,13 @@ def capsule(
         for name, said in about.items()
     ]
     return Result(
-        document={"schema": "pubsubctl/capsule-made/1", "capsule": str(output), "runs": about},
-        text="\n".join([*lines, str(output)]),
+        document={
+            "schema": "pubsubctl/capsule-made/1",
+            "capsule": str(output),
+            "digest": made.digest,
+            "runs": about,
+        },
+        text="\n".join([*lines, f"{output} {made.digest}"]),
     )
 
 

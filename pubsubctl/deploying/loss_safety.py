@@ -6,7 +6,7 @@ that it holds? A counter-example is as few of them as it does not go on without.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.routes import Lost
@@ -17,6 +17,8 @@ Kind = Literal["machine", "failure domain"]
 
 # So many hosts are tried for brokers, in all, before the search gives up.
 MOST_ATTEMPTS = 20_000
+
+NO_HOME_LEFT: Final = "no broker is left that may have clients"
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,16 @@ def counter_example(
     Returns:
         One in a unit with the fewest hosts, with as few brokers as are too many there.
     """
+    homes = tolerance.homes()
     for unit in sorted(units, key=lambda unit: len(unit.hosts)):
-        found = tolerance.excess(Lost(taken_with(unit, tolerance, host_of)))
+        taken = taken_with(unit, tolerance, host_of)
+        found = tolerance.excess(Lost(taken))
         if found is not None:
             names = tuple(tolerance.topology.brokers[number] for number in found.brokers)
             return CounterExample(unit, names, found.reason)
+        names = tuple(tolerance.topology.brokers[number] for number in taken)
+        if not set(homes) - set(names):
+            return CounterExample(unit, names, NO_HOME_LEFT)
     return None
 
 
@@ -135,6 +142,7 @@ class _Search:
     ) -> None:
         self._tolerance = tolerance
         self._topology = topology = tolerance.topology
+        self._homes = frozenset(map(topology.number_of, tolerance.homes()))
         self._hosts = [host.name for host in hosts]
         self._units_of = {
             name: [place for place, unit in enumerate(units) if name in unit.hosts]
@@ -202,5 +210,8 @@ class _Search:
         return None
 
     def _holds(self, broker: BrokerNumber, unit: int) -> bool:
-        """Whether the loss of the unit is tolerated, as it was without `broker`."""
-        return self._tolerance.tolerates(Lost(tuple(sorted(self._lost[unit])), latest=broker))
+        """Return whether the loss of the unit is tolerated, as it was without `broker`."""
+        lost = self._lost[unit]
+        if self._homes <= lost.keys():
+            return False
+        return self._tolerance.tolerates(Lost(tuple(sorted(lost)), latest=broker))

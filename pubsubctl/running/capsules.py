@@ -2,7 +2,7 @@
 
 A capsule is a tar.gz with
 
-    capsule.json               what is in it, with the SHA-256 of every other file
+    capsule.json               its index: runs, and size and SHA-256 of every other file
     ro-crate-metadata.json     the same for archives: RO-Crate 1.1
     README.md                  what to do with it
     runs/<experiment>/<run>/   copies of runs without names of hosts and people
@@ -20,21 +20,25 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
 from pubsubctl.console.console import Progress
 from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.running.capsule_index import (
+    DOCUMENT,
+    MOST_INDEX_BYTES,
+    RUNS,
+    SCHEMA,
+    archived_name,
+    digest_of,
+    read_index,
+)
 from pubsubctl.running.packing import copy_without_place, pack_run
-from pubsubctl.running.runs import manifest, read_json
+from pubsubctl.running.runs import manifest, run_beside
 
-SCHEMA: Final = "pubsubctl/capsule/1"
-DOCUMENT: Final = "capsule.json"
 CRATE: Final = "ro-crate-metadata.json"
 README: Final = "README.md"
-RUNS: Final = "runs"
-MOST_FILES: Final = 100_000
-MOST_BYTES: Final = 64 << 30
 LICENSE: Final = "https://spdx.org/licenses/Apache-2.0"
 _TABLES: Final = "tables"
 _OF_BROKERS: Final = ("timeline",)
@@ -65,6 +69,11 @@ class Capsule:
 
     folder: Path
     document: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole capsule, to be quoted where its results are."""
+        return f"sha256:{self.document['digest']}"
 
     @property
     def runs(self) -> list[Path]:
@@ -104,38 +113,35 @@ def make_capsule(
         document = _document(target, copies, {name: said[name] for name in names})
         (folder / README).write_text(_readme(document), encoding="utf-8")
         _write_json(folder / CRATE, _crate(folder, document))
-        document["files"] = dict(_hashes(folder))
+        document["files"] = dict(_listed(folder))
+        document["digest"] = digest_of(document)
         _write_json(folder / DOCUMENT, document)
         progress.phase(f"writing {target.name}")
         _write_archive(folder, target)
     return Capsule(target, document)
 
 
-def unpack_capsule(path: Path, folder: Path) -> Capsule:
-    """Unpack a capsule, and make sure that it holds what it says.
+def unpack_capsule(path: Path, folder: Path, digest: str = "") -> Capsule:
+    """Unpack a capsule, and make sure that it holds what its index lists.
 
     Args:
         folder: an empty one.
+        digest: that the capsule must have, `sha256:…`; empty for any.
 
     Raises:
-        UserError: it is no capsule.
-        IntegrityError: a byte of it has changed; names the first files.
+        UserError: it is no capsule, or there is no room for it.
+        IntegrityError: a byte of it has changed, or it has another digest; names the first files.
     """
     try:
         with tarfile.open(path, "r:gz") as archive:
-            _extract(archive, folder)
+            document = _extract(archive, path, folder, digest)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         raise IntegrityError(f"{path}: not a whole capsule: {error}") from None
-    if not (folder / DOCUMENT).is_file():
-        raise UserError(f"{path}: no {DOCUMENT} in it; `pubsubctl results capsule` makes capsules")
-    document = read_json(folder / DOCUMENT)
-    if document.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema {document.get('schema')!r}, expected {SCHEMA!r}")
-    listed = document.get("files")
-    actual = dict(_hashes(folder))
-    if not isinstance(listed, dict) or listed != actual:
+    actual = dict(_hashes(folder, with_tables=True))
+    listed = {name: file["sha256"] for name, file in document["files"].items()}
+    if listed != actual:
         raise IntegrityError(f"{path}: {_first_problems(listed, actual)}")
     return Capsule(folder, document)
 
@@ -173,7 +179,7 @@ def _with_series(runs: Sequence[Path]) -> list[Path]:
         run = run.resolve()
         found[run] = None
         for of_point in manifest(run).get("runs", {}).values() if _is_series(run) else ():
-            found.update(dict.fromkeys(run.parent / run_id for run_id in of_point))
+            found.update(dict.fromkeys(run_beside(run, run_id) for run_id in of_point))
     return [*found]
 
 
@@ -293,45 +299,90 @@ def _write_archive(folder: Path, target: Path) -> None:
 # ------------------------------------------------------------ unpacking
 
 
-def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Regular files below the folder only, and no more of them than a capsule may have."""
-    total = 0
-    for number, entry in enumerate(archive):
-        name = PurePosixPath(entry.name)
-        is_file = entry.isreg() and not entry.issparse()
-        if not is_file or name.is_absolute() or ".." in name.parts or not name.parts:
-            raise ValueError(f"{entry.name!r} is no file of a capsule")
-        total += entry.size
-        if number >= MOST_FILES or total > MOST_BYTES:
-            raise ValueError(f"more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
-        target = folder.joinpath(*name.parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        content = archive.extractfile(entry) or io.BytesIO()
-        with content, target.open("xb") as stream:
-            shutil.copyfileobj(content, stream)
+def _extract(archive: tarfile.TarFile, path: Path, folder: Path, digest: str) -> Mapping[str, Any]:
+    """Unpack the files that the index lists; return the index.
+
+    The index comes first. Of every other file it gives the size, so nothing is written before all
+    of it is known to be wanted.
+    """
+    document: Mapping[str, Any] | None = None
+    for entry in archive:
+        name = archived_name(entry.name)
+        if name is None or not entry.isreg() or entry.issparse():
+            raise ValueError(f"{entry.name[:80]!r} is no file of a capsule")
+        with archive.extractfile(entry) or io.BytesIO() as content:
+            if document is None:
+                document = _index(path, name, content, digest)
+                _check_room(path, folder, document)
+            elif name not in document["files"]:
+                raise ValueError(f"{name} is not in {DOCUMENT}")
+            elif entry.size != document["files"][name]["size_bytes"]:
+                raise ValueError(f"{name} has changed")
+            else:
+                target = folder.joinpath(*name.split("/"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("xb") as stream:
+                    shutil.copyfileobj(content, stream)
+    if document is None:
+        raise _no_capsule(path)
+    return document
 
 
-def _first_problems(listed: Any, actual: Mapping[str, str]) -> str:
-    if not isinstance(listed, dict):
-        return f"{DOCUMENT} lists no files"
+def _index(path: Path, name: str, content: IO[bytes], digest: str) -> Mapping[str, Any]:
+    if name != DOCUMENT:
+        raise _no_capsule(path)
+    text = content.read(MOST_INDEX_BYTES + 1)
+    if len(text) > MOST_INDEX_BYTES:
+        raise IntegrityError(f"{path}: {DOCUMENT} has more than {MOST_INDEX_BYTES:,} bytes")
+    document = read_index(path, text)
+    if digest and digest.removeprefix("sha256:") != document["digest"]:
+        raise IntegrityError(f"{path}: its digest is sha256:{document['digest']}, not {digest}")
+    return document
+
+
+def _check_room(path: Path, folder: Path, document: Mapping[str, Any]) -> None:
+    wanted = sum(file["size_bytes"] for file in document["files"].values())
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise UserError(f"{path}: {wanted:,} bytes unpacked; {folder} has room for {free:,}")
+
+
+def _no_capsule(path: Path) -> UserError:
+    return UserError(
+        f"{path}: does not begin with {DOCUMENT}; `pubsubctl results capsule` makes capsules"
+    )
+
+
+def _first_problems(listed: Mapping[str, str], actual: Mapping[str, str]) -> str:
     problems = [f"{name} is missing" for name in listed if name not in actual]
     problems += [f"{name} is not in {DOCUMENT}" for name in actual if name not in listed]
     problems += [f"{name} has changed" for name in actual if listed.get(name) != actual[name]]
     return ", ".join([*dict.fromkeys(problems)][:4])
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+def _files(folder: Path, *, with_tables: bool = False) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder, the index first; tables are made from the others."""
+    index = folder / DOCUMENT
+    if index.is_file():
+        yield DOCUMENT, index
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and not (name.parts[0] == RUNS and _TABLES in name.parts[3:4]):
+        is_table = name.parts[0] == RUNS and _TABLES in name.parts[3:4]
+        if path.is_file() and path != index and (with_tables or not is_table):
             yield name.as_posix(), path
 
 
-def _hashes(folder: Path) -> Iterator[tuple[str, str]]:
-    """Of every file but capsule.json."""
-    for name, path in _files(folder):
+def _hashes(folder: Path, *, with_tables: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the SHA-256 of every file but the index."""
+    for name, path in _files(folder, with_tables=with_tables):
         if name != DOCUMENT:
             yield name, _sha256(path)
+
+
+def _listed(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the entry of every file in the index."""
+    for name, path in _files(folder):
+        yield name, {"sha256": _sha256(path), "size_bytes": path.stat().st_size}
 
 
 def _sha256(path: Path) -> str:

@@ -8,7 +8,7 @@ from bench.run.series import KIND
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
-from pubsubctl.running.runs import manifest
+from pubsubctl.running.runs import manifest, run_beside
 
 if TYPE_CHECKING:
     from results.repetitions.comparison import Compared, Comparison, Group
@@ -44,7 +44,7 @@ def groups_of(run: Path) -> "list[Group]":
         raise UserError(f"{run}: this series is {about.get('state')}; bench goes on with it")
     return [
         Group(point if len(about["runs"]) > 1 else f"{run.name} {point}",
-              tuple(run.parent / run_id for run_id in run_ids))
+              tuple(run_beside(run, run_id) for run_id in run_ids))
         for point, run_ids in about["runs"].items()
     ]  # fmt: skip
 
@@ -61,6 +61,12 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
         lines.append("differs: nothing but chance")
     header = ("RUNS", "NUMBER", first.name.upper(), "THEIRS", "RATIO", "95 % INTERVAL", "SO")
     lines.append(call.console.table(header, [_row(row) for row in comparison.rows]))
+    tested = sum(row.p is not None for row in comparison.rows)
+    if tested > 1:
+        lines.append(
+            f"{tested} numbers were compared: one is said to differ only where it does after "
+            "Holm's correction, so a table in which nothing differs says so in 95 % of cases"
+        )
     return "\n".join(lines)
 
 

@@ -105,6 +105,7 @@ def _judged(
         "publishers": len(spec.publisher_plans()),
         "highest_passed": highest,
         "lowest_failed": lowest,
+        "failed_below": folder.search.failed_below,
         "first_limit": folder.first_limit(),
         "tried": [asdict(tried) for tried in folder.tried],
     }
@@ -149,6 +150,9 @@ def _result(
         else:
             told += f"; lowest failed {_text(lowest)}"
         lines.append(f"{told}; p99 below {format_duration(summary['p99_ns'])}")
+    if summary["failed_below"]:
+        below = ", ".join(map(_text, summary["failed_below"]))
+        lines.append(f"not monotone: {below} failed again and again, below rates that passed")
     if summary["first_limit"]:
         lines.append(f"at the lowest that failed: limited by {summary['first_limit']}")
     lines.append(str(folder.path))

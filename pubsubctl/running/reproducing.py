@@ -22,12 +22,13 @@ from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.errors import ExpectationFailed, PubsubctlError, UserError, VerdictUnknown
-from pubsubctl.running.capsules import RUNS, Capsule, found_in, is_of_brokers, unpack_capsule
+from pubsubctl.running.capsule_index import RUNS
+from pubsubctl.running.capsules import Capsule, found_in, is_of_brokers, unpack_capsule
 from pubsubctl.running.claims import judge as judge_claims
 from pubsubctl.running.claims import load_claims, measurements
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import Judged, judge_with
-from pubsubctl.running.runs import manifest, read_json
+from pubsubctl.running.runs import manifest, read_json, run_beside
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
 LEVELS: Final = ("figures", "check", "sim", "local")
@@ -66,31 +67,36 @@ class Row:
         }  # fmt: skip
 
 
-def reproduce(call: Invocation, path: Path, level: str, output: Path | None, master: str) -> Result:
-    """Look whether all that a capsule says comes again, up to a level.
+def reproduce(
+    call: Invocation, path: Path, level: str, output: Path | None, master: str, digest: str = ""
+) -> Result:
+    """Compare everything that a capsule records with what comes out now, up to a level.
 
     Args:
         output: where it is unpacked and stays; else it is removed afterwards.
+        digest: that the capsule must have; empty for any.
 
     Raises:
         UserError: it is no capsule, or the folder is there.
-        IntegrityError: a byte of it has changed.
+        IntegrityError: a byte of it has changed, or it has another digest.
     """
     if output is not None:
         if output.exists():
             raise UserError(f"{output} is there already")
         output.mkdir(parents=True)
-        return _reproduce(call, path, level, output, master)
+        return _reproduce(call, path, level, output, master, digest)
     with tempfile.TemporaryDirectory(prefix="pubsubctl-capsule-") as folder:
-        return _reproduce(call, path, level, Path(folder).resolve(), master)
+        return _reproduce(call, path, level, Path(folder).resolve(), master, digest)
 
 
-def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: str) -> Result:
+def _reproduce(
+    call: Invocation, path: Path, level: str, folder: Path, master: str, digest: str
+) -> Result:
     from results.checker.spark import spark_session
 
     with call.console.progress() as progress:
         progress.phase("unpacking")
-        capsule = unpack_capsule(path, folder)
+        capsule = unpack_capsule(path, folder, digest)
         again = _run_again(call, capsule, progress) if level == "local" else {}
         simulated = [*simulated_again(call, capsule, progress)] if level == "sim" else []
         progress.phase("starting Spark")
@@ -102,7 +108,7 @@ def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: s
         claims = _claims(call, capsule)
     table = [(row.level, row.run, row.what, row.recorded, row.now, row.so) for row in rows]
     header = ("LEVEL", "RUN", "WHAT", "RECORDED", "NOW", "SO")
-    text = call.console.table(header, table)
+    text = f"capsule {capsule.digest}\n\n" + call.console.table(header, table)
     if claims:
         shown = [
             (each["claim"], each["ours"], each["tolerance"], each["verdict"]) for each in claims
@@ -114,7 +120,8 @@ def _reproduce(call: Invocation, path: Path, level: str, folder: Path, master: s
         if not row.is_same:
             because.append(VerdictUnknown(told) if row.is_same is None else ExpectationFailed(told))
     document = {
-        "schema": SCHEMA, "level": level, "rows": [row.row() for row in rows], "claims": claims,
+        "schema": SCHEMA, "digest": capsule.digest, "level": level,
+        "rows": [row.row() for row in rows], "claims": claims,
     }  # fmt: skip
     return Result(document=document, text=text, because=tuple(because))
 
@@ -264,7 +271,7 @@ def _to_run(capsule: Capsule) -> Sequence[Path]:
             points = read_json(run / "series.json")["points"].values()
             typical = {point["modal"] for point in points}
             for each in (run_id for point in points for run_id in point["runs"]):
-                of_series[run.parent / each] = each in typical
+                of_series[run_beside(run, each)] = each in typical
     return [
         run
         for run in capsule.runs

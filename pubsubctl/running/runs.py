@@ -61,11 +61,23 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; is this a run's folder?") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: {error}") from None
     if not isinstance(content, dict):
         raise IntegrityError(f"{path}: holds no object")
     return content
+
+
+def run_beside(run: Path, run_id: object) -> Path:
+    """Return the folder of another run of the same experiment.
+
+    Raises:
+        IntegrityError: the name leads elsewhere.
+    """
+    name = str(run_id)
+    if not isinstance(run_id, str) or Path(name).name != name or name in ("", ".", ".."):
+        raise IntegrityError(f"{run / MANIFEST}: {name[:80]!r} is no name of a run")
+    return run.parent / name
 
 
 def manifest(run: Path) -> Mapping[str, Any]:

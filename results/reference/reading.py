@@ -94,6 +94,11 @@ class _Folder:
             raise Refused(f"{folder / 'manifest.json'}: {error}") from None
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether deliveries were still arriving when the drain ended."""
+        return (self.manifest.get("drain") or {}).get("ended_by") == "bound"
+
+    @property
     def is_simulated(self) -> bool:
         """Whether there were no brokers that could count what they absorbed."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
@@ -160,6 +165,8 @@ class _Folder:
             yield doubt("state", state=manifest.get("state"))
         if manifest.get("loadgen_saturated"):
             yield doubt("saturated")
+        if self.is_cut_short:
+            yield doubt("still_arriving", s=float(manifest["drain"].get("took_s", 0.0)))
         for name, said in (
             ("seed", workload.get("seed")),
             ("workload", workload.get("name")),
@@ -337,7 +344,7 @@ class _Folder:
             broker=line.get("broker", self._home_of(name)),
             predicate=predicate,
             delivered=delivered,
-            closed=records is not None and records.whole,
+            closed=records is not None and records.whole and not self.is_cut_short,
             notices=notices,
             started=bool(accepted_ns),
             issued_ns=self._moved(issued_ns, host) if issued_ns else None,

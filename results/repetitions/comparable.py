@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from results.tables.json_files import ResultsError, read_json, read_toml
+from results.tables.json_files import IntegrityError, ResultsError, read_json, read_toml
+from results.tables.seals import CHECKSUMS, verify_derived, verify_seal
 
 _WORKLOAD_MAY_DIFFER: Final = ("protocol", "topology", "name")
+VERDICT: Final = "verdict.json"
 _LOAD: Final = ("publishers", "phases")
 _SCALE: Final = ("subscribers",)
 
@@ -44,7 +46,12 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
 
     Raises:
         NotComparable: it did not come to its end, or its load generators were the limit.
+        IntegrityError: it has no seal, or a file of it has changed since it ended.
     """
+    if not verify_seal(run).is_there:
+        raise IntegrityError(f"{run}: no {CHECKSUMS}: its files may have changed since it ended")
+    if (run / VERDICT).is_file():
+        verify_derived(run, VERDICT)
     manifest = read_json(run / "manifest.json")
     if manifest.get("state") != "complete":
         why = "; ".join(manifest.get("reasons") or ()) or "no reason given"

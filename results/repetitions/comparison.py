@@ -7,7 +7,14 @@ from typing import Any
 
 from results.repetitions.comparable import check_comparable
 from results.repetitions.numbers import NUMBERS, Number, numbers_of, words_of
-from results.repetitions.spread import Difference, Spread, difference_of, spread_of
+from results.repetitions.spread import (
+    CONFIDENCE,
+    Difference,
+    Spread,
+    difference_of,
+    holm,
+    spread_of,
+)
 
 SCHEMA = "pubsubctl/compare/1"
 
@@ -25,6 +32,8 @@ class Compared:
     """One number of one group beside the first group's.
 
     Attributes:
+        p: of the difference, corrected for all numbers of the comparison (Holm); None where
+            repetitions are too few.
         verdict: `faster`, `slower`, `better`, `worse`, `same` or `cannot tell`.
     """
 
@@ -33,6 +42,7 @@ class Compared:
     first: Spread
     second: Spread
     difference: Difference
+    p: float | None
     verdict: str
 
     def row(self) -> dict[str, Any]:
@@ -47,6 +57,8 @@ class Compared:
             "ratio": self.difference.ratio,
             "low": self.difference.low,
             "high": self.difference.high,
+            "p": self.difference.p,
+            "p_corrected": self.p,
             "verdict": self.verdict,
         }
 
@@ -91,11 +103,17 @@ def compare(groups: Sequence[Group]) -> Comparison:
         name: [values[place[group.runs[0]]] for group in groups] for name, values in by_run.items()
     }
     numbers = [_spreads(group) for group in groups]
-    rows = [
-        _compared(number, group.name, numbers[0][number.name], of_group[number.name])
+    pairs = [
+        (number, group.name, numbers[0][number.name], of_group[number.name])
         for group, of_group in zip(groups[1:], numbers[1:], strict=True)
         for number in NUMBERS
         if number.name in numbers[0] and number.name in of_group
+    ]
+    found = [difference_of(first.values, second.values) for _, _, first, second in pairs]
+    corrected = holm([difference.p for difference in found])
+    rows = [
+        Compared(*pair, difference, p, _verdict(pair[0], difference, p))
+        for pair, difference, p in zip(pairs, found, corrected, strict=True)
     ]
     return Comparison(tuple(groups), differing, tuple(rows))
 
@@ -114,12 +132,13 @@ def _spreads(group: Group) -> dict[str, Spread]:
     return spreads_of(group.runs)
 
 
-def _compared(number: Number, group: str, first: Spread, second: Spread) -> Compared:
-    difference = difference_of(first.values, second.values)
-    verdict: str = difference.outcome
-    if verdict == "differs":
-        ratio = difference.ratio
-        if ratio is None:
-            ratio = 2.0 if difference.difference > 0 else 0.5
-        verdict = words_of(number, ratio)
-    return Compared(number, group, first, second, difference, verdict)
+def _verdict(number: Number, difference: Difference, p: float | None) -> str:
+    """Return what the repetitions say of a number, given its corrected p-value."""
+    if difference.outcome != "differs":
+        return difference.outcome
+    if p is not None and p > 1 - CONFIDENCE:
+        return "cannot tell"
+    ratio = difference.ratio
+    if ratio is None:
+        ratio = 2.0 if difference.difference > 0 else 0.5
+    return words_of(number, ratio)

@@ -62,6 +62,7 @@ class Difference:
         ratio: second / first; None where one of them is not above 0.
         low, high: the 95 % interval of the ratio, or of the difference where there is no ratio
             (Welch's); None where there are too few repetitions for one.
+        p: probability of a difference as large, if there is none; None where there is no interval.
     """
 
     difference: float
@@ -69,6 +70,22 @@ class Difference:
     low: float | None
     high: float | None
     outcome: Outcome
+    p: float | None = None
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Return p-values corrected for their number, after Holm; None stays None.
+
+    If nothing differs, the chance that any corrected value is below `1 - CONFIDENCE` is at most
+    that, however many values there are and however they depend on each other.
+    """
+    places = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    corrected: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (value, place) in enumerate(places):
+        highest = max(highest, min(1.0, value * (len(places) - rank)))
+        corrected[place] = highest
+    return corrected
 
 
 def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference:
@@ -86,13 +103,13 @@ def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference
     if interval is None:
         same = {*first} == {*second}
         return Difference(difference, ratio, None, None, "same" if same else "cannot tell")
-    low, high = math.exp(interval[0]), math.exp(interval[1])
+    low, high, p = math.exp(interval[0]), math.exp(interval[1]), interval[2]
     outcome: Outcome = "cannot tell"
     if low >= 1 / (1 + SAME_WITHIN) and high <= 1 + SAME_WITHIN:
         outcome = "same"
     elif high < 1 or low > 1:
         outcome = "differs"
-    return Difference(difference, ratio, low, high, outcome)
+    return Difference(difference, ratio, low, high, outcome, p)
 
 
 def _plain(first: Sequence[float], second: Sequence[float], difference: float) -> Difference:
@@ -101,31 +118,41 @@ def _plain(first: Sequence[float], second: Sequence[float], difference: float) -
     if interval is None:
         same = {*first} == {*second}
         return Difference(difference, None, None, None, "same" if same else "cannot tell")
-    low, high = interval
+    low, high, p = interval
     if low == high == 0:
-        return Difference(difference, None, low, high, "same")
+        return Difference(difference, None, low, high, "same", p)
     outcome: Outcome = "differs" if low > 0 or high < 0 else "cannot tell"
-    return Difference(difference, None, low, high, outcome)
+    return Difference(difference, None, low, high, outcome, p)
 
 
-def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of mean(second) - mean(first); None of a single value on either side."""
+def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return the interval of mean(second) - mean(first), and its p-value.
+
+    None if there is a single value on either side.
+    """
     n, m = len(first), len(second)
     if min(n, m) < 2:
         return None
     difference = math.fsum(second) / m - math.fsum(first) / n
     a, b = _variance(first) / n, _variance(second) / m
     if a + b == 0:
-        return difference, difference
+        return difference, difference, 1.0 if difference == 0 else 0.0
     freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-    half = _student(freedom) * math.sqrt(a + b)
-    return difference - half, difference + half
+    error = math.sqrt(a + b)
+    half = _student(freedom) * error
+    return difference - half, difference + half, _p_value(difference / error, freedom)
 
 
 def _student(freedom: float) -> float:
     from scipy.stats import t
 
     return float(t.ppf(0.5 + CONFIDENCE / 2, freedom))
+
+
+def _p_value(statistic: float, freedom: float) -> float:
+    from scipy.stats import t
+
+    return float(2 * t.sf(abs(statistic), freedom))
 
 
 def _variance(values: Sequence[float]) -> float:

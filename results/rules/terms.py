@@ -201,7 +201,9 @@ DOUBTS: Mapping[str, str] = {
     "saturated": "the load generators could not hold their rate",
     "no_log": "{who} left no log",
     "never_started": "subscription {who} was never accepted",
-    "open_log": "the log of {who} was not closed",
+    "open_log": "the log of {who} is not complete",
+    "still_arriving": "deliveries were still arriving when the drain ended, after {s:.0f} s: what "
+    "had not arrived by then is not known to be lost",
     "told_when": "subscription {who} was told that it does not get publications of {source}, and "
     "nobody knows when it was asked for and accepted",
     "late_start": "subscription {who} was accepted after {source} had sent its opening fence",

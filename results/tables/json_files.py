@@ -32,7 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: {error}") from None
     if not isinstance(value, dict):
         raise IntegrityError(f"{path}: not a JSON object")
@@ -49,7 +49,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: {error}") from None
 
 
@@ -69,7 +69,7 @@ def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[st
     for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise IntegrityError(f"{path}, line {number}: {error}") from None
         if not isinstance(value, dict):
             raise IntegrityError(f"{path}, line {number}: not a JSON object")

@@ -290,7 +290,7 @@ def _subscriptions(
     logged: set[str] = set()
     for process in processes:
         file = process.records.get("deliveries")
-        closed = file is not None and file.is_whole
+        closed = file is not None and file.is_whole and not run.is_cut_short
         path = process.folder / "subscriptions.jsonl"
         lines = {}
         for line in process.lines(path.name):

@@ -130,6 +130,12 @@ class Run:
         return sorted({role["host"] for role in roles if role["role"] != "broker"})
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether deliveries were still arriving when the drain ended."""
+        drain = self.manifest.get("drain")
+        return isinstance(drain, dict) and drain.get("ended_by") == "bound"
+
+    @property
     def is_simulated(self) -> bool:
         """Whether its brokers were."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
@@ -234,6 +240,8 @@ def _doubts_about_manifest(run: Run) -> Iterator[str]:
         yield doubt("state", state=manifest["state"]) + (f": {reasons}" if reasons else "")
     if not isinstance(manifest.get("origin_ns"), int):
         yield doubt("not_measured")
+    if run.is_cut_short:
+        yield doubt("still_arriving", s=float(manifest["drain"].get("took_s", 0.0)))
     for name, wanted in (
         ("seed", run.workload.get("seed")),
         ("workload", run.workload.get("name")),

@@ -1,5 +1,6 @@
 """Calls that wait for a broker that cannot be reached, and requests that no broker can answer."""
 
+import contextlib
 import logging
 import math
 
@@ -8,7 +9,8 @@ import trio
 import trio.testing
 
 from brokerd.client.client import BrokerUnreachable, Client, ClientError, connect
-from tests.client.test_client import OIL, brokers, client_of
+from brokerd.model.client_messages import Connected, Refused, Subscribed
+from tests.client.test_client import OIL, brokers, client_of, scripted
 from tests.helpers.memory_links import MemoryNet
 from tests.helpers.virtual_time import in_virtual_time
 
@@ -114,3 +116,46 @@ async def test_a_client_that_was_not_opened_to_publish_says_how_to_open_one() ->
                 await call(client)
         assert client.outstanding == 0
         await client.subscribe("true")
+
+
+@in_virtual_time
+async def test_a_subscription_that_stays_pending_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with scripted() as (client, next_session), trio.open_nursery() as nursery:
+        broker = await next_session()
+        await broker.greet()
+        await broker.say(Connected(None, 1))
+
+        async def answer() -> None:
+            await broker.next()
+            await broker.say(Subscribed(1, "pending"))
+            for _ in range(1_000):
+                await trio.sleep(0.2)
+                await broker.beat()
+            await broker.say(Subscribed(1, "started"))
+
+        nursery.start_soon(answer)
+        with caplog.at_level(logging.WARNING):
+            assert await client.subscribe("true") == 1
+        nursery.cancel_scope.cancel()
+    assert [record.getMessage() for record in caplog.records] == [
+        "client c: subscription 1 is pending after 30 s: not all brokers confirm it"
+    ]
+
+
+@in_virtual_time
+async def test_a_broker_that_lets_nobody_in_for_now_is_named_with_its_reason() -> None:
+    async with scripted() as (client, next_session), trio.open_nursery() as nursery:
+
+        async def refuse() -> None:
+            while True:
+                broker = await next_session()
+                await broker.greet()
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await broker.say(Refused("connect", 0, "the broker recovers", True))
+
+        nursery.start_soon(refuse)
+        with pytest.raises(BrokerUnreachable, match=r"b: the broker recovers"):
+            await client.wait_attached()
+        nursery.cancel_scope.cancel()

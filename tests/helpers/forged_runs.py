@@ -656,6 +656,22 @@ def the_manifest_is_of_another_topology(run: RunFolder) -> None:
         manifest["topology"] = "other"
 
 
+@_forgery("doubt", "deliveries were still arriving", online="fences awaited")
+def the_drain_ended_while_deliveries_were_arriving(run: RunFolder) -> None:
+    with run.records(NEAR, "deliveries") as rows:
+        rows.drop(rows.all["sequence"] > 25)
+    with run.document("manifest.json") as manifest:
+        manifest["drain"] = {"ended_by": "bound", "took_s": 300.0, "waiting_for": "24 fences"}
+
+
+@_forgery("violation", "missing", online="fences awaited")
+def the_drain_ended_in_silence_and_deliveries_are_missing(run: RunFolder) -> None:
+    with run.records(NEAR, "deliveries") as rows:
+        rows.drop(rows.all["sequence"] > 25)
+    with run.document("manifest.json") as manifest:
+        manifest["drain"] = {"ended_by": "silence", "took_s": 30.0, "waiting_for": "24 fences"}
+
+
 # --- The seal -------------------------------------------------------------------------------
 
 

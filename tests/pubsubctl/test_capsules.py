@@ -5,15 +5,18 @@ import io
 import json
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pubsubctl.errors import IntegrityError, UserError
-from pubsubctl.running.capsules import DOCUMENT, Capsule, make_capsule, unpack_capsule
+from pubsubctl.running.capsule_index import DOCUMENT, digest_of
+from pubsubctl.running.capsules import Capsule, make_capsule, unpack_capsule
 from pubsubctl.running.judging import Judged
 from pubsubctl.running.reproducing import compared, judged_again
+from pubsubctl.running.runs import run_beside
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call
@@ -55,9 +58,9 @@ def capsule(
     return path
 
 
-def unpacked(path: Path, folder: Path) -> Capsule:
+def unpacked(path: Path, folder: Path, digest: str = "") -> Capsule:
     folder.mkdir()
-    return unpack_capsule(path, folder)
+    return unpack_capsule(path, folder, digest)
 
 
 def rewritten(path: Path, target: Path, change: dict[str, bytes | None]) -> Path:
@@ -124,7 +127,7 @@ def test_archives_are_told_what_is_in_it(capsule: Path, tmp_path: Path) -> None:
     listed = {*held.document["files"]} - {"ro-crate-metadata.json"}
     assert parts == listed
     for name in parts:
-        assert by_id[name]["sha256"] == held.document["files"][name]
+        assert by_id[name]["sha256"] == held.document["files"][name]["sha256"]
     assert "| UNKNOWN | timeline |" in (held.folder / "README.md").read_text()
 
 
@@ -136,6 +139,7 @@ def test_what_comes_out_again_is_told_from_what_does_not(
     about = next(iter(document["runs"].values()))
     about["counts"]["owed"] += 1
     about["figures"]["timeline"]["timeline.csv"] = "0" * 64
+    document["digest"] = digest_of(document)
     changed = rewritten(capsule, tmp_path / "c.tar.gz", {DOCUMENT: json.dumps(document).encode()})
     held = unpacked(changed, tmp_path / "held")
     rows = {row.what: row for row in compared(spark, held, Quiet(), judges=True)}
@@ -193,13 +197,148 @@ def test_links_devices_and_folders_are_no_files(tmp_path: Path, kind: bytes) -> 
         unpacked(path, tmp_path / "held")
 
 
-def test_a_file_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_there_twice_is_refused(capsule: Path, tmp_path: Path) -> None:
     path = tmp_path / "c.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for _ in range(2):
-            archive.addfile(tarfile.TarInfo("README.md"))
+    with tarfile.open(capsule) as old, tarfile.open(path, "w:gz") as archive:
+        for entry in old:
+            for _ in range(1 + (entry.name == "README.md")):
+                archive.addfile(entry, old.extractfile(entry))
     with pytest.raises(IntegrityError, match="not a whole capsule"):
         unpacked(path, tmp_path / "held")
+
+
+def test_a_capsule_is_quoted_by_its_digest(call: Call, capsule: Path, tmp_path: Path) -> None:
+    digest = unpacked(capsule, tmp_path / "held").digest
+    assert unpacked(capsule, tmp_path / "again", digest).digest == digest
+    other = f"sha256:{'0' * 64}"
+    for given, status, words in ((other, 8, digest), ("sha256:abc", 2, "64 hexadecimal digits")):
+        answer = call("reproduce", str(capsule), "--digest", given)
+        assert (answer.status, words in answer.err) == (status, True), answer.err
+
+
+def a_changed_byte(document: dict[str, Any]) -> None:
+    document["published"] = "2001-01-01"
+
+
+def a_run_elsewhere(document: dict[str, Any]) -> None:
+    document["runs"] = {"runs/../../x": next(iter(document["runs"].values()))}
+    document["digest"] = digest_of(document)
+
+
+def a_run_of_too_many_parts(document: dict[str, Any]) -> None:
+    document["runs"]["runs/a/b/c"] = next(iter(document["runs"].values()))
+    document["digest"] = digest_of(document)
+
+
+def runs_as_a_list(document: dict[str, Any]) -> None:
+    document["runs"] = [*document["runs"]]
+    document["digest"] = digest_of(document)
+
+
+def runs_as_null(document: dict[str, Any]) -> None:
+    document["runs"] = None
+    document["digest"] = digest_of(document)
+
+
+def no_runs(document: dict[str, Any]) -> None:
+    document["runs"] = {}
+    document["digest"] = digest_of(document)
+
+
+def files_of_the_release_before(document: dict[str, Any]) -> None:
+    document["files"] = {name: file["sha256"] for name, file in document["files"].items()}
+    document["digest"] = digest_of(document)
+
+
+def a_file_in_deep_folders(document: dict[str, Any]) -> None:
+    document["files"]["a/" * 5_000 + "b"] = {"sha256": "0" * 64, "size_bytes": 1}
+    document["digest"] = digest_of(document)
+
+
+def a_file_outside(document: dict[str, Any]) -> None:
+    document["files"]["runs/../../b"] = {"sha256": "0" * 64, "size_bytes": 1}
+    document["digest"] = digest_of(document)
+
+
+def files_that_fill_a_disk(document: dict[str, Any]) -> None:
+    for number in range(4):
+        document["files"][f"b{number}"] = {"sha256": "0" * 64, "size_bytes": 60 << 30}
+    document["digest"] = digest_of(document)
+
+
+def a_figure_with_a_path(document: dict[str, Any]) -> None:
+    next(iter(document["runs"].values()))["figures"]["../../figure"] = {}
+    document["digest"] = digest_of(document)
+
+
+def a_verdict_of_its_own(document: dict[str, Any]) -> None:
+    next(iter(document["runs"].values()))["verdict"] = "EXCELLENT"
+    document["digest"] = digest_of(document)
+
+
+def counts_that_are_text(document: dict[str, Any]) -> None:
+    next(iter(document["runs"].values()))["counts"] = {"owed": "many"}
+    document["digest"] = digest_of(document)
+
+
+def an_unknown_key(document: dict[str, Any]) -> None:
+    document["more"] = 1
+    document["digest"] = digest_of(document)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        a_changed_byte,
+        a_run_elsewhere,
+        a_run_of_too_many_parts,
+        runs_as_a_list,
+        runs_as_null,
+        no_runs,
+        files_of_the_release_before,
+        a_file_in_deep_folders,
+        a_file_outside,
+        files_that_fill_a_disk,
+        a_figure_with_a_path,
+        a_verdict_of_its_own,
+        counts_that_are_text,
+        an_unknown_key,
+    ],
+)
+def test_an_index_that_cannot_be_is_refused_before_anything_is_unpacked(
+    capsule: Path, tmp_path: Path, spoil: Callable[[dict[str, Any]], None]
+) -> None:
+    document = document_of(capsule)
+    spoil(document)
+    changed = rewritten(capsule, tmp_path / "c.tar.gz", {DOCUMENT: json.dumps(document).encode()})
+    with pytest.raises(IntegrityError, match=DOCUMENT + "|a capsule has at most"):
+        unpacked(changed, tmp_path / "held")
+    assert [*(tmp_path / "held").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b"{}", b"[]", b"null", b"\xff", b'{"schema": "pubsubctl/capsule/1"}'],
+)
+def test_an_index_that_is_none_is_refused(capsule: Path, tmp_path: Path, content: bytes) -> None:
+    changed = rewritten(capsule, tmp_path / "c.tar.gz", {DOCUMENT: content})
+    with pytest.raises((IntegrityError, UserError)):
+        unpacked(changed, tmp_path / "held")
+    assert [*(tmp_path / "held").iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["tables/more.parquet", "raw/h/b1/stderr.log"])
+def test_every_file_of_a_run_is_covered(capsule: Path, tmp_path: Path, name: str) -> None:
+    run = next(iter(document_of(capsule)["runs"]))
+    changed = rewritten(capsule, tmp_path / "c.tar.gz", {f"{run}/{name}": b"x"})
+    with pytest.raises(IntegrityError, match=f"{name} (is not in|has changed)"):
+        unpacked(changed, tmp_path / "held")
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "", "a/b", 7, None])
+def test_a_series_names_runs_beside_itself_only(tmp_path: Path, name: object) -> None:
+    with pytest.raises(IntegrityError, match="no name of a run"):
+        run_beside(tmp_path / "series", name)
 
 
 def test_what_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> None:

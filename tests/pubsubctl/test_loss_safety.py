@@ -2,16 +2,20 @@
 
 import itertools
 import random
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+import bench
 from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.registry import protocol_on
+from brokerd.protocols.registry import protocol_on, read_topology
 from pubsubctl.deploying.loss_safety import (
+    NO_HOME_LEFT,
     LossUnit,
     counter_example,
     loss_units,
@@ -53,12 +57,11 @@ def worst_row_by_brute_force(topology: Topology, lost: set[str]) -> int:
 def is_safe_by_brute_force(
     topology: Topology, host_of: Mapping[str, str], units: Sequence[LossUnit]
 ) -> bool:
+    lost = [{broker for broker, name in host_of.items() if name in unit.hosts} for unit in units]
     return all(
-        worst_row_by_brute_force(
-            topology, {broker for broker, name in host_of.items() if name in unit.hosts}
-        )
-        <= topology.delta
-        for unit in units
+        len(each) < len(topology.brokers)
+        and worst_row_by_brute_force(topology, each) <= topology.delta
+        for each in lost
     )
 
 
@@ -92,13 +95,16 @@ def test_the_proof_says_what_brute_force_says() -> None:
         verdicts[safe] += 1
         if found is None:
             continue
+        smaller = [unit for unit in units if len(unit.hosts) < len(found.unit.hosts)]
+        assert is_safe_by_brute_force(topology, host_of, smaller)
+        assert all(host_of[name] in found.unit.hosts for name in found.brokers)
+        if found.reason == NO_HOME_LEFT:
+            assert sorted(found.brokers) == sorted(topology.brokers)
+            continue
         # The example is one: consecutive brokers of a path, all in the unit, one too many.
         numbers = [topology.number_of(name) for name in found.brokers]
         assert PrimaryTree(topology).path(numbers[0], numbers[-1]) == tuple(numbers)
-        assert all(host_of[name] in found.unit.hosts for name in found.brokers)
         assert len(found.brokers) == topology.delta + 1
-        smaller = [unit for unit in units if len(unit.hosts) < len(found.unit.hosts)]
-        assert is_safe_by_brute_force(topology, host_of, smaller)
     assert min(verdicts.values()) > 30
 
 
@@ -179,3 +185,40 @@ def test_a_chain_dealt_out_in_pairs_survives_what_delta_covers(delta: int, safe:
             f"the loss of machine a takes {names}: 2 consecutive brokers of a primary path, "
             "and delta is 1"
         )
+
+
+@pytest.mark.parametrize(
+    "file, protocol",
+    [
+        ("chain3", "delta_tree"),
+        ("chain3", "best_effort"),
+        ("x10", "gryphon"),
+        ("x10-paths", "gryphon"),
+        ("durable", "durable"),
+        ("t22-hi", "ges"),
+        ("t22-stored", "ges_reliable"),
+        ("proxies", "multi_proxy"),
+    ],
+)
+def test_no_placement_on_one_machine_is_safe(file: str, protocol: str) -> None:
+    path = Path(bench.__file__).parent / "topologies" / f"{file}.toml"
+    topology = read_topology(tomllib.loads(path.read_text(encoding="utf-8")), file)
+    tolerance = protocol_on(topology, protocol)
+    hosts = [host("n1")]
+    host_of = dict.fromkeys(topology.present(), "n1")
+    found = counter_example(tolerance, host_of, loss_units(hosts))
+    assert found is not None
+    assert str(found).startswith("the loss of machine n1 takes ")
+    assert safe_assignment(tolerance, hosts, {"n1": len(topology.brokers)}) is None
+
+
+def test_a_placement_whose_homes_are_all_on_one_machine_is_not_safe() -> None:
+    path = Path(bench.__file__).parent / "topologies" / "x10.toml"
+    topology = read_topology(tomllib.loads(path.read_text(encoding="utf-8")), "x10")
+    tolerance = protocol_on(topology, "gryphon")
+    homes = tolerance.homes()
+    assert set(homes) < set(topology.brokers)
+    host_of = {name: "n1" if name in homes else "n2" for name in topology.brokers}
+    found = counter_example(tolerance, host_of, [LossUnit("machine", "n1", ("n1",))])
+    assert found is not None
+    assert set(found.brokers) <= set(homes)

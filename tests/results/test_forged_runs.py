@@ -164,7 +164,7 @@ def test_the_online_checker_sees_what_subscribers_are_told(
 
 
 def test_the_table_is_as_long_as_it_says() -> None:
-    assert len(FORGERIES) == 77
+    assert len(FORGERIES) == 79
     outcomes = Counter(forgery.outcome for forgery in FORGERIES.values())
     assert outcomes == {"refused": 8, "doubt": 47, "violation": 22}
     assert sum(bool(forgery.online) for forgery in FORGERIES.values()) == 26

@@ -14,7 +14,9 @@ from bench.spec.toml_text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.modal import distance, modal
-from results.repetitions.spread import difference_of, spread_of
+from results.repetitions.spread import difference_of, holm, spread_of
+from results.tables.json_files import IntegrityError
+from results.tables.seals import seal
 
 # Student's t for 95 %, from a printed table: degrees of freedom → quantile.
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -124,7 +126,33 @@ def written(
         "recoveries": [{"at_risk": 3, "recovered_after_ns": 2_000_000_000}],
     }  # fmt: skip
     (folder / "verdict.json").write_text(json.dumps(verdict))
+    seal(folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    "file, change, words",
+    [
+        ("manifest.json", ("10000.0", "5000.0"), "manifest.json has changed"),
+        ("spec/workload.toml", ("25/s", "26/s"), "spec/workload.toml has changed"),
+        ("verdict.json", ("2000000000", "1000000000"), "verdict.json has changed"),
+        ("SHA256SUMS", None, "no SHA256SUMS"),
+    ],
+)
+def test_a_run_whose_files_have_changed_is_not_compared(
+    tmp_path: Path, file: str, change: tuple[str, str] | None, words: str
+) -> None:
+    runs = [written(tmp_path / name) for name in ("a", "b")]
+    path = runs[1] / file
+    if change is None:
+        path.unlink()
+    else:
+        text = path.read_text()
+        assert change[0] in text
+        path.write_text(text.replace(*change))
+    groups = [Group(run.name, (run,)) for run in runs]
+    with pytest.raises(IntegrityError, match=words):
+        compare(groups)
 
 
 def test_protocols_may_differ_and_what_differs_is_told(tmp_path: Path) -> None:
@@ -216,3 +244,64 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
     with pytest.raises(NotComparable) as caught:
         compare([Group(run.name, (run,)) for run in runs])
     assert reason in str(caught.value)
+
+
+def test_corrected_p_values_are_those_of_holms_definition() -> None:
+    """Against Holm's definition, step by step, on drawn values."""
+    random = Random(20261128)
+    for _ in range(200):
+        values = [random.choice([None, random.random() ** 3]) for _ in range(random.randint(1, 12))]
+        known = sorted(value for value in values if value is not None)
+        for value, corrected in zip(values, holm(values), strict=True):
+            if value is None:
+                assert corrected is None
+                continue
+            steps = [
+                min(1.0, (len(known) - rank) * each)
+                for rank, each in enumerate(known[: known.index(value) + 1])
+            ]
+            assert corrected == pytest.approx(max(steps))
+
+
+def test_a_table_in_which_nothing_differs_says_so_nearly_always(tmp_path: Path) -> None:
+    """Nine independent numbers: without the correction, a third of all tables name one."""
+    random = Random(7)
+    false_tables = {"plain": 0, "corrected": 0}
+    for _ in range(400):
+        found = [
+            difference_of(*([random.lognormvariate(0, 0.1) for _ in range(5)] for _ in "ab"))
+            for _ in range(9)
+        ]
+        p = [each.p for each in found]
+        false_tables["plain"] += any(value is not None and value < 0.05 for value in p)
+        false_tables["corrected"] += any(value is not None and value < 0.05 for value in holm(p))
+    assert false_tables["plain"] > 100
+    assert false_tables["corrected"] <= 30
+
+
+def test_one_large_difference_among_many_numbers_is_still_named() -> None:
+    random = Random(8)
+    seen = 0
+    for _ in range(100):
+        found = [
+            difference_of(*([random.lognormvariate(0, 0.05) for _ in range(5)] for _ in "ab"))
+            for _ in range(8)
+        ]
+        first = [random.lognormvariate(0, 0.05) for _ in range(5)]
+        second = [1.3 * random.lognormvariate(0, 0.05) for _ in range(5)]
+        found.append(difference_of(first, second))
+        corrected = holm([each.p for each in found])[-1]
+        seen += corrected is not None and corrected < 0.05
+    assert seen >= 95
+
+
+def test_the_p_value_agrees_with_the_interval() -> None:
+    random = Random(9)
+    for _ in range(300):
+        first = [random.lognormvariate(0, 0.1) for _ in range(random.randint(2, 6))]
+        second = [random.lognormvariate(0.1, 0.1) for _ in range(random.randint(2, 6))]
+        found = difference_of(first, second)
+        assert found.p is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert (found.p < 0.05) == (found.low > 1 or found.high < 1)
