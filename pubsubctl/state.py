@@ -23,6 +23,7 @@ class BrokerState:
     Attributes:
         state: running, recovering; or exited, stopped; or unknown.
         exit: how it ended, "" while it runs.
+        loss: a loss of durable state that a client has proved, "" if none has.
         subscriptions: how many it routes by.
         run_id: of the run it writes its logs for, or "".
         core: that it was given, or -1.
@@ -35,6 +36,7 @@ class BrokerState:
     pid: int | None
     state: str
     exit: str = ""
+    loss: str = ""
     wanted: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
@@ -180,6 +182,7 @@ async def broker_state(
         faults=tuple(str(fault) for fault in status["faults"]),
         subscriptions=core.subscriptions,
         run_id=status["run_id"],
+        loss=status.get("loss", ""),
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,
     )

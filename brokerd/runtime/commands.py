@@ -39,6 +39,7 @@ class Commands:
         decommission: gives one up; whether that is on disk, `farewell` says.
         begun: set once it need not wait for the others any more.
         reload_topology: reads the topology file again; answers with what is in it.
+        loss: cause of a loss of state that a client has proved; "" if there is none.
         reload_certificate: reads its certificate again; answers with its SHA-256.
     """
 
@@ -58,6 +59,7 @@ class Commands:
         self.reload_topology: Callable[[], dict[str, Any]] = dict
         self.reload_certificate: Callable[[], str] = str
         self.begun = trio.Event()
+        self.loss = ""
         self._config = config
         self._core = core
         self._links = links
@@ -129,6 +131,7 @@ class Commands:
             },
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
+            "loss": self.loss,
         }
 
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:

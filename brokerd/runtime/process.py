@@ -109,6 +109,7 @@ class BrokerProcess:
                     raise ConfigError(
                         f"addresses: {name} = {address!r} is not on this machine{_TLS}"
                     )
+        self._commands: Commands
         self._around = Surroundings(config, partial(_read_topology, config))
 
     @property
@@ -209,6 +210,7 @@ class BrokerProcess:
         probes = PeerProbes(links, own.names, self._is_near)
         links.reached_by = probes.heard
         commands = Commands(config, core, links, disk, log, own, probes)
+        self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
         commands.farewell = partial(self._farewell, core)
@@ -240,7 +242,7 @@ class BrokerProcess:
         )
         if not config.begin_within_ms or beginning.incarnation > 1:
             commands.begun.set()
-        parts = _Parts(driver, links, disk, writer, commands, probes, log, check)
+        parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, check)
         patience_s = config.begin_within_ms / 1_000
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
@@ -263,6 +265,7 @@ class BrokerProcess:
             start = stores.ledger.present.start
             folder = Path(self._config.state_folder)
             record_loss(folder, start, str(details["cause"]), must_end=False)
+            self._commands.loss = str(details["cause"])
 
     def _check_folder(self, folder: StateFolder, log: EventLog) -> None:
         """Make sure that the state folder is the one that this broker began with.
@@ -348,6 +351,7 @@ class _Parts:
     commands: Commands
     probes: PeerProbes
     log: EventLog
+    witnesses: WitnessRows
     check_folder: Callable[[], None]
 
     async def run(
@@ -407,6 +411,7 @@ class _Parts:
 
     async def _stop(self) -> None:
         await self.links.stop()
+        self.witnesses.write_all()
         with trio.move_on_after(SETTLE_S):
             await self.disk.settle()
             if self.writer is not None:

@@ -210,4 +210,5 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "probed": False,
         "unprobed": {},
         "run_id": "",
+        "loss": "",
     }

@@ -33,6 +33,11 @@ class WitnessRows:
             if key != VOUCHED:
                 self._witness.marks[int(key)] = StateMark(*row)
 
+    def write_all(self) -> None:
+        """Write the marks that have changed, before an orderly end."""
+        self._due_ns = 0
+        self.write_changed()
+
     def write_changed(self) -> None:
         """Write the marks that have changed, unless that was done a moment ago."""
         changed, now_ns = self._witness.changed, clock_ns()

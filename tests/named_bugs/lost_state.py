@@ -169,4 +169,11 @@ ROWS: Final = (
         _SIMULATED,
         {"world": "delta_tree", "is_copy": True},
     ),
+    Row(
+        "links-flap-on-the-same-error",
+        "brokerd/sessions/fault_backoff.py",
+        "        if count < 2:\n",
+        "        if count:\n",
+        "tests/sessions/test_fault_backoff.py::test_the_pause_doubles_up_to_a_bound_and_the_first_error_costs_none",
+    ),
 )

@@ -292,6 +292,7 @@ def test_a_publisher_proves_a_loss_that_no_neighbour_has_seen(tmp_path: Path) ->
         with pytest.raises(ClientError, match="publications 51 to 100 of 'shop' were acknowledged"):
             await publish_more(brokers, tmp_path, range(101, 111))
         assert [e for e in brokers.events("c1") if e["event"] == "loss_proved"]
+        assert "publications 51 to 100" in (await brokers.status("c1"))["loss"]
         async with connect(brokers.addresses["c1"], "other", publishes=True) as other:
             await publish(other, range(1, 3))
         brokers.kill("c1")
