@@ -215,6 +215,24 @@ def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(tmp_path: Path) 
         trio.run(story, brokers)
 
 
+def test_the_folder_of_another_deployment_ends_its_broker(tmp_path: Path) -> None:
+    async def story(brokers: Chain) -> None:
+        brokers.start("c1", deployment_id="d0")
+        await brokers.status("c1")
+        brokers.kill("c1")
+        brokers.keep("c1")
+        shutil.rmtree(brokers.state("c1"))
+        await before_the_loss(brokers, tmp_path, Receiver())
+        await trio.sleep(0.5)
+        brokers.kill("c1")
+        brokers.put_back("c1")
+        brokers.start("c1")
+        await end_with_a_loss(brokers, "c1")
+
+    with chain(tmp_path, "gryphon") as brokers:
+        trio.run(story, brokers)
+
+
 def test_of_two_brokers_on_clones_of_a_folder_one_ends(tmp_path: Path) -> None:
     async def story(brokers: Chain) -> None:
         await before_the_loss(brokers, tmp_path, Receiver())

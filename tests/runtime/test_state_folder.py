@@ -86,6 +86,22 @@ def test_a_log_that_ends_before_the_last_start_is_refused(
         begun(config_of(tmp_path))
 
 
+def test_a_folder_with_a_segment_of_the_future_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_segments_small(monkeypatch)
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 2)
+    shutil.copytree(tmp_path, tmp_path.with_name("older"))
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 3, 20)
+    last = max((tmp_path / "logs").glob("*.log"))
+    older = tmp_path.with_name("older")
+    shutil.copy(last, older / "logs" / last.name)
+    with pytest.raises(StorageCorrupt, match="in place of"):
+        begun(config_of(older))
+
+
 def test_a_recorded_loss_ends_each_start_until_it_is_accepted(tmp_path: Path) -> None:
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
