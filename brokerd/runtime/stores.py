@@ -90,8 +90,7 @@ class Stores:
             )
         recovering = self._meta.knows(config.deployment_id)
         if self.volume is not None:
-            if not recovering:
-                self.volume.clear()  # first: else, after a crash, it would be taken for this one's
+            # Before the rows: else, after a crash, it would be taken for this deployment's.
             found = self.volume.begin(self._logs, recovering=recovering)
             self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
         if recovering and (folder / _OLD_LOG).is_dir():
