@@ -233,9 +233,12 @@ class SqliteMetaStore:
     def _note_start(
         self, connection: sqlite3.Connection, incarnation: int, marks: NewMarks, *, has_key: bool
     ) -> None:
-        """Record a start; one that accepts a loss begins a lineage, with a key of its own."""
+        """Record a start; one that accepts a loss begins a lineage.
+
+        The key stays, so that a copy of before can check the marks that prove it older.
+        """
         about = []
-        if not has_key or marks.lineage:
+        if not has_key:
             about.append(("key", marks.key.hex()))
         if marks.lineage:
             about.append(("lineage", str(incarnation)))

@@ -113,6 +113,20 @@ def test_a_recorded_loss_ends_each_start_until_it_is_accepted(tmp_path: Path) ->
     begun(config_of(tmp_path)).close()
 
 
+def test_a_copy_of_before_an_accepted_loss_is_an_older_one(tmp_path: Path) -> None:
+    folder, older = tmp_path / "state", tmp_path / "older"
+    folder.mkdir()
+    with closing(begun(config_of(folder))) as stores:
+        write(stores, 1, 3)
+        record_loss(folder, stores.ledger.present.start, "b2 proves it")
+    shutil.copytree(folder, older)
+    with closing(begun(config_of(folder, accept_loss=True))) as stores:
+        mark = stores.ledger.mark()
+    (older / "loss.json").unlink()
+    with closing(begun(config_of(older))) as stores:
+        assert "older than the loss that was accepted" in (stores.ledger.loss(mark) or "")
+
+
 def test_a_recorded_loss_of_a_folder_that_was_replaced_counts_for_nothing(tmp_path: Path) -> None:
     with closing(begun(config_of(tmp_path))):
         record_loss(tmp_path, b"of another start", "b2 proves it")
