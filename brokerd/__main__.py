@@ -7,10 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from brokerd.errors import BrokerError, DiskFailed
+from brokerd.errors import BrokerError, DiskFailed, MustNotGoOn
 from brokerd.runtime.process import run_broker
 
 EXIT_INTERNAL: Final = 70
+EXIT_CONFIG: Final = 78
 
 
 def main() -> int:
@@ -27,6 +28,9 @@ def main() -> int:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
+    except MustNotGoOn as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIG
     except BrokerError as error:
         print(error, file=sys.stderr)
         return 2

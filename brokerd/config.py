@@ -93,6 +93,8 @@ class BrokerConfig:
         tls: certificates for its links; None for plaintext on loopback.
         operator_key: public key of the deployment's authority for operators' acts, 64 hexadecimal
             digits (Ed25519); "": no signed act is accepted.
+        accept_loss: state that was durable is missing, which ends a broker; it starts all the same,
+            and announces what is lost. Refused if no loss is known.
         joining: it joins brokers that run already, so it asks them for what they know first.
         begin_within_ms: in its first incarnation it only listens until it is told to begin
             (`begin`, once all of many are there), or for that long; 0: it begins at once.
@@ -110,6 +112,7 @@ class BrokerConfig:
     fault_injection: bool = False
     core: int = -1
     nice: int = 0
+    accept_loss: bool = False
     joining: bool = False
     begin_within_ms: int = 0
     memory_limit_bytes: int = 0

@@ -3,7 +3,7 @@
 Our own faults are assertions. What a peer did wrong is a RemoteProtocolError: its session is
 closed and the broker lives. What the person who configured the broker did wrong is a
 ConfigError. A StorageCorrupt broker refuses to start, and DiskFailed ends one; so does
-MustNotGoOn, where it was decommissioned, or is too slow.
+MustNotGoOn, where it was decommissioned, is too slow, or has lost what was durable (StateLost).
 """
 
 
@@ -42,6 +42,10 @@ class DiskFailed(BrokerError, OSError):
 
 class MustNotGoOn(BrokerError):
     """A broker that others have given up: decommissioned, or too slow; says why."""
+
+
+class StateLost(MustNotGoOn):
+    """Durable state of a broker is missing; it serves again only if the loss is accepted."""
 
 
 class ResumeTokenRefused(BrokerError):

@@ -7,6 +7,7 @@ from typing import Any
 
 from brokerd.agent.client import AgentClient
 from brokerd.agent.fault import LASTING_VERBS
+from brokerd.agent.fork_server import EXIT_CONFIG
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
@@ -24,6 +25,7 @@ class BrokerState:
     Attributes:
         state: running, recovering; or exited, stopped; or unknown.
         exit: how it ended, "" while it runs.
+        loss: a loss of durable state that a client has proved, "" if none has.
         subscriptions: how many it routes by.
         run_id: of the run it writes its logs for, or "".
         core: that it was given, or -1.
@@ -38,6 +40,7 @@ class BrokerState:
     pid: int | None
     state: str
     exit: str = ""
+    loss: str = ""
     wanted: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
@@ -240,6 +243,7 @@ async def broker_state(
         faults=tuple(str(fault) for fault in status["faults"]),
         subscriptions=core.subscriptions,
         run_id=status["run_id"],
+        loss=status.get("loss", ""),
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,
         program=Program.from_mapping(status.get("program")),
@@ -254,5 +258,7 @@ def _how_it_ended(process: Mapping[str, Any]) -> str:
     how = signal.Signals(number).name if number else f"status {code}" if code is not None else ""
     if not how:
         return cause
+    if code == EXIT_CONFIG and process.get("exit_text"):
+        return f"{how}: {process['exit_text']}"
     fault = cause.removeprefix("fault:")
     return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"

@@ -6,10 +6,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import trio
@@ -25,6 +26,8 @@ from brokerd.storage.room import is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
 
+_TAIL_BYTES: Final = 2_048
+
 SIGNALS: Final = ("TERM", "KILL", "INT", "STOP", "CONT", "HUP", "USR1", "USR2", "QUIT")
 _WATCH_RETRY_S: Final = 0.1
 
@@ -38,6 +41,7 @@ class ManagedProcess:
         exit_code, exit_signal: of its last end, one of them; both None while it runs, and for
             an adopted process, whose status only its first agent could have been told.
         exit_cause: planned, fault:ID, unexpected, or unknown (adopted).
+        exit_text: the last line that it printed, if it ended with an exit code other than 0.
         expected_exit: the cause it will have when it ends now.
     """
 
@@ -52,6 +56,7 @@ class ManagedProcess:
     exit_code: int | None = None
     exit_signal: int | None = None
     exit_cause: str | None = None
+    exit_text: str = ""
     expected_exit: str | None = None
     started_ns: int = 0
     exited_ns: int | None = None
@@ -78,6 +83,7 @@ class ManagedProcess:
             "exit_code": self.exit_code,
             "exit_signal": self.exit_signal,
             "exit_cause": self.exit_cause,
+            "exit_text": self.exit_text,
             "adopted": self.adopted,
             "t_start_ns": self.started_ns,
             "t_exit_ns": self.exited_ns,
@@ -150,6 +156,9 @@ class Supervisor:
         if not isinstance(log_folder, str) or not log_folder:
             raise ControlError("user", f"{name}: log_folder = {log_folder!r} is not a folder")
         _check_core(name, config.get("core", -1))
+        # Accepted once: a later start with the same configuration accepts nothing.
+        once = {"accept_loss": True} if config.get("accept_loss") else {}
+        config = {key: value for key, value in config.items() if key != "accept_loss"}
         process = self.processes.get(name)
         if process is None:
             process = ManagedProcess(
@@ -165,7 +174,7 @@ class Supervisor:
             process.role, process.config = role, config
             process.control_socket = control_socket
             process.log_folder = self._paths.inside(log_folder)
-            await self._launch(process)
+            await self._launch(process, once)
         return process
 
     async def restart(self, name: str) -> ManagedProcess:
@@ -291,7 +300,10 @@ class Supervisor:
             found = ProcessIdentity(*entry["identity"])
         return found
 
-    async def _launch(self, process: ManagedProcess) -> None:
+    async def _launch(
+        self, process: ManagedProcess, once: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Start a process; `once` is added to its configuration for this start."""
         if self._is_closing:
             raise ControlError("busy", "this agent is ending; it starts nothing")
         process.log_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -310,7 +322,7 @@ class Supervisor:
             started_ns = time.monotonic_ns()
             process.identity = identity = await self._image.fork(
                 process.role,
-                process.config,
+                {**process.config, **once},
                 name=process.name,
                 lock_file=str(self._paths.process_file(process.name)),
                 output_folder=str(process.log_folder),
@@ -390,6 +402,7 @@ class Supervisor:
             # One that ends by itself, in order, has been told to by other means or is done.
             process.exit_cause = "planned" if exit_code == 0 else "unexpected"
         process.state = "stopped" if process.expected_exit == "planned" else "exited"
+        process.exit_text = _last_line(process.log_folder / "stderr.log") if exit_code else ""
         identity = process.identity
         row = {
             "process": process.name,
@@ -429,6 +442,17 @@ def _check_core(name: str, core: object) -> None:
     if type(core) is not int or not (core == -1 or core in available):
         cores = ", ".join(map(str, sorted(available)))
         raise ControlError("user", f"{name}: core = {core!r}; available: {cores} (-1 for any)")
+
+
+def _last_line(path: Path) -> str:
+    """Return the last line of a file, cut off; "" if there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _write_exit(process: ManagedProcess, row: dict[str, Any], usage: dict[str, Any] | None) -> None:

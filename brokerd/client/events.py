@@ -79,7 +79,8 @@ class GapAnnounced:
     Attributes:
         number: of the subscription.
         first, last: both included; what does not match may lie between.
-        reason: one of those that the protocol promises to have.
+        reason: one of those that the protocol promises to have; or "lost state", if a broker lost
+            durable state and its operator accepted that.
     """
 
     number: int

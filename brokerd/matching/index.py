@@ -164,6 +164,10 @@ class MatchingIndex(Generic[Key]):
             undo()
         del self._keys[self._serials.pop(key)]
 
+    def keys(self) -> tuple[Key, ...]:
+        """Return all keys, in the order they were added."""
+        return tuple(self._keys.values())
+
     def match(self, attributes: Attributes) -> tuple[Key, ...]:
         """The keys whose predicate holds, each once, in the order they were added."""
         found: set[int] = set()

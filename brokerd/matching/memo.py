@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from brokerd.matching.index import MatchingIndex
+from brokerd.model.losses import MARKER
 from brokerd.model.predicate import DecodeAttributes
 
 Key = TypeVar("Key", bound=Hashable)
@@ -24,6 +25,7 @@ class MatchMemo(Generic[Key, Result]):
     """`index.match` on undecoded attribute blobs, with a bounded memory.
 
     What is remembered is what `conclude` makes of the keys (by default the keys themselves).
+    A loss marker matches every key.
     Blobs with the same keys share one result object between two `forget`s, so that whoever
     sorts publications by result compares with `is`.
 
@@ -89,6 +91,11 @@ class MatchMemo(Generic[Key, Result]):
 
     def _match_new(self, blobs: Sequence[bytes]) -> list[Result]:
         matched = self._index.match_all(self._decode(blobs))
+        if MARKER in blobs:
+            every = self._index.keys()
+            matched = [
+                every if blob == MARKER else keys for blob, keys in zip(blobs, matched, strict=True)
+            ]
         self.misses += len(blobs)
         results: list[Result] = []
         before: tuple[Key, ...] | None = None

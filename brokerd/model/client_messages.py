@@ -187,7 +187,8 @@ class Gap:
     Answered with Acknowledge, and in order with Deliveries; the application is told.
 
     Attributes:
-        reason: one of those that the protocol promises to have.
+        reason: one of those that the protocol promises to have; or "lost state", if a broker lost
+            durable state and its operator accepted that.
         origins: (source, first, last) of publications among which the missing ones are; empty
             where the stream is a source.
     """

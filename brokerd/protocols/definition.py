@@ -205,6 +205,8 @@ class ProtocolDefinition:
         wiring: what a topology says of it in a figure's caption, such as "δ = 1"; "": nothing.
         check_decommission: raises ConfigError, naming where, if the others cannot go on for good
             without a broker; None: they never can. With it, cores are DecommissioningProtocols.
+        keeps_loss: why a broker that lost durable state cannot announce what it lost, so that the
+            operator cannot accept the loss; "" where it can. By default no broker can.
         checks: the module with what simulations know of it beyond this; "" for none.
     """
 
@@ -232,6 +234,9 @@ class ProtocolDefinition:
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
     topic_attribute: Callable[[Any], str] | None = None
     check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
+    keeps_loss: Callable[[Topology, BrokerNumber], str] = lambda topology, broker: (
+        "brokers of this protocol cannot announce what they lost"
+    )
     checks: str = ""
 
     def make_core(self, context: CoreContext) -> DeliveryProtocol:

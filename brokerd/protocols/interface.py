@@ -7,7 +7,7 @@ clock, draws no random number and iterates no set, so the same events give the s
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -52,6 +52,8 @@ class Started:
             there; of what was not, any number of Appends from the front.
         wall_ns: what the machine's clock shows as this is handled, nanoseconds since 1970. An
             earlier incarnation may have seen a later one: people and daemons put clocks right.
+        lineage: incarnation in which the operator accepted the last loss of durable state; 0 if
+            none was lost. Neighbours and clients may know more of this broker than it does then.
     """
 
     incarnation: int
@@ -59,6 +61,7 @@ class Started:
     recovered: Mapping[str, Mapping[str, Any]]
     logs: Mapping[str, LogEnds] = field(default_factory=dict)
     wall_ns: int = 0
+    lineage: int = 0
 
 
 @record
@@ -325,6 +328,10 @@ class Shutdown:
     """End this broker, which must not go on; the last effect of all, and `reason` is for people."""
 
     reason: str
+
+
+LOSS_PROVED: Final = "loss_proved"
+"""Event of a Record: a client proved a loss of durable state, which the operator may accept."""
 
 
 def retransmission_requested(

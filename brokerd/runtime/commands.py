@@ -40,6 +40,7 @@ class Commands:
         decommission: gives one up, by a signed act; whether that is on disk, `farewell` says.
         begun: set once it need not wait for the others any more.
         reload_topology: reads the topology file again, by a signed act; answers with its content.
+        loss: cause of a loss of state that a client has proved; "" if there is none.
         reload_certificate: reads its certificate again; answers with its SHA-256.
         discrepancies: how its files differ from what it runs with, in words.
     """
@@ -61,6 +62,7 @@ class Commands:
         self.reload_certificate: Callable[[], str] = str
         self.discrepancies: Callable[[], list[str]] = list
         self.begun = trio.Event()
+        self.loss = ""
         self._config = config
         self._core = core
         self._links = links
@@ -135,6 +137,7 @@ class Commands:
             },
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
+            "loss": self.loss,
         }
 
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:

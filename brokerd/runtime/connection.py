@@ -17,7 +17,7 @@ from brokerd.runtime.sweeper import process_sweeper
 from brokerd.runtime.tls import TlsError, TlsStream, transport_of
 from brokerd.sessions.failure_detector import FailureDetector
 from brokerd.sessions.link_faults import CLEAR, Way
-from brokerd.sessions.messages import Farewell, Heartbeat, Hello
+from brokerd.sessions.messages import Farewell, Heartbeat, Hello, StateAdvanced
 from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.pace import Pace
 from brokerd.sessions.session import Session
@@ -90,6 +90,8 @@ class Connection:
         post: where messages go at once; the owner is asked and told of nothing that comes, and
             must know that nothing keeps the connection from reading. None: to the owner.
         on_sent: told of each message that was queued, where anybody wants to know.
+        on_state_advanced: takes what a neighbour reports of its durable state, and returns what is
+            wrong with it, if anything; None: no neighbour is at the other end.
         inward, outward: what link faults do to it; set from outside, followed by `wake`.
         over: the session has ended, `ended` was called; the stream may take a moment longer.
         reading_stopped: it does not read because it may not, so silence means nothing.
@@ -117,6 +119,7 @@ class Connection:
         self.stream = stream
         self.post: Post | None = None
         self.on_sent: Callable[[Connection, Any], None] | None = None
+        self.on_state_advanced: Callable[[Peer, StateAdvanced], str | None] | None = None
         self.inward: Way = CLEAR
         self.outward: Way = CLEAR
         self.over = False
@@ -398,6 +401,7 @@ class Connection:
         messages: list[Any] = []
         size_bytes = 0
         fault: str | None = None
+        has_state = False
         try:
             size_bytes = decoder.read(chunk, peer, messages)
         except RemoteProtocolError as error:
@@ -417,9 +421,23 @@ class Connection:
                 fault = "a second Hello"
                 del messages[place:]
                 break
+            if kind is StateAdvanced:
+                fault = self._take_state(message)
+                if fault is not None:
+                    del messages[place:]
+                    break
+                has_state = True
+        if has_state:
+            messages = [each for each in messages if type(each) is not StateAdvanced]
         self._hand_on(messages, size_bytes)
         if fault is not None:
             self.end("protocol_error", Farewell("fault", fault))
+
+    def _take_state(self, message: StateAdvanced) -> str | None:
+        """Pass on the durable state of a neighbour; returns what is wrong with it, if anything."""
+        if self.on_state_advanced is None:
+            return "a client has no neighbours"
+        return self.on_state_advanced(self.peer, message)
 
     def _hand_on(self, messages: list[Any], size_bytes: int) -> None:
         """Give messages to whom they are for; `size_bytes` is that of all of them on the wire."""

@@ -32,15 +32,18 @@ class DurableWrites:
     Args:
         faults: of this broker; those of its disk are obeyed.
         record: is told when the disk is full, and when it no longer is.
+        check: raises where what was written is not where a restart would look for it.
     """
 
     def __init__(
         self,
         faults: LinkFaults | None = None,
         record: Callable[[str, dict[str, Any]], None] = lambda _event, _details: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._faults = LinkFaults() if faults is None else faults
         self._record = record
+        self._check = check
 
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread; repeat it while the disk has no room.
@@ -51,8 +54,10 @@ class DurableWrites:
 
         Raises:
             DiskFailed: it failed otherwise.
+            MustNotGoOn: the state folder was deleted or replaced.
         """
         await self._repeat(write, size_bytes, thread)
+        self._check()
         await self._linger()
 
     async def read(self, read: Callable[[], Returned], thread: DiskThread) -> Returned:

@@ -28,7 +28,8 @@ from brokerd.runtime.quotas import PublishingRate
 from brokerd.runtime.streams import Dial, close_stream, dial_tcp, first_message
 from brokerd.runtime.tls import TlsError, identity_of, transport_of
 from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.messages import Farewell, Hello
+from brokerd.sessions.fault_backoff import FaultBackoff
+from brokerd.sessions.messages import Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
 from brokerd.wire.codec import encode
 from brokerd.wire.straight import StraightReader
@@ -56,6 +57,9 @@ class Links:
         counters: sessions and bytes, for statistics.
         faults: what `fault_apply` put there; `faults_changed` must follow each change.
         reached_by: told which broker has opened a session, or tried whether it could.
+        count_writes: counts the durable writes of this broker so far, before its state is marked.
+        on_loss: ends this broker, with the cause, where a neighbour proves that it lost state.
+        keep_witness: writes down the marks of neighbours that have changed.
     """
 
     def __init__(
@@ -99,6 +103,11 @@ class Links:
         self._refusals_second = 0
         self._refusals_recorded = self._refusals_unrecorded = 0
         self.reached_by: Callable[[BrokerNumber], None] = lambda _peer: None
+        self.count_writes: Callable[[], None] = lambda: None
+        self.on_loss: Callable[[str], None] = lambda _cause: None
+        self.keep_witness: Callable[[], None] = lambda: None
+        self._marked: dict[Connection, tuple[StateMark, StateMark | None]] = {}
+        self._backoff = FaultBackoff()
         self.connections: dict[Peer, Connection] = {}
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
         self._open_streams = 0
@@ -155,6 +164,7 @@ class Links:
         """A broker has left the tree: no session with it, no attempt, and no memory of either."""
         self.close(peer, DEPARTED)
         self._table.forget(peer)
+        self._backoff.forget(peer)
 
     def refuse(self, peer: Peer, session: int, reason: str) -> None:
         """End a session whose peer broke the rules."""
@@ -191,6 +201,8 @@ class Links:
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                 return str(error)[:300]
             if isinstance(answer, Farewell):
+                self._table.refused(peer, answer)
+                self._end_on_loss()
                 return answer.reason
             return self._table.probed(peer, answer)
         return "no answer in time"
@@ -267,6 +279,11 @@ class Links:
         """See connection.Owner."""
         peer, session = connection.peer, connection.session
         del self.connections[peer]
+        self._marked.pop(connection, None)
+        farewell = connection.farewell
+        is_fault = farewell is not None and farewell.kind == "fault"
+        if isinstance(peer, int) and (reason == "protocol_error" or is_fault):
+            self._backoff.note(peer, clock_ns())
         if session.state is not SessionState.CLOSED:
             self._table.close(session)
         self._impairments.absorbed.take(lambda owner: owner is connection)
@@ -308,6 +325,8 @@ class Links:
         assert peer not in self.connections, f"two sessions with {peer!r}"
         if answer is not None:
             connection.send(answer)
+        if isinstance(peer, int):
+            connection.on_state_advanced = self._state_advanced
         self.connections[peer] = connection
         self._impair(connection)
         self.counters["sessions_established"] += 1
@@ -333,11 +352,14 @@ class Links:
         """Carry out an attempt; serves the session it leads to."""
         peer = attempt.peer
         assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
-        scope.deadline = trio.current_time() + self._parameters.connect_timeout_ns / SECOND_NS
+        pause_s = self._backoff.left_ns(peer, clock_ns()) / SECOND_NS
+        timeout_s = self._parameters.connect_timeout_ns / SECOND_NS
+        scope.deadline = trio.current_time() + pause_s + timeout_s
         stream: trio.abc.Stream | None = None
         decoder = StraightReader()
         reason: str | None = "no answer in time"
         with scope:
+            await trio.sleep(pause_s)
             try:
                 await self._impairments.wait_passable(peer)
                 stream = await self._dial_stream(self._address(peer))
@@ -381,6 +403,7 @@ class Links:
         if impostor is not None:
             return impostor
         self._table.own.recovering = self._is_recovering()
+        self.count_writes()
         await stream.send_all(b"".join(encode(self._table.hello(attempt))))
         answer = await first_message(stream, decoder)
         await self._impairments.wait_passable(attempt.peer)
@@ -388,13 +411,17 @@ class Links:
             # The other end's own attempt will answer this one, or time will.
             await trio.sleep_forever()
         if isinstance(answer, Farewell):
+            self._table.refused(attempt.peer, answer)
+            self._end_on_loss()
             return answer.reason
         if attempt.state is SessionState.CLOSED:
             return None
         refusal = self._table.answered(attempt, answer)
         if refusal is None:
             return None
+        self._record_refusal("hello_refused", {"name": answer.name[:100], "reason": refusal.reason})
         await stream.send_all(b"".join(encode(refusal)))
+        self._end_on_loss()
         return refusal.reason
 
     async def _accept(self, listener: trio.abc.Listener[Any]) -> None:
@@ -472,7 +499,11 @@ class Links:
             await trio.aclose_forcefully(stream)
             return
         self._table.own.recovering = self._is_recovering()
-        decision = self._table.accept(hello, identity_of(stream))
+        self.count_writes()
+        if hello.role == "broker" and self._backoff.left_ns(hello.number, clock_ns()):
+            decision: Accepted | Farewell = Farewell("refused", "a pause after protocol errors")
+        else:
+            decision = self._table.accept(hello, identity_of(stream))
         stuck = hello.role == "client" and hello.name in self._stuck
         if stuck and isinstance(decision, Accepted) and decision.session is not None:
             # It must hear of it once: its subscriptions cannot just go on behind a gap.
@@ -496,7 +527,31 @@ class Links:
                 await stream.send_all(b"".join(encode(answer)))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # it did not wait for the answer
+        self._end_on_loss()
         await close_stream(stream)
+
+    # ------------------------------------------------------------ durable state
+
+    def _end_on_loss(self) -> None:
+        """End this broker if a neighbour has proved that it lost durable state."""
+        if self._table.loss:
+            self.on_loss(self._table.loss)
+
+    def _state_advanced(self, peer: Peer, message: StateAdvanced) -> str | None:
+        """Take what a neighbour reports of its durable state; returns what is wrong with it."""
+        fault = self._table.advanced(peer, message.mark, message.witnessed)
+        self._end_on_loss()
+        return fault
+
+    def _send_state(self, connection: Connection) -> None:
+        """Send a neighbour the mark of what is durable here, and its own newest one, if changed."""
+        ledger, peer = self._table.own.ledger, connection.peer
+        if ledger is None or not isinstance(peer, int):
+            return
+        marks = ledger.mark(), self._table.witness.marks.get(peer)
+        if self._marked.get(connection) != marks:
+            self._marked[connection] = marks
+            connection.send(StateAdvanced(*marks))
 
     def _park(self, peer: Peer, stream: trio.abc.Stream) -> None:
         oldest = self._impairments.park(peer, stream)
@@ -542,8 +597,11 @@ class Links:
                 for name in self._clients_behind():
                     if name in self.connections:
                         self.connections[name].wait_for_progress(waited_ns)
+                self.count_writes()
+                self.keep_witness()
             for connection in list(self.connections.values()):
                 if beats:
+                    self._send_state(connection)
                     connection.beat()
                 connection.check(now_ns)
             for name in self._publishing.may_go_on(now_ns) if self._publishing else ():

@@ -1,6 +1,5 @@
 """One broker as a process: composed from its configuration, and ended in order."""
 
-import fcntl
 import gc
 import os
 import resource
@@ -8,8 +7,8 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +17,13 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import BrokerError, ConfigError, ControlError
+from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StateLost
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
+    LOSS_PROVED,
     BrokerDecommissioned,
     DecommissioningProtocol,
     DeliveryProtocol,
@@ -43,18 +43,19 @@ from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.log_writer import LogWriter
 from brokerd.runtime.probing import PeerProbes
+from brokerd.runtime.state_folder import PreflightError, StateFolder, held, loss_text, record_loss
 from brokerd.runtime.stores import Stores, begin_with_room
 from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
+from brokerd.runtime.witnesses import WitnessRows
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.meta_store import Beginning
-from brokerd.storage.room import is_no_room
 from brokerd.wire.attributes import decode_attribute_table
 
 EXIT_PREFLIGHT: Final = 4
 SETTLE_S: Final = 5.0
+FOLDER_CHECK_S: Final = 1.0
 BACKLOG: Final = 1_024
-_PID_WIDTH: Final = 10
 _COLLECT_AFTER: Final = 10_000
 """Objects that were made and not given up, after which those in cycles are looked for.
 
@@ -64,24 +65,21 @@ looked through, and every hundredth time all that a thousand clients have.
 _TLS: Final = "; off loopback it takes certificates (`tls`)"
 
 
-class PreflightError(BrokerError):
-    """Something is in the way that was there before this broker: a port, a lock."""
-
-
 def run_broker(mapping: Mapping[str, Any]) -> None:
     """Run a broker until SIGTERM or SIGINT; what `mapping` may hold is in BrokerConfig.
 
     Raises:
         ConfigError: the configuration cannot be used.
         StorageCorrupt: what is on its disk cannot be what it wrote.
+        MustNotGoOn: others have given it up, or its durable state is gone (StateLost).
         SystemExit: status 4, when its port or its state folder is in use; says so on stderr.
     """
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
-        with _state_folder(config) as folder:
+        with held(config) as folder:
             process = BrokerProcess(config)
-            with closing(Stores(config, folder, process.logs)) as stores:
-                trio.run(process.run, stores)
+            with closing(Stores(config, folder.path, process.logs, process.keeps_loss)) as stores:
+                trio.run(process.run, stores, folder)
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
         in_the_way = isinstance(error, PreflightError) or (
@@ -112,6 +110,7 @@ class BrokerProcess:
                     raise ConfigError(
                         f"addresses: {name} = {address!r} is not on this machine{_TLS}"
                     )
+        self._commands: Commands
         self._around = Surroundings(config, partial(_read_topology, config))
 
     @property
@@ -125,9 +124,15 @@ class BrokerProcess:
         """The names of its logs."""
         return self._definition.all_logs(self._around.topology, self._around.parameters)
 
+    @property
+    def keeps_loss(self) -> str:
+        """See ProtocolDefinition."""
+        return self._definition.keeps_loss(self._around.topology, self._around.number)
+
     async def run(
         self,
         stores: Stores,
+        folder: StateFolder,
         *,
         task_status: trio.TaskStatus[Links] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -141,18 +146,27 @@ class BrokerProcess:
         _raise_descriptor_limit()
         listeners = await _listen(config.listen, off_loopback=config.tls is not None)
         # From here on a new incarnation exists, whatever happens.
-        beginning, full_ns = await begin_with_room(stores, config, self.digest)
+        try:
+            beginning, full_ns = await begin_with_room(stores, config, self.digest)
+        except StateLost as error:
+            with closing(EventLog(Path(config.log_folder))) as log:
+                log.record("state_lost", {"cause": str(error)})
+            raise
+        folder.remember()
         log = EventLog(Path(config.log_folder))
         try:
             if full_ns:
                 log.record("disk_has_room", {"after_ns": full_ns})
-            await self._run_parts(stores, beginning, listeners, log, task_status)
+            if stores.accepted_loss:
+                log.record("loss_accepted", {"cause": stores.accepted_loss})
+            await self._run_parts(stores, folder, beginning, listeners, log, task_status)
         finally:
             log.close()
 
     async def _run_parts(
         self,
         stores: Stores,
+        folder: StateFolder,
         beginning: Beginning,
         listeners: list[trio.SocketListener],
         log: EventLog,
@@ -169,7 +183,7 @@ class BrokerProcess:
                 authority=config.authority,
             )
         )
-        driver = Driver(core, log.record)
+        driver = Driver(core, partial(self._record, stores, log))
         own = SelfDescription(
             config.protocol,
             config.deployment_id,
@@ -178,11 +192,19 @@ class BrokerProcess:
             self._around.number,
             beginning.incarnation,
             self._around.names,
+            ledger=stores.ledger,
         )
-        links = self._links(own, core, driver, log)
-        writes = DurableWrites(links.faults, log.record)
+        table = SessionTable(own)
+        links = self._links(table, core, driver, log)
+        check = partial(self._check_folder, folder, log)
+        writes = DurableWrites(links.faults, log.record, check)
         volume = stores.volume
         disk = Disk(stores.meta, driver.post, writes)
+        rows = WitnessRows(table.witness, stores.ledger, disk)
+        rows.recover(beginning.rows)
+        links.count_writes = stores.count_writes
+        links.keep_witness = rows.write_changed
+        links.on_loss = partial(self._end_on_loss, stores, log)
         writer = None
         if volume is not None:
             writer = LogWriter(volume, stores.ends, driver.post, writes)
@@ -190,6 +212,7 @@ class BrokerProcess:
         probes = PeerProbes(links, own.names, self._is_near)
         links.reached_by = probes.heard
         commands = Commands(config, core, links, disk, log, own, probes)
+        self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
         commands.discrepancies = self._around.discrepancies
@@ -213,19 +236,57 @@ class BrokerProcess:
         gc.set_threshold(_COLLECT_AFTER)
         recovering = beginning.recovering or config.joining
         started = Started(
-            beginning.incarnation, recovering, beginning.rows, stores.ends, time.time_ns()
+            beginning.incarnation,
+            recovering,
+            beginning.rows,
+            stores.ends,
+            time.time_ns(),
+            stores.ledger.lineage,
         )
         if not config.begin_within_ms or beginning.incarnation > 1:
             commands.begun.set()
-        parts = _Parts(driver, links, disk, writer, commands, probes, log)
+        parts = _Parts(driver, links, disk, writer, commands, probes, log, rows, check)
         patience_s = config.begin_within_ms / 1_000
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
+    def _end_on_loss(self, stores: Stores, log: EventLog, cause: str) -> None:
+        """End this broker, which a neighbour proved to have lost state.
+
+        Raises:
+            StateLost: always.
+        """
+        log.record("state_lost", {"cause": cause})
+        record_loss(Path(self._config.state_folder), stores.ledger.present.start, cause)
+        raise StateLost(loss_text(self._config, cause, stores.keeps_loss))
+
+    def _record(
+        self, stores: Stores, log: EventLog, event: str, details: Mapping[str, Any]
+    ) -> None:
+        """Write an event of the core down; a loss that a client proved may be accepted then."""
+        log.record(event, details)
+        if event == LOSS_PROVED:
+            start = stores.ledger.present.start
+            folder = Path(self._config.state_folder)
+            record_loss(folder, start, str(details["cause"]), must_end=False)
+            self._commands.loss = str(details["cause"])
+
+    def _check_folder(self, folder: StateFolder, log: EventLog) -> None:
+        """Make sure that the state folder is the one that this broker began with.
+
+        Raises:
+            MustNotGoOn: it was deleted or replaced.
+        """
+        try:
+            folder.check()
+        except MustNotGoOn as error:
+            log.record("state_folder_gone", {"cause": str(error)})
+            raise
+
     def _links(
-        self, own: SelfDescription, core: DeliveryProtocol, driver: Driver, log: EventLog
+        self, table: SessionTable, core: DeliveryProtocol, driver: Driver, log: EventLog
     ) -> Links:
         return Links(
-            SessionTable(own),
+            table,
             self._config.session,
             self._around.addresses,
             driver.post,
@@ -321,6 +382,8 @@ class _Parts:
     commands: Commands
     probes: PeerProbes
     log: EventLog
+    witnesses: WitnessRows
+    check_folder: Callable[[], None]
 
     async def run(
         self,
@@ -364,46 +427,26 @@ class _Parts:
         self.driver.post([started])
         nursery.start_soon(self.probes.run)
         nursery.start_soon(self.commands.sample_for_ever)
+        nursery.start_soon(self._watch_folder)
         task_status.started(self.links)
+
+    async def _watch_folder(self) -> None:
+        """Look after the state folder of a broker that writes nothing.
+
+        Raises:
+            MustNotGoOn: it was deleted or replaced.
+        """
+        while True:
+            await trio.sleep(FOLDER_CHECK_S)
+            self.check_folder()
 
     async def _stop(self) -> None:
         await self.links.stop()
+        self.witnesses.write_all()
         with trio.move_on_after(SETTLE_S):
             await self.disk.settle()
             if self.writer is not None:
                 await self.writer.settle()
-
-
-@contextmanager
-def _state_folder(config: BrokerConfig) -> Iterator[Path]:
-    """The broker's state folder, for this process alone.
-
-    Raises:
-        PreflightError: another process has it, or there is no room for a new one.
-    """
-    folder = Path(config.state_folder)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        if not is_no_room(error):
-            raise
-        raise PreflightError(f"{folder}: cannot be made: no space left on the device") from None
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(lock, 20).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise PreflightError(f"{folder}: in use by the process {holder}") from None
-    try:
-        try:
-            os.pwrite(lock, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
-        except OSError as error:
-            if not is_no_room(error):
-                raise  # else others that want the folder are told "unknown"
-        yield folder
-    finally:
-        os.close(lock)
 
 
 async def _listen(address: str, *, off_loopback: bool) -> list[trio.SocketListener]:

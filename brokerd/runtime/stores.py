@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -9,18 +10,22 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import DiskFailed, StorageCorrupt
+from brokerd.errors import DiskFailed, StateLost, StorageCorrupt
 from brokerd.protocols.interface import CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
 from brokerd.runtime.program import own_program
+from brokerd.runtime.state_folder import forget_loss, loss_text, recorded_loss
+from brokerd.sessions.messages import START_BYTES
+from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
+from brokerd.storage.meta_store import Beginning, MetaStore, NewMarks, SqliteMetaStore
 from brokerd.storage.room import is_no_room
 
 NO_ROOM_STATE: Final = "no room on its disk"
 """The state of a broker that has not begun yet, because its disk is full."""
+KEY_BYTES: Final = 32
 _OLD_LOG: Final = "publications"
 
 
@@ -29,19 +34,27 @@ class Stores:
 
     Args:
         logs: the names of its logs.
+        keeps_loss: see ProtocolDefinition.
 
     Attributes:
         volume: of its logs, once begun; None without any.
         ends: of its logs, as it found them.
+        ledger: of the folder, once begun.
+        accepted_loss: the loss that this start accepts; "" if it accepts none.
     """
 
-    def __init__(self, config: BrokerConfig, folder: Path, logs: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: BrokerConfig, folder: Path, logs: tuple[str, ...], keeps_loss: str = ""
+    ) -> None:
         self._config = config
         self._logs = logs
+        self.keeps_loss = keeps_loss
         self._folder = folder
         self._meta: MetaStore | None = None
         self.volume: LogVolume | None = None
         self.ends: Mapping[str, LogEnds] = {}
+        self.ledger: StateLedger
+        self.accepted_loss = ""
 
     @property
     def meta(self) -> MetaStore:
@@ -57,6 +70,8 @@ class Stores:
                 may be called again.
             DiskFailed: it could not be read or written otherwise.
             StorageCorrupt: what is there cannot be what a broker wrote.
+            StateLost: less is there than was durable, and that is not accepted; or `accept_loss`
+                is set, and no loss is known.
         """
         try:
             return self._begin()
@@ -71,16 +86,64 @@ class Stores:
             self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self._meta is None:
             path = folder / "meta.sqlite3"
-            self._meta = SqliteMetaStore(path, fsync=config.fsync, owner=config.broker)
-        if self.volume is not None and not self._meta.knows(config.deployment_id):
-            self.volume.clear()  # first: else, after a crash, it would be taken for this one's
-        beginning = self._meta.begin(config.deployment_id)
+            self._meta = SqliteMetaStore(
+                path, fsync=config.fsync, owner=config.broker, protocol=config.protocol
+            )
+        recovering = self._meta.knows(config.deployment_id)
         if self.volume is not None:
-            found = self.volume.begin(self._logs, recovering=beginning.recovering)
+            # Before the rows: else, after a crash, it would be taken for this deployment's.
+            found = self.volume.begin(self._logs, recovering=recovering)
             self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
-        if beginning.recovering and (folder / _OLD_LOG).is_dir():
+        if recovering and (folder / _OLD_LOG).is_dir():
             raise StorageCorrupt(f"{folder / _OLD_LOG}: written by an earlier version of brokerd")
+        lineage = self._check_loss(recovering=recovering)
+        groups = self.volume.groups if self.volume is not None else 0
+        new = NewMarks(os.urandom(KEY_BYTES), os.urandom(START_BYTES), groups, STARTS_KEPT, lineage)
+        beginning = self._meta.begin(config.deployment_id, new)
+        marks = self._meta.marks()
+        starts = [StateStart(*each) for each in marks.starts]
+        self.ledger = StateLedger.of_starts(
+            marks.key, marks.lineage, starts, is_vouched=marks.is_vouched
+        )
+        if lineage:
+            if self.volume is not None:
+                self.volume.accept_end()
+            forget_loss(folder)
         return beginning
+
+    def _check_loss(self, *, recovering: bool) -> int:
+        """Return the lineage that the start begins, if it accepts a loss; 0 if nothing is lost.
+
+        Raises:
+            StateLost: something is lost, and that is not accepted; or the contrary.
+        """
+        config, folder = self._config, self._folder
+        starts = self.meta.marks().starts if recovering else ()
+        cause, must_end = recorded_loss(folder, starts[-1][1]) if starts else ("", False)
+        if not cause and recovering and self.volume is not None:
+            durable = starts[-1][3] if starts else 0
+            missing = max(self.volume.lost_groups, durable - self.volume.groups)
+            if missing > 0:
+                cause = f"{missing} groups at the end of its log were durable, and are missing"
+                must_end = True
+        if not config.accept_loss:
+            if must_end:
+                raise StateLost(loss_text(config, cause, self.keeps_loss))
+            return 0
+        if cause and self.keeps_loss:
+            raise StateLost(loss_text(config, cause, self.keeps_loss))
+        if not cause:
+            raise StateLost(
+                f"{config.broker}: accept_loss, but no loss of its state is known; "
+                "start it without: a loss that a neighbour or a client can prove ends it"
+            )
+        self.accepted_loss = cause
+        return max(1, int(time.time()))
+
+    def count_writes(self) -> None:
+        """Bring the ledger up to what is durable."""
+        groups = self.volume.groups if self.volume is not None else 0
+        self.ledger.advance(self.meta.commits, groups)
 
     def close(self) -> None:
         """Let go of what is open."""
@@ -148,4 +211,5 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "probed": False,
         "unprobed": {},
         "run_id": "",
+        "loss": "",
     }

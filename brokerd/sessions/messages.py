@@ -1,11 +1,32 @@
 """What the two ends of a connection say to each other before and beside the protocol."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 WIRE_VERSION = 28
+START_BYTES: Final = 8
+SEAL_BYTES: Final = 16
 
 Role = Literal["broker", "client", "probe"]
+
+
+class StateMark(NamedTuple):
+    """The durable state of a broker at one moment, sealed with the key of its state folder.
+
+    Attributes:
+        lineage: incarnation in which a loss was accepted last; 0 if none was.
+        incarnation: of the broker.
+        start: random number of the start, START_BYTES.
+        commits, groups: durable writes of the state folder so far, of rows and of logs.
+        seal: SEAL_BYTES; only the folder's owner can make or check one.
+    """
+
+    lineage: int
+    incarnation: int
+    start: bytes
+    commits: int
+    groups: int
+    seal: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +48,8 @@ class Hello:
             there was none in its incarnation.
         recovering: whether the sender recovers from a restart.
         capabilities: names of optional features; none exist yet, unknown ones are ignored.
+        state: durable state of the sender; None for a client, or a broker that keeps none.
+        witnessed: the newest such mark of the receiver that the sender has; None if it has none.
     """
 
     wire_version: int
@@ -41,11 +64,26 @@ class Hello:
     newest: int
     recovering: bool
     capabilities: tuple[str, ...]
+    state: StateMark | None = None
+    witnessed: StateMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """The sender lives; carries nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateAdvanced:
+    """Broker → broker: more of the sender's state is durable; sent with heartbeats.
+
+    Attributes:
+        mark: of the sender.
+        witnessed: the newest mark of the receiver that the sender has; None if it has none.
+    """
+
+    mark: StateMark
+    witnessed: StateMark | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +95,9 @@ class Farewell:
             kept instead of this one), superseded (a newer connection of the same name took
             over), stopping (the sender ends orderly), fault (the receiver broke the rules).
         reason: text for people.
+        witnessed: with refused, the mark of the receiver that proves why; else None.
     """
 
     kind: Literal["refused", "crossed", "superseded", "stopping", "fault"]
     reason: str
+    witnessed: StateMark | None = None

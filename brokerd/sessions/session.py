@@ -13,7 +13,8 @@ from enum import Enum
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.sessions.identity import Identity
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role, StateMark
+from brokerd.sessions.state_marks import StateLedger, StateWitness
 
 MAXIMUM_CLIENT_NAME = 100
 DEPARTED = "it has left the tree"
@@ -85,6 +86,7 @@ class SelfDescription:
     Attributes:
         names: name of each broker it may have sessions with, by number.
         recovering: kept up to date by whoever knows.
+        ledger: of its state folder; None: it keeps no state, or proves none.
     """
 
     protocol: str
@@ -95,13 +97,22 @@ class SelfDescription:
     incarnation: int
     names: Mapping[BrokerNumber, str]
     recovering: bool = False
+    ledger: StateLedger | None = None
 
 
 @dataclass(slots=True)
 class SessionTable:
-    """The sessions and attempts of one broker, at most one of either per peer."""
+    """The sessions and attempts of one broker, at most one of either per peer.
+
+    Attributes:
+        witness: what neighbours have had on their disks.
+        loss: how a neighbour proved that this broker lost state; "" while none did. The broker
+            must not go on then.
+    """
 
     own: SelfDescription
+    witness: StateWitness = field(default_factory=StateWitness)
+    loss: str = ""
     sessions: dict[Peer, Session] = field(default_factory=dict)
     attempts: dict[Peer, Session] = field(default_factory=dict)
     _newest: dict[Peer, int] = field(default_factory=dict)
@@ -127,11 +138,16 @@ class SessionTable:
         attempt.advance(SessionState.HANDSHAKING)
         newest = self._newest.get(attempt.peer, 0)
         self._newest[attempt.peer] = attempt.identity
-        return self._describe("broker", attempt.identity, newest)
+        return self._describe("broker", attempt.identity, newest, attempt.peer)
 
     def probe_hello(self) -> Hello:
         """What to say on a connection that only finds out whether a session is possible."""
         return self._describe("probe", 0, 0)
+
+    def refused(self, peer: BrokerNumber, farewell: Farewell) -> None:
+        """Check the mark by which a broker has refused this one; `loss` is set if it proves one."""
+        if farewell.witnessed is not None:
+            self._find_loss(peer, farewell.witnessed)
 
     def answered(self, attempt: Session, hello: Hello) -> Farewell | None:
         """Establish an attempt by the other end's Hello; returns a refusal where it is wrong.
@@ -143,6 +159,9 @@ class SessionTable:
             refusal = f"answered for session {hello.session}, not {attempt.identity}"
         if refusal is not None:
             return Farewell("refused", refusal)
+        lost = self._find_lost_state(hello.number, hello)
+        if lost is not None:
+            return lost
         del self.attempts[attempt.peer]
         self._establish(attempt, hello)
         return None
@@ -181,9 +200,12 @@ class SessionTable:
             return Farewell("refused", fault)
         if hello.role == "client":
             return self._accept_client(hello)
-        if hello.role == "probe":
-            return Accepted(None, self._describe("broker", hello.session, 0))
         peer = hello.number
+        lost = self._find_lost_state(peer, hello)
+        if lost is not None:
+            return lost
+        if hello.role == "probe":
+            return Accepted(None, self._describe("broker", hello.session, 0, peer))
         attempt, old = self.attempts.get(peer), self.sessions.get(peer)
         if attempt is not None and self.own.number < peer:
             return Farewell("crossed", "the attempt of the broker with the smaller number is kept")
@@ -206,7 +228,7 @@ class SessionTable:
             if over is not None:
                 self.close(over)
         session = Session(peer, hello.session, SessionState.HANDSHAKING)
-        answer = self._describe("broker", hello.session, self._newest.get(peer, 0))
+        answer = self._describe("broker", hello.session, self._newest.get(peer, 0), peer)
         self._establish(session, hello)
         return Accepted(session, answer, old, attempt)
 
@@ -219,9 +241,22 @@ class SessionTable:
         found = (self.sessions if is_session else self.attempts).pop(session.peer, None)
         assert found is session, f"{session} is over, and {found} was known"
 
+    def advanced(self, peer: Peer, mark: StateMark, witnessed: StateMark | None) -> str | None:
+        """Take the durable state of a neighbour with a session, and the mark that it returns.
+
+        Returns what is wrong with them, if anything is; `loss` is set if they prove one.
+        """
+        if not isinstance(peer, int):
+            return "a client keeps no state of a broker"
+        fault = self._find_loss(peer, witnessed) if witnessed is not None else None
+        if fault is None:
+            self.witness.take(peer, mark)
+        return fault
+
     def forget(self, peer: BrokerNumber) -> None:
         """A broker has left the tree, and has no session here; its number comes never again."""
         assert peer not in self.sessions, f"broker {peer} has left and has a session"
+        self.witness.forget(peer)
         self._newest.pop(peer, None)
         self._heard.pop(peer, None)
 
@@ -234,8 +269,39 @@ class SessionTable:
         if isinstance(session.peer, int):
             self._newest[session.peer] = session.identity
 
-    def _describe(self, role: Role, session: int, newest: int) -> Hello:
+    def _find_lost_state(self, peer: BrokerNumber, hello: Hello) -> Farewell | None:
+        """Return a refusal if this broker or the sender of a Hello has lost durable state."""
+        if hello.witnessed is not None:
+            fault = self._find_loss(peer, hello.witnessed)
+            if fault is not None:
+                return Farewell("refused", fault)
+        if hello.state is None:
+            return None
+        lost = self.witness.loss(peer, hello.state)
+        if lost is not None:
+            reason = f"{hello.name} has lost durable state: {lost}"
+            return Farewell("refused", reason, self.witness.marks[peer])
+        # The mark in the Hello is not taken: its sender has not seen the earlier one, which proves
+        # a loss, until the session is up at its end. It is sent again with the first heartbeat.
+        return None
+
+    def _find_loss(self, peer: BrokerNumber, mark: StateMark) -> str | None:
+        """Set `loss` if a mark proves that this broker lost state; returns why it is refused."""
         own = self.own
+        if own.ledger is None:
+            return None
+        try:
+            loss = own.ledger.loss(mark)
+        except ValueError as error:
+            return f"{own.names.get(peer, peer)} returns {error}"
+        if loss is None:
+            return None
+        self.loss = self.loss or f"{own.names.get(peer, peer)} proves that {loss}"
+        return f"{own.name} has lost durable state: {loss}"
+
+    def _describe(self, role: Role, session: int, newest: int, peer: Peer | None = None) -> Hello:
+        own = self.own
+        ledger = own.ledger if not isinstance(peer, str) else None
         return Hello(
             WIRE_VERSION,
             own.protocol,
@@ -249,6 +315,8 @@ class SessionTable:
             newest,
             own.recovering,
             (),
+            ledger.mark() if ledger is not None else None,
+            self.witness.marks.get(peer) if isinstance(peer, int) else None,
         )
 
     def _find_fault(self, hello: Hello) -> str | None:

@@ -57,6 +57,7 @@ class LogVolume:
 
     Attributes:
         torn_bytes: what a crash had cut off, and was removed.
+        lost_groups: groups that were durable, and whose segments are not in the folder.
 
     Raises:
         StorageCorrupt: what is in the folder is no volume of ours, or a damaged one.
@@ -86,6 +87,12 @@ class LogVolume:
         self._mark = SyncedMark(files, folder)
         self._has_unsynced_removal = False
         self.torn_bytes = 0
+        self.lost_groups = 0
+
+    @property
+    def groups(self) -> int:
+        """How many groups were ever written; all of them are durable."""
+        return self._group - 1
 
     # ------------------------------------------------------------ beginning
 
@@ -102,6 +109,7 @@ class LogVolume:
         numbers = self._numbers()
         for number in numbers:
             self._recover(number, is_first=number == numbers[0], is_last=number == numbers[-1])
+        self.lost_groups = self._count_lost()
         wanted = list(names)
         for name in self._logs:
             if name not in wanted:
@@ -109,6 +117,18 @@ class LogVolume:
         for name in wanted:
             self._logs.setdefault(name, LogState())
         return {name: (log.first, log.next) for name, log in self._logs.items()}
+
+    def _count_lost(self) -> int:
+        """Return how many groups behind the last one were durable; group numbers never repeat."""
+        salt, durable = self._mark.newest()
+        is_missing = all(salt != segment.salt for segment in self._segments.values())
+        return max(0, durable - self.groups) if is_missing else 0
+
+    def accept_end(self) -> None:
+        """Take the end of the log as it is, whatever was durable behind it."""
+        self._mark.remove()
+        self._files.sync_folder(self._folder)
+        self.lost_groups = 0
 
     def clear(self) -> None:
         """Remove what is left of an earlier deployment; not for a volume that has begun."""

@@ -3,7 +3,16 @@
 import copy
 from collections.abc import Iterable
 
-from brokerd.storage.meta_store import Beginning, RowChange, Tables, decode_value, encode_value
+from brokerd.storage.meta_store import (
+    WITNESSED,
+    Beginning,
+    FolderMarks,
+    NewMarks,
+    RowChange,
+    Tables,
+    decode_value,
+    encode_value,
+)
 
 
 class MemoryMetaStore:
@@ -13,12 +22,17 @@ class MemoryMetaStore:
         self._incarnation = 0
         self._deployment_id = ""
         self._rows: Tables = {}
+        self.commits = 0
 
     def knows(self, deployment_id: str) -> bool:
         """See MetaStore."""
         return self._deployment_id == deployment_id
 
-    def begin(self, deployment_id: str) -> Beginning:
+    def marks(self) -> FolderMarks:
+        """See MetaStore; what is only in memory is never restored from a copy."""
+        return FolderMarks(commits=self.commits)
+
+    def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
         """See MetaStore."""
         self._incarnation += 1
         recovering = self._deployment_id == deployment_id
@@ -29,7 +43,9 @@ class MemoryMetaStore:
 
     def commit(self, changes: Iterable[RowChange]) -> None:
         """See MetaStore."""
-        for table, key, value in list(changes):
+        changes = list(changes)
+        self.commits += any(table != WITNESSED for table, _, _ in changes)
+        for table, key, value in changes:
             rows = self._rows.setdefault(table, {})
             if value is None:
                 rows.pop(key, None)

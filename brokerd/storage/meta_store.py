@@ -20,6 +20,36 @@ RowChange = tuple[str, str, Any]
 
 Tables = dict[str, dict[str, Any]]
 
+_STARTS: Final = (
+    "CREATE TABLE IF NOT EXISTS starts"
+    " (incarnation INTEGER PRIMARY KEY, start TEXT, commits INTEGER, groups INTEGER) STRICT"
+)
+
+WITNESSED: Final = "witnessed"
+"""Table of what neighbours have had on their disks; its changes are not counted as commits."""
+
+VOUCHED: Final = "vouched"
+"""Its row that is there once a neighbour has returned a mark of this folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderMarks:
+    """What a state folder records of itself.
+
+    Attributes:
+        key: secret of the folder; b"" if it has none yet.
+        lineage: incarnation in which a loss was accepted last; 0 if none was.
+        is_vouched: see `sessions.state_marks`.
+        commits: transactions so far, but for those of WITNESSED alone.
+        starts: (incarnation, start, commits, groups) of each start on record, ascending.
+    """
+
+    key: bytes = b""
+    lineage: int = 0
+    is_vouched: bool = False
+    commits: int = 0
+    starts: tuple[tuple[int, bytes, int, int], ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
@@ -36,14 +66,46 @@ class Beginning:
     rows: Mapping[str, Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class NewMarks:
+    """What a start adds to the marks of a state folder.
+
+    Attributes:
+        key: of the folder, if it has none.
+        start: random number of the start.
+        groups: of the log, as the start found it.
+        kept: how many starts stay on record.
+        lineage: incarnation of this start, which accepts a loss; 0: it accepts none.
+    """
+
+    key: bytes
+    start: bytes
+    groups: int
+    kept: int
+    lineage: int = 0
+
+
 class MetaStore(Protocol):
-    """Rows of named tables."""
+    """Rows of named tables.
+
+    Attributes:
+        commits: durable transactions so far; see `FolderMarks`.
+    """
+
+    @property
+    def commits(self) -> int:
+        """See the class."""
+        ...
+
+    def marks(self) -> FolderMarks:
+        """Return what the folder records of itself."""
+        ...
 
     def knows(self, deployment_id: str) -> bool:
         """Whether it was this deployment that began here last."""
         ...
 
-    def begin(self, deployment_id: str) -> Beginning:
+    def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
         """Start a new incarnation; what another deployment left is dropped."""
         ...
 
@@ -62,6 +124,7 @@ class SqliteMetaStore:
     Args:
         fsync: whether a commit waits for the disk; without, it survives this process only.
         owner: whose it is; nobody else may go on with what is in it.
+        protocol: of the broker; no other one can read what is in it.
 
     Raises:
         StorageCorrupt: what is in the folder is no store of ours, or a damaged one; from any
@@ -69,9 +132,13 @@ class SqliteMetaStore:
         OSError: the disk does not do what it should; the broker must not go on.
     """
 
-    def __init__(self, path: Path, *, fsync: bool = True, owner: str = "") -> None:
+    def __init__(
+        self, path: Path, *, fsync: bool = True, owner: str = "", protocol: str = ""
+    ) -> None:
         self._path = path
         self._owner = owner
+        self._protocol = protocol
+        self.commits = 0
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.DatabaseError as error:
@@ -82,6 +149,7 @@ class SqliteMetaStore:
             if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchall():
                 self._create()  # new, or one that a full disk kept from being made
             self._check()
+            self._connection.execute(_STARTS)  # a store of an earlier version has none
         except sqlite3.DatabaseError as error:
             self._connection.close()
             raise self._translate(error) from error
@@ -96,25 +164,55 @@ class SqliteMetaStore:
             raise self._translate(error) from error
         return row is not None and bool(row[0] == deployment_id)
 
-    def begin(self, deployment_id: str) -> Beginning:
+    def marks(self) -> FolderMarks:
+        """See MetaStore."""
+        try:
+            about = dict(self._connection.execute("SELECT key, value FROM about"))
+            rows = self._connection.execute(
+                "SELECT incarnation, start, commits, groups FROM starts ORDER BY incarnation"
+            ).fetchall()
+            return FolderMarks(
+                bytes.fromhex(about.get("key", "")),
+                int(about.get("lineage", "0")),
+                self._is_vouched(),
+                int(about.get("commits", "0")),
+                tuple([(row[0], bytes.fromhex(row[1]), row[2], row[3]) for row in rows]),
+            )
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise self._translate(error) from error
+
+    def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
         """See MetaStore."""
         try:
             with self._transaction() as connection:
                 about = dict(connection.execute("SELECT key, value FROM about"))
                 incarnation = int(about["incarnation"]) + 1
                 recovering = about["deployment"] == deployment_id
+                self.commits = int(about.get("commits", "0"))
                 if not recovering:
                     connection.execute("DELETE FROM rows")
+                    connection.execute("DELETE FROM starts")
+                    connection.execute("DELETE FROM about WHERE key IN ('key', 'lineage')")
+                    about.pop("key", None)
                 elif (owner := about.get("owner", self._owner)) != self._owner:
                     raise StorageCorrupt(
                         f"{self._path}: this is of {owner!r}, and {self._owner!r} has it"
                     )
+                elif (protocol := about.get("protocol", self._protocol)) != self._protocol:
+                    raise StorageCorrupt(
+                        f"{self._path}: this is of {protocol!r}, and the broker runs "
+                        f"{self._protocol!r}"
+                    )
+                if marks is not None:
+                    incarnation = max(incarnation, marks.lineage)
+                    self._note_start(connection, incarnation, marks, has_key="key" in about)
                 connection.executemany(
                     "INSERT OR REPLACE INTO about VALUES (?, ?)",
                     [
                         ("incarnation", str(incarnation)),
                         ("deployment", deployment_id),
                         ("owner", self._owner),
+                        ("protocol", self._protocol),
                     ],
                 )
                 rows: Tables = {}
@@ -126,11 +224,43 @@ class SqliteMetaStore:
             raise self._translate(error) from error
         return Beginning(incarnation, recovering, rows)
 
+    def _is_vouched(self) -> bool:
+        row = self._connection.execute(
+            "SELECT 1 FROM rows WHERE name = ? AND key = ?", (WITNESSED, VOUCHED)
+        ).fetchone()
+        return row is not None
+
+    def _note_start(
+        self, connection: sqlite3.Connection, incarnation: int, marks: NewMarks, *, has_key: bool
+    ) -> None:
+        """Record a start; one that accepts a loss begins a lineage.
+
+        The key stays, so that a copy of before can check the marks that prove it older.
+        """
+        about = []
+        if not has_key:
+            about.append(("key", marks.key.hex()))
+        if marks.lineage:
+            about.append(("lineage", str(incarnation)))
+            connection.execute("DELETE FROM rows WHERE name = ? AND key = ?", (WITNESSED, VOUCHED))
+        connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about)
+        connection.execute(
+            "INSERT INTO starts VALUES (?, ?, ?, ?)",
+            (incarnation, marks.start.hex(), self.commits, marks.groups),
+        )
+        connection.execute(
+            "DELETE FROM starts WHERE incarnation NOT IN"
+            " (SELECT incarnation FROM starts ORDER BY incarnation DESC LIMIT ?)",
+            (marks.kept,),
+        )
+
     def commit(self, changes: Iterable[RowChange]) -> None:
         """See MetaStore."""
         set_rows: list[tuple[str, str, str]] = []
         deleted: list[tuple[str, str]] = []
+        counted = 0
         for table, key, value in changes:
+            counted = 1 if table != WITNESSED else counted
             if value is None:
                 deleted.append((table, key))
             else:
@@ -144,8 +274,14 @@ class SqliteMetaStore:
                     set_rows,
                 )
                 connection.executemany("DELETE FROM rows WHERE name = ? AND key = ?", deleted)
+                if counted:
+                    commits = str(self.commits + 1)
+                    connection.execute(
+                        "INSERT OR REPLACE INTO about VALUES ('commits', ?)", (commits,)
+                    )
         except sqlite3.DatabaseError as error:
             raise self._translate(error) from error
+        self.commits += counted
 
     def close(self) -> None:
         """See MetaStore."""

@@ -31,13 +31,18 @@ class SyncedMark:
 
     def group(self, salt: bytes) -> int:
         """The last group of a segment that is known to have been durable; 0 where none is."""
+        marked, number = self.newest()
+        return number if marked == salt else 0
+
+    def newest(self) -> tuple[bytes, int]:
+        """Return the salt of a segment and its last group that was durable; 0 if none is known."""
         if NAME not in self._files.names(self._path.parent):
-            return 0
+            return b"", 0
         data = self._files.read(self._path)
         if len(data) != MARK_BYTES or zlib.crc32(data[: _MARK.size]) != _checksum_of(data):
-            return 0
+            return b"", 0
         marked, number = _MARK.unpack_from(data)
-        return int(number) if marked == salt else 0
+        return bytes(marked), int(number)
 
     def open(self) -> None:
         """Be there to be written; a new name is durable with the next sync of its folder."""

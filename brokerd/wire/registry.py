@@ -12,6 +12,7 @@ COMMON: Final = (
     MessageKind(1, session.Hello),
     MessageKind(2, session.Heartbeat),
     MessageKind(3, session.Farewell),
+    MessageKind(4, session.StateAdvanced),
     # clients and their broker
     MessageKind(16, client_messages.Connect),
     MessageKind(17, client_messages.Connected),

@@ -1,5 +1,6 @@
 """`deploy`: make a topology run on the hosts of the inventory."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +75,15 @@ def deploy(
             "--placement", metavar="FILE", help="Placement, as `topology place -o` writes it."
         ),
     ] = None,
+    accept_loss: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-loss",
+            metavar="BROKER",
+            help="Start a broker that lost durable state, and announce what is lost; see "
+            "`help restore`. Repeatable.",
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -109,6 +119,7 @@ def deploy(
             rolling=rolling,
         )
     purpose = f"deploy {topology}"
+    accepted = tuple(accept_loss or ())
 
     async def work(interruption: Interruption) -> tuple[Deployment, Rolled]:
         with call.console.progress() as progress:
@@ -116,7 +127,10 @@ def deploy(
                 lab.operated(purpose, progress, interruption),
                 deployed(
                     lab,
-                    await wanted_deployment(lab, wanted_topology, protocol, placing),
+                    replace(
+                        await wanted_deployment(lab, wanted_topology, protocol, placing),
+                        accept_loss=accepted,
+                    ),
                     progress,
                     interruption,
                     purpose=purpose,

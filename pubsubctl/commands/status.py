@@ -128,7 +128,7 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
             *([_cores(row)] if pinned else []),
             row.state,
             f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
-            row.exit or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
+            row.exit or row.loss or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
         )
         for row in state.brokers
     ]

@@ -175,6 +175,7 @@ async def deployed(
                 *map(is_not_started, plan.decommissioned),
                 "this needs all brokers; `pubsubctl down`, then once more",
             )
+        _check_accepted(wanted, plan)
         found = await lab.observe()
         check_transport(found, lab.inventory)
         await check_authority(lab)
@@ -218,6 +219,21 @@ async def deployed(
         yield deployment
     finally:
         await deployment.disconnect()
+
+
+def _check_accepted(wanted: Wanted, plan: Plan) -> None:
+    """Make sure that brokers whose loss is accepted are started now.
+
+    Raises:
+        UserError: a broker does not exist, or runs: it has lost nothing.
+    """
+    starting = {step.subject for step in plan.of("start-broker")}
+    names = [row.broker for row in wanted.placement.brokers]
+    for name in wanted.accept_loss:
+        if name not in names:
+            raise UserError(f"--accept-loss {shown(name)}: no such broker{nearest(name, names)}")
+        if name not in starting:
+            raise UserError(f"--accept-loss {name}: {name} is running, so no loss is known")
 
 
 @asynccontextmanager
@@ -409,6 +425,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
             if row.host == connector.host.name:
                 config = await broker_config(deployment, row)
                 config["begin_within_ms"] = patience_ms
+                config["accept_loss"] = row.broker in deployment.wanted.accept_loss
                 agent = deployment.agents[row.host]
                 await agent.start(row.broker, "broker", config, config["control_socket"])
                 started += 1

@@ -21,12 +21,14 @@ class Wanted:
 
     Attributes:
         digest: what all brokers must agree on, computed from the rest.
+        accept_loss: brokers that start although they lost durable state.
     """
 
     topology: Topology
     protocol: str
     digest: str
     placement: Placement
+    accept_loss: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

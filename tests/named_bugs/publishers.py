@@ -14,7 +14,7 @@ ROWS: Final = (
     Row(
         "source-used-twice",
         _TABLE,
-        "            incarnation = max(known.incarnation + 1, message.incarnation)",
+        "            incarnation = max(known.incarnation + 1, message.incarnation, self._lineage)",
         "            incarnation = message.incarnation",
         _RESTARTED + "test_all_that_a_restarted_publisher_publishes_is_delivered",
         {"protocol": "gryphon"},
@@ -36,8 +36,8 @@ ROWS: Final = (
     Row(
         "continues-without-a-record",
         _TABLE,
-        "                or known.number != message.source.publisher",
-        "                or False",
+        "        if known.number != source.publisher:\n",
+        "        if not known:\n",
         _TESTS + "test_a_publisher_does_not_continue_as_a_source_without_a_record",
         {"source": SourceId(3, 1, 1)},
     ),

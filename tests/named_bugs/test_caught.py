@@ -12,6 +12,7 @@ from tests.named_bugs.clients import ROWS as CLIENTS
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
+from tests.named_bugs.lost_state import ROWS as LOST_STATE
 from tests.named_bugs.model import ROWS as MODEL
 from tests.named_bugs.oracle import ROWS as ORACLE
 from tests.named_bugs.plans import ROWS as PLANS
@@ -28,7 +29,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
     *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *RUNTIME, *PROGRAMS, *PUBLISHERS),
-    *(*MODEL, *CLIENTS),
+    *(*MODEL, *CLIENTS, *LOST_STATE),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

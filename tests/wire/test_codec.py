@@ -235,7 +235,7 @@ def test_a_changed_byte_gives_a_message_or_a_refusal_and_nothing_else(
 def test_type_numbers_are_given_once_and_never_move() -> None:
     """Sessions check the wire version, so a changed table would be a changed version."""
     assert {kind.number: kind.type.__name__ for kind in KINDS.values()} == {
-        1: "Hello", 2: "Heartbeat", 3: "Farewell",
+        1: "Hello", 2: "Heartbeat", 3: "Farewell", 4: "StateAdvanced",
         11: "Redirect",
         12: "Consume", 13: "Consuming", 14: "CommitConsumed", 15: "ConsumedCommitted",
         16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",

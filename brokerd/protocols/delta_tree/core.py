@@ -297,7 +297,7 @@ class DeltaTree(EventMachine):
 
     def _on_started(self, event: Started) -> None:
         self._state.incarnation = event.incarnation
-        self._clients.start(event.incarnation, event.recovered)
+        self._clients.start(event.incarnation, event.recovered, event.lineage)
         if event.recovering:
             self._state.restarted = True
             self._unsubscriptions.recover(event.recovered)

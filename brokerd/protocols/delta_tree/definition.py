@@ -50,6 +50,7 @@ DELTA_TREE = ProtocolDefinition(
     excess=excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=reaches,
+    keeps_loss=lambda topology, broker: "",
     core="brokerd.protocols.delta_tree.relays.assist",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,

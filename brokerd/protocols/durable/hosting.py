@@ -79,6 +79,8 @@ class Surroundings:
 class DurableClients(Clients):
     """See ClientService: a subscription stays, and misses nothing, while its client is away."""
 
+    keeps_subscriptions = False  # they go on from where their clients were
+
     def __init__(
         self,
         surroundings: Surroundings,

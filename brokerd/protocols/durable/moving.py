@@ -56,9 +56,11 @@ class MovingClients(DurableClients):
             self._cut,
         )
 
-    def start(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+    def start(
+        self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
+    ) -> None:
         """See ClientService."""
-        super().start(incarnation, recovered)
+        super().start(incarnation, recovered, lineage)
         self.arrivals.start(incarnation)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:

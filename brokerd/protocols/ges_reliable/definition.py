@@ -3,6 +3,7 @@
 from typing import Any
 
 from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology
 from brokerd.protocols.definition import (
@@ -41,6 +42,13 @@ def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
     return excess_of_routes(topology, parameters, lost)
 
 
+def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
+    """See ProtocolDefinition: only storages keep anything for others."""
+    if any(broker == storage for storage, _ in hierarchy_of(topology).all_storages):
+        return "it is a storage, and the subscriptions that it stored for are lost with it"
+    return ""
+
+
 GES_RELIABLE = ProtocolDefinition(
     name="ges_reliable",
     kind=KIND,
@@ -64,6 +72,7 @@ GES_RELIABLE = ProtocolDefinition(
         "subscribers have it. Brokers keep nothing: whoever fails for ever is gone around, and "
         "its clients go on at other brokers from where they were."
     ),
+    keeps_loss=_keeps_loss,
     core="brokerd.protocols.ges_reliable.core",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,

@@ -69,6 +69,8 @@ class Clients(OwnSubscriptions[Delivered]):
         self._position = position
         self._own_filter = own_filter
 
+    keeps_subscriptions = True
+
     def on_connect(self, name: ClientId, message: Connect) -> None:
         """See ClientService; what comes to a cell of several comes to one of them only."""
         if not self._is_host:
@@ -100,6 +102,14 @@ class Clients(OwnSubscriptions[Delivered]):
             super()._on_kept(client, local)
         elif not local.is_over:
             self._own_filter.add(local, partial(self._begin_one, client, local))
+
+    def _begun_after(
+        self, client: OwnClient, subscription: OwnSubscription
+    ) -> Mapping[StreamId, int]:
+        if self._own_filter is not None:
+            return subscription.begins_after
+        had = client.forgotten.get(subscription.number, {})
+        return {stream: max(last + 1, self._position(stream)) for stream, last in had.items()}
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
         """In total order, how far all streams are that a client goes on with.
@@ -152,6 +162,12 @@ class Clients(OwnSubscriptions[Delivered]):
         self.check_run(message.run, client.name)
         client.submitted = max(client.submitted, message.run.last)
         self._publish_run(message.run, partial(self._tell_durable, client.name))
+
+    def _durable_of(self, source: SourceId) -> int | None:
+        return self._durable(source)
+
+    def _publish_marker(self, client: OwnClient, run: PublicationRun) -> None:
+        self._publish_run(run, lambda: None)
 
     def _tell_durable(self, name: ClientId) -> None:
         """Tell a publisher that is here, or here again, what of its publications is on disk."""

@@ -95,6 +95,7 @@ class Gryphon(LogFirstMachine):
         self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
         self._established_ns: dict[BrokerNumber, int] = {}
+        self._lineage = 0
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
@@ -162,6 +163,7 @@ class Gryphon(LogFirstMachine):
             on_news=self._look_at,
             on_final=self._on_final,
             on_links=self._look_at_all,
+            on_beyond=self._on_beyond,
             on_doubt=self._assign_silence,
             check_run=self._clients.check_run,
         )
@@ -270,11 +272,18 @@ class Gryphon(LogFirstMachine):
             released = self._pubends.released(pubend)
             if released:
                 self._relay.stream(self._pubends.stream(pubend)).finish(released)
+        self._lineage = event.lineage
+        self._relay.has_lost = bool(event.lineage)
+        if event.lineage:
+            self._pubends.exclude_past(self._go_on_if_read)
         self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
         self._pubends.on_records(event)
-        if self._is_read():
+        self._go_on_if_read()
+
+    def _go_on_if_read(self) -> None:
+        if self.is_reading and self._is_read():
             self.go_on()
 
     def go_on(self) -> None:
@@ -284,12 +293,12 @@ class Gryphon(LogFirstMachine):
 
     def _is_read(self) -> bool:
         """Whether all that an earlier incarnation has left is known."""
-        return self._pubends.is_read
+        return self._pubends.is_read and not self._pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
         self._joins.begin(event.incarnation, event.recovered)
         self._exchange.begin(event.incarnation, event.recovered)
-        self._clients.start(event.incarnation, event.recovered)
+        self._clients.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
         for pubend in range(self._parameters.pubends):
             stream = self._relay.stream(self._pubends.stream(pubend))
@@ -299,6 +308,8 @@ class Gryphon(LogFirstMachine):
         self._look_at_all()
         self._relay.settle_all()
         self._check_acks()
+        if event.lineage:
+            self._pubends.publish_loss(event.lineage)
 
     # ------------------------------------------------------------ sessions
 
@@ -484,6 +495,10 @@ class Gryphon(LogFirstMachine):
             elif stream.subend.doubt(last):
                 stream.subend.see_gaps(stream.knowledge, self.now_ns)
                 self._time_gaps(stream)
+
+    def _on_beyond(self, stream: Stream, through: int) -> None:
+        """Somebody knows more of a stream than is left of it here."""
+        self._pubends.publish_loss_behind(self._lineage, stream.identity, through)
 
     def _assign_silence(self, stream: Stream, through: int) -> None:
         self._pubends.assign_silence(stream.identity, through)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from brokerd.config import SECOND_NS
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.losses import stream_marker
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.gryphon.beforehand import ExpectedSilence, SilenceParameters
 from brokerd.protocols.gryphon.flow_control import weight_bytes
@@ -80,6 +81,7 @@ class Pubends:
 
     Attributes:
         is_read: all that an earlier incarnation has left is known.
+        is_reserving: ticks that an older state of this broker may have used are being excluded.
         reserved: no event that comes from now on gets a tick up to this one after a restart.
     """
 
@@ -96,6 +98,7 @@ class Pubends:
         may_log: Callable[[], bool] = lambda: True,
     ) -> None:
         self.is_read = True
+        self.is_reserving = False
         self._broker = broker
         self._disk = disk
         self._on_durable = on_durable
@@ -162,6 +165,45 @@ class Pubends:
             self._begin()
         else:
             self._disk.machine.emit(Read(LOG, ends.first, ends.next))
+
+    def exclude_past(self, then: Callable[[], None]) -> None:
+        """Exclude all ticks up to now, which events that were lost may have had; durable first.
+
+        Else a neighbour would know more of a stream than its pubend.
+        """
+        self.is_reserving = True
+        tick = max(self.reserved, self._clock.tick(self._disk.machine.now_ns))
+        self._reserving = tick
+
+        def reserve() -> None:
+            self.is_reserving = False
+            self.reserved = max(self.reserved, tick)
+            self._last = [max(last, tick) for last in self._last]
+            then()
+
+        self._disk.commit((Change(RESERVED, "tick", tick),), reserve)
+
+    def publish_loss(self, lineage: int) -> None:
+        """Publish a loss marker in each stream, once per accepted loss."""
+        for pubend in range(len(self._last)):
+            run = self._stream_marker(lineage, pubend, 1)
+            self.publish(run, lambda: None)
+
+    def publish_loss_behind(self, lineage: int, stream: StreamId, through: int) -> None:
+        """Publish another loss marker, behind a tick that somebody is done with.
+
+        The clock has gone back, so the markers before it may have come too late to be seen.
+        """
+        pubend = stream.publisher
+        if through <= self._promised[pubend]:
+            return
+        self.assign_silence(stream, through)
+        source = self._stream_marker(lineage, pubend, 1).source
+        number = self._assigned.get(source, 0) + 1
+        self.publish(self._stream_marker(lineage, pubend, number), lambda: None)
+
+    def _stream_marker(self, lineage: int, pubend: int, number: int) -> PublicationRun:
+        return stream_marker(self._broker, lineage, pubend, len(self._last), number)
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log, and ask for the next one."""

@@ -45,9 +45,11 @@ class Relay:
         on_final: everybody is done with more of a stream of a pubend of this broker.
         on_doubt: somebody asks for ticks of a stream of this broker that have not come yet.
         on_links: neighbours may get somewhere else than before.
+        on_beyond: somebody is done with more of a stream of this broker than this broker has left.
         check_run: raises RemoteProtocolError where attributes that a peer has sent are malformed.
 
     Attributes:
+        has_lost: this broker has lost state, so neighbours may know more of its streams.
         acks: what those above are told.
         links: whom to tell and whom to ask.
         below: what those below are told.
@@ -67,6 +69,7 @@ class Relay:
         on_news: Callable[[Stream], None],
         on_final: Callable[[Stream], None],
         on_links: Callable[[], None],
+        on_beyond: Callable[[Stream, int], None],
         on_doubt: Callable[[Stream, int], None],
         check_run: Callable[[PublicationRun, BrokerNumber], object],
     ) -> None:
@@ -79,6 +82,8 @@ class Relay:
         self._on_news = on_news
         self._on_links = on_links
         self._on_doubt = on_doubt
+        self._on_beyond = on_beyond
+        self.has_lost = False
         self._check_run = check_run
         self._streams: dict[StreamId, Stream] = {}
         self.links = Links(routes, has_session)
@@ -371,19 +376,28 @@ class Relay:
 
     def _may_doubt(self, tick: int) -> bool:
         """Whether somebody may ask for a tick that has not come: clocks differ by any amount."""
-        return self._parameters.is_total and tick < LAST_TICK
+        return (self._parameters.is_total or self.has_lost) and tick < LAST_TICK
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         cell, theirs = message.cell, self._routes.cell_of(peer)
         if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
             raise RemoteProtocolError(peer, f"says that cell {cell} is done")
         streams = [(self._for_cell(peer, identity, cell), n) for identity, n in message.through]
-        for stream, through in streams:
-            if stream.upstream is None and through > stream.knowledge.highest:
+        beyond = [
+            (stream, through)
+            for stream, through in streams
+            if stream.upstream is None and through > stream.knowledge.highest
+        ]
+        for stream, through in beyond:
+            if not self.has_lost or through >= LAST_TICK:
                 raise RemoteProtocolError(
                     peer, f"is done with {through} of {stream.identity}, which is not that far"
                 )
+        for stream, through in beyond:
+            self._on_beyond(stream, through)
         for stream, through in streams:
+            if stream.upstream is None:
+                through = min(through, stream.knowledge.highest)
             stream.satisfy(peer, 0, through + 1 if cell == theirs else 0)
             if stream.note_done(cell, through):
                 if cell == theirs:

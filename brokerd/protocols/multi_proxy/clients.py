@@ -34,6 +34,8 @@ BEGINS: Final = "begins"
 class Clients(OwnSubscriptions[Handed]):
     """See ClientService."""
 
+    keeps_subscriptions = True
+
     def __init__(
         self,
         broker: BrokerNumber,

@@ -320,7 +320,7 @@ class MultiProxy(LogFirstMachine):
         if self._periods is not None:
             self._periods.tell()
         self._owners.recover(event.recovered)
-        self._clients.start(event.incarnation, event.recovered)
+        self._clients.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
         self._gets.begin(event.incarnation)
         self._gone.recover(event.recovered)

@@ -53,6 +53,15 @@ def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) ->
         )
 
 
+def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
+    """See ProtocolDefinition: homes have fetched by the positions that a server has lost."""
+    overlay = topology.overlay(KIND)
+    assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
+    if broker in overlay.edges:
+        return ""
+    return f"it is a {overlay.role(broker)}, and topics cannot go on at other positions"
+
+
 def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:
     """Whose publications come to whom in every topic: what needs each of the servers."""
     overlay = topology.overlay(KIND)
@@ -94,6 +103,7 @@ MULTI_PROXY = ProtocolDefinition(
         "follow the topic are done with it. Whoever has no answer in time asks again over another "
         "proxy, and nothing is stored or delivered twice."
     ),
+    keeps_loss=_keeps_loss,
     core="brokerd.protocols.multi_proxy.core",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,

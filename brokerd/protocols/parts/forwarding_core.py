@@ -175,7 +175,7 @@ class ForwardingCore(EventMachine):
     # ------------------------------------------------------------ events
 
     def _on_started(self, event: Started) -> None:
-        self._clients.start(event.incarnation, event.recovered)
+        self._clients.start(event.incarnation, event.recovered, event.lineage)
         self.start_routing(event.incarnation)
         for neighbour in self._neighbours:
             self.emit(OpenSession(neighbour))

@@ -11,6 +11,7 @@ from brokerd.protocols.interface import (
     Event,
     Instant,
     MessageReceived,
+    Persisted,
     RecordsRead,
     SessionEstablished,
     SessionLost,
@@ -33,7 +34,7 @@ class LogFirstMachine(EventMachine):
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
         """See DeliveryProtocol: until the log is read everything else waits."""
-        if not self._early or isinstance(event, RecordsRead):
+        if not self._early or isinstance(event, RecordsRead | Persisted):
             return super().handle(event, now_ns)
         if isinstance(event, SessionLost):
             # What it said cannot be answered any more: an answer would go to its next session.

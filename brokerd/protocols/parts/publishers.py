@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.model.client_messages import Connect
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.losses import LINEAGE_BITS
 from brokerd.protocols.interface import Change
 
 TABLE: Final = "publishers"
@@ -49,9 +50,16 @@ class PublisherTable:
     def __init__(self, broker: BrokerNumber) -> None:
         self._broker = broker
         self._rows: dict[ClientId, _Publisher] = {}
+        self._lineage = 0
 
-    def recover(self, rows: Mapping[ClientId, Any]) -> None:
-        """Restore the rows that an earlier incarnation of the broker committed."""
+    def recover(self, rows: Mapping[ClientId, Any], lineage: int = 0) -> None:
+        """Restore the rows that an earlier incarnation of the broker committed.
+
+        Args:
+            lineage: see Started. After a loss, new numbers and incarnations begin at it, beyond
+                those whose rows may be lost.
+        """
+        self._lineage = lineage
         for name, row in rows.items():
             read = (row, _AFTER_NUMBER_ONLY, 0, b"") if isinstance(row, int) else row
             self._rows[name] = _Publisher(*read)
@@ -70,11 +78,7 @@ class PublisherTable:
         if message.source is not None:
             if message.source.broker != self._broker:
                 return f"publisher {client!r} is {message.source}, a source of another broker"
-            if (
-                known is None
-                or known.number != message.source.publisher
-                or known.incarnation < message.source.incarnation
-            ):
+            if not self._may_continue(known, message.source):
                 return (
                     f"publisher {client!r} continues as {message.source}, which this broker has no "
                     "record of: its state was lost or replaced"
@@ -101,14 +105,40 @@ class PublisherTable:
         """
         known = self._rows.get(client)
         if known is None:
-            row = _Publisher(
-                len(self._rows), message.incarnation, message.incarnation, message.instance
-            )
+            incarnation = max(message.incarnation, self._lineage)
+            number = self._next_number()
+            row = _Publisher(number, incarnation, message.incarnation, message.instance)
         elif known.answers(message):
             row = known
         else:
-            incarnation = max(known.incarnation + 1, message.incarnation)
+            incarnation = max(known.incarnation + 1, message.incarnation, self._lineage)
             row = _Publisher(known.number, incarnation, message.incarnation, message.instance)
         self._rows[client] = row
         source = SourceId(self._broker, row.number, row.incarnation)
         return source, Change(TABLE, client, tuple(row))
+
+    def restore(self, client: ClientId, source: SourceId) -> Change | None:
+        """Return the change that records a source whose row was lost; None if it is recorded."""
+        known = self._rows.get(client)
+        if known is not None and known.incarnation >= source.incarnation:
+            return None
+        row = _Publisher(source.publisher, source.incarnation, 0, b"")
+        self._rows[client] = row
+        return Change(TABLE, client, tuple(row))
+
+    def _may_continue(self, known: _Publisher | None, source: SourceId) -> bool:
+        """Return whether a source is recorded for its client, or its row may have been lost."""
+        if known is None:
+            is_free = all(row.number != source.publisher for row in self._rows.values())
+            return bool(self._lineage) and is_free and source.incarnation < self._lineage
+        if known.number != source.publisher:
+            return False
+        was_lost = bool(self._lineage) and source.incarnation < self._lineage
+        return known.incarnation >= source.incarnation or was_lost
+
+    def _next_number(self) -> int:
+        """Return a number that was given to no client, not even in a row that was lost."""
+        if not self._lineage:
+            return len(self._rows)
+        base = self._lineage << LINEAGE_BITS
+        return max([base, *(row.number + 1 for row in self._rows.values())])

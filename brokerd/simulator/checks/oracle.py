@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Order, Promises
@@ -70,6 +71,7 @@ class Oracle:
         redelivered: deliveries that were rightly given again.
         owed: (publication, subscription) pairs that had to be delivered and were asked for.
         homes: at which broker a client is, where it has been told.
+        accepts_losses: an operator has accepted that a broker lost state, so gaps may say so.
         logged: an acknowledgement means that the publication is on disk, and no more.
         violations: how often each rule was broken.
         first_violations: the first few of each rule, in words.
@@ -104,6 +106,7 @@ class Oracle:
         self.redelivered = 0
         self.homes: dict[ClientId, BrokerNumber] = {}
         self.logged = False
+        self.accepts_losses = False
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -432,10 +435,13 @@ class Oracle:
         if subscription is None:
             self._break("ended", f"{what}, after its end")
             return
+        is_lost_state = reason == STATE_LOST and self.accepts_losses
+        if is_lost_state and publisher is None:
+            return  # of a stream: how many publications that are, and whose, was lost
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
-        is_promised = reason in self.promises.gaps
+        is_promised = is_lost_state or reason in self.promises.gaps
         if not is_promised:
             self._break("gap unpromised", what)
         stream = self._stream(subscription, publisher)

@@ -45,6 +45,8 @@ from brokerd.simulator.world.network import Endpoint, Network, OldMessage, Sessi
 from brokerd.simulator.world.wall_clock import WallClocks
 
 DISK_NS = 2 * MILLISECOND_NS
+ACCEPTED = 1_000_000
+"""The first lineage: far behind all incarnations of clients, as the time in seconds is."""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class SimulatedBroker(Endpoint):
         events: how many its cores have handled, all incarnations together.
         history: of this incarnation, (event, instant, effects), where it is to be kept.
         joins: it knows nothing when it first starts, but others do.
+        lineage: see Started.
         recorded: what the core had to say for the event log, as (event, details).
     """
 
@@ -102,6 +105,7 @@ class SimulatedBroker(Endpoint):
         self.protocol: DeliveryProtocol
         self.events = 0
         self.joins = False
+        self.lineage = 0
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
         self.recorded: list[tuple[str, Any]] = []
         self._network = network
@@ -153,7 +157,17 @@ class SimulatedBroker(Endpoint):
         recovering = self.incarnation > 1 or self.joins
         disk = self.disk
         wall_ns = self._wall_clocks.at_start(self.number, self._clock.now_ns)
-        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.ends(), wall_ns))
+        self._handle(
+            Started(
+                self.incarnation, recovering, disk.recovered(), disk.ends(), wall_ns, self.lineage
+            )
+        )
+
+    def accept_loss(self) -> None:
+        """Start on a disk that lost durable state, as the operator accepts."""
+        self.incarnation = max(self.incarnation, ACCEPTED)
+        self.lineage = self.incarnation + 1
+        self.start()
 
     def kill(self, kept: int | None = None) -> None:
         """Lose everything volatile, at once; of what is not durable `kept`, see its disk."""

@@ -770,6 +770,12 @@ class BrokerHandle:
         """A new incarnation on the same disk."""
         return self._do("start", self.broker.start)
 
+    def put_back(self, copy: tuple[Any, ...] | None) -> Self:
+        """Replace its disk by an older copy, or by an empty one, and accept what is lost."""
+        self._cluster.oracle.accepts_losses = True
+        self.broker.disk.put_back(copy)
+        return self._do("accept-loss", self.broker.accept_loss)
+
     def restart(self) -> Self:
         """Kill and start, without a pause."""
         return self.kill().start()

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -100,6 +101,16 @@ class SimulatedDisk:
     def contents(self) -> tuple[Any, ...]:
         """All that is durable: rows, and logs."""
         return self.recovered(), self._logs.contents()
+
+    def copy(self) -> tuple[Any, ...]:
+        """Return a copy of all that is durable, for `put_back`."""
+        return deepcopy((self._tables, self._logs.contents()))
+
+    def put_back(self, copy: tuple[Any, ...] | None) -> None:
+        """Replace all that is durable by an older copy, or by nothing; after a crash."""
+        tables, logs = deepcopy(copy) if copy is not None else ({}, ())
+        self._tables = tables
+        self._logs.put_back(logs)
 
     def crash(self, kept: int | None = None) -> None:
         """Keep what was durable and, of the rest, a part from the front.

@@ -46,6 +46,13 @@ class SimulatedLogs:
         """All that is durable: name, first index, records."""
         return [(name, log.first, log.records) for name, log in self._logs.items()]
 
+    def put_back(self, contents: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
+        """Replace all that is durable by what `contents` returned earlier; () for nothing."""
+        self._logs = {name: _Log() for name in self._logs}
+        for name, first, records in contents:
+            self._logs[name] = _Log(first, [*records])
+        self._bounds = LogBounds(self.ends())
+
     def take(self, effect: LogEffect) -> None:
         """See that the core may do this, after all that was taken before."""
         if isinstance(effect, Append):

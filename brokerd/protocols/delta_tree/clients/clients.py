@@ -67,6 +67,8 @@ class Client(HostedClient[LocalSubscription]):
 class Clients(ClientService[Client, LocalSubscription]):
     """The clients of one broker."""
 
+    keeps_subscriptions = True
+
     def __init__(
         self,
         state: State,
@@ -360,6 +362,21 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             self._log.take(message.run, publish_later=held)
 
+    def _durable_of(self, source: SourceId) -> int | None:
+        """See ClientService. The log forgets a source with which all are done, so it proves none.
+
+        Once a loss was accepted, whatever the log does not know is announced. A broker that has
+        received it drops the marker as a duplicate.
+        """
+        if self._log is None or not self.lineage:
+            return None
+        return dict(self._log.durable()).get(source, 0)
+
+    def _publish_marker(self, client: Client, run: PublicationRun) -> None:
+        assert self._log is not None, f"{run} without a log"
+        self._publish(client, Publish(run))
+        self._log.acknowledged(run)
+
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
         self._publications.windows.acknowledge(
             client.name, message.stream, message.first, message.last
@@ -427,7 +444,10 @@ class Clients(ClientService[Client, LocalSubscription]):
         local.begins_after = cut
         local.tags = tags
         local.start_cut = dict(cut)
-        self._publications.windows.hold(local.client)
+        windows = self._publications.windows
+        windows.hold(local.client)
+        for gap in self._gaps_of_forgotten(self._clients[local.client], local.number, cut):
+            windows.announce(local.client, (local,), gap.stream, gap.last, gap)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
 
     def _on_opened(

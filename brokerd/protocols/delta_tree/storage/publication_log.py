@@ -120,6 +120,11 @@ class PublicationLog:
         row = self._row(source)
         row.client, row.offered, row.acknowledged = client, 0, 0
 
+    def acknowledged(self, run: PublicationRun) -> None:
+        """Record that the publisher needs no acknowledgement of a run."""
+        row = self._row(run.source)
+        row.acknowledged = max(row.acknowledged, run.last)
+
     def closed(self, source: SourceId) -> None:
         """The publisher's session is over."""
         self._row(source).client = ""

@@ -5,6 +5,7 @@ from math import inf
 
 from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
+from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.acknowledgements import AcknowledgementChecks
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
@@ -40,7 +41,7 @@ class DurableChecks(GryphonChecks):
     - released as it was: what is kept of how far streams are released is what it would be if it
       were worked out now (J1, J12);
     - lost early: a pubend lets go of what all have released, or is old enough, only (J3, J10);
-    - gap to who is live: only who catches up is told of a gap (J4);
+    - gap to who is live: only who catches up is told of a gap, but for lost state (J4);
     - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
     - committed early: who is told that it is committed finds it on disk (J9);
     - silence of others: what is not an event, only a pubend says, and who passes that on;
@@ -199,6 +200,8 @@ def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> flo
 def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
     core = broker.core
     assert isinstance(core, Durable), f"{core} is no core of durable"
+    if gap.reason == STATE_LOST:
+        return  # it stands for an event of the stream
     for lane in core.lanes(client, gap.stream):
         is_live = lane.mode is Mode.LIVE and lane.floor < gap.last
         if lane.subscription.number in gap.subscriptions and is_live:

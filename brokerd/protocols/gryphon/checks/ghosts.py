@@ -123,12 +123,15 @@ class GhostChecks(ProtocolChecks):
         self._seen: dict[tuple[BrokerNumber, StreamId], _Seen] = {}
         self._settled = _Settled()
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
+        self._lossy: dict[BrokerNumber, None] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         self._stepped[broker.number] = broker
+        if type(event) is Started and event.lineage:
+            self._lossy[broker.number] = None  # what it lost is silent from now on, and announced
         self._take_durable(broker, event)
         self._wants.step(broker, event, effects)
         if self._settled.changes != self._wants.changes:
@@ -164,7 +167,7 @@ class GhostChecks(ProtocolChecks):
 
     def logged(self, identity: StreamId, after: int, through: int) -> list[tuple[int, bytes]]:
         """The events of a stream behind a tick, up to another, with their attributes."""
-        log = self._logs.get(identity, _NOTHING)
+        log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
 
     # ------------------------------------------------------------ who is done
@@ -316,7 +319,7 @@ class GhostChecks(ProtocolChecks):
         told: Sequence[int],
     ) -> None:
         """Of the events on disk that are there, a broker knows, or is told, which it needs."""
-        if not there or there == [*told]:
+        if not there or there == [*told] or identity.broker in self._lossy:
             return
         told_of, log = {*told}, self._logs.get(identity, _NOTHING)
         unneeded = self._settled.unneeded.setdefault((whose, identity), set())

@@ -223,6 +223,15 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
                 client.name, Subscribed(subscription.number, "started", begins_after)
             )
             self.windows.claim(subscription)
+            begun = self._begun_after(client, subscription)
+            for gap in self._gaps_of_forgotten(client, subscription.number, begun):
+                self.windows.announce(client.name, (subscription,), gap.stream, gap.last, gap)
+
+    def _begun_after(
+        self, client: OwnClient, subscription: OwnSubscription
+    ) -> Mapping[StreamId, int]:
+        """Return the positions behind which a started subscription begins."""
+        return subscription.begins_after
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
         """What its client has had as it claims it, and has to say when it comes back."""

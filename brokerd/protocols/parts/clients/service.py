@@ -5,7 +5,7 @@ happens to publications; who may say what, and when, is the same for all of them
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -18,15 +18,18 @@ from brokerd.model.client_messages import (
     Connected,
     Consume,
     Detach,
+    Gap,
     Publish,
     Refused,
     Subscribe,
     Unsubscribe,
     Unsubscribed,
 )
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.losses import STATE_LOST, has_marker, marker
 from brokerd.model.predicate import NOTHING, Predicate
-from brokerd.protocols.interface import Change
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import LOSS_PROVED, Change
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
@@ -77,6 +80,7 @@ class HostedClient(Generic[Subscription]):
         connected: it was told so on its present session.
         source: as which it publishes on its present session.
         leaving: it has said Detach on its present session.
+        forgotten: positions of its subscriptions that this broker lost, by number and stream.
     """
 
     name: ClientId
@@ -85,6 +89,7 @@ class HostedClient(Generic[Subscription]):
     connected: bool = False
     source: SourceId | None = None
     leaving: bool = False
+    forgotten: dict[int, dict[StreamId, int]] = field(default_factory=dict)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
 
 
@@ -97,12 +102,15 @@ class ClientService(ABC, Generic[Client, Subscription]):
     Attributes:
         incarnation: of this broker.
         takes_sources: whether a client may come with the source as which it publishes already.
+        keeps_subscriptions: whether a subscription that this broker lost begins anew.
         here: the clients that were let in, in the order in which they came.
         on_change: called when one was, or has gone.
         refusal: why nobody new is let in for now; "" while somebody may be.
+        lineage: see Started.
     """
 
     takes_sources: ClassVar[bool] = False
+    keeps_subscriptions: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -112,6 +120,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         parameters: ClientParameters,
     ) -> None:
         self.incarnation = 0
+        self.lineage = 0
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
@@ -136,10 +145,17 @@ class ClientService(ABC, Generic[Client, Subscription]):
             Acknowledge: self.on_acknowledge,
         }
 
-    def start(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """This broker begins, with the numbers that it has given before."""
+    def start(
+        self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
+    ) -> None:
+        """This broker begins, with the numbers that it has given before.
+
+        Args:
+            lineage: see Started.
+        """
         self.incarnation = incarnation
-        self._publishers.recover(recovered.get(PUBLISHERS, {}))
+        self.lineage = lineage
+        self._publishers.recover(recovered.get(PUBLISHERS, {}), lineage)
 
     # ------------------------------------------------------------ sessions
 
@@ -240,7 +256,21 @@ class ClientService(ABC, Generic[Client, Subscription]):
         is_foreign = message.source is not None and message.source.broker != self._broker
         if not message.publishes or (is_foreign and self.takes_sources):
             return ""
-        return self._publishers.objection_to(name, message)
+        objection = self._publishers.objection_to(name, message)
+        if objection and message.source is not None and not is_foreign:
+            self._machine.record(LOSS_PROVED, client=name, cause=objection)
+        if objection or self.lineage or message.source is None:
+            return objection
+        durable = self._durable_of(message.source)
+        lost = lost_range(durable, message.next_sequence) if durable is not None else None
+        if lost is None:
+            return ""
+        cause = (
+            f"publications {lost[0]} to {lost[-1]} of {name!r} were acknowledged, and are missing "
+            "on this broker's disk"
+        )
+        self._machine.record(LOSS_PROVED, client=name, cause=cause)
+        return f"{cause}: an older copy of its state folder was put back"
 
     def _admit(self, client: Client, message: Connect) -> None:
         changes: list[Change] = []
@@ -248,6 +278,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
             source, change = self._publishers.give(client.name, message)
             message = replace(message, source=source)
             changes.append(change)
+        elif message.source is not None and self.lineage:
+            restored = self._publishers.restore(client.name, message.source)
+            changes.extend([restored] if restored is not None else ())
         changes.extend(self._changes_first(client, message))
         session = client.session
         self._disk.commit(changes, lambda: self._let_in(client, session, message))
@@ -258,6 +291,14 @@ class ClientService(ABC, Generic[Client, Subscription]):
             return
         client.source = message.source
         self._resume(client, message)
+        if self.lineage and self.keeps_subscriptions:
+            client.forgotten = {
+                number: dict(seen)
+                for number, seen in message.resume
+                if number not in client.subscriptions
+            }
+        if message.source is not None and self.lineage:
+            self._announce_lost(client, message.source, message.next_sequence)
         client.connected = True
         self.here[client.name] = None
         self.on_change()
@@ -305,9 +346,19 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client that wants nothing kept for it."""
 
+    def _announce_lost(self, client: Client, source: SourceId, next_sequence: int) -> None:
+        """Publish a loss marker for what a source has published and this broker has lost."""
+        durable = self._durable_of(source)
+        lost = lost_range(durable, next_sequence) if durable is not None else None
+        if lost is not None:
+            self._machine.record("loss_announced", first=lost[0], last=lost[-1], source=[*source])
+            self._publish_marker(client, marker(source, lost[0], lost[-1]))
+
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Take publications that the client may make."""
         client = self._connected_client(name, "Publish")
+        if has_marker(message.run):
+            raise RemoteProtocolError(name, "publishes a loss marker")
         if message.run.source != client.source or message.run.origins:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
         self._publish(client, message)
@@ -350,6 +401,33 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def _publish(self, client: Client, message: Publish) -> None:
         """Take publications of a client."""
 
+    def _gaps_of_forgotten(
+        self, client: Client, number: int, begins_after: Mapping[StreamId, int]
+    ) -> Iterator[Gap]:
+        """Yield a gap for each stream in which a subscription that was lost begins anew.
+
+        Args:
+            begins_after: positions behind which it begins.
+        """
+        had = client.forgotten.pop(number, None)
+        if had is None:
+            return
+        for stream, last in begins_after.items():
+            first = had.get(stream, last - 1) + 1
+            if first <= last and last:
+                yield Gap((number,), stream, first, last, STATE_LOST)
+
+    def _durable_of(self, source: SourceId) -> int | None:
+        """Return how far a source has published, as far as that is on disk here.
+
+        None if this broker keeps no publications of its clients: then no client can prove a loss.
+        """
+        return None
+
+    def _publish_marker(self, client: Client, run: PublicationRun) -> None:
+        """Publish a loss marker as its source would."""
+        raise AssertionError(f"{run} of a source that is not kept")
+
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
         """Take an acknowledgement; nothing waits for one unless a protocol says so."""
 
@@ -382,3 +460,11 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def _on_connected(self, client: Client) -> None:
         """The client was let in."""
+
+
+def lost_range(durable: int, next_sequence: int) -> range | None:
+    """Return the publications of a source that were acknowledged and are not on disk, if any.
+
+    Everything below `next_sequence` was acknowledged, as the publisher states when it connects.
+    """
+    return range(durable + 1, next_sequence) if next_sequence > durable + 1 else None

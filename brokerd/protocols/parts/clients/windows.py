@@ -12,6 +12,7 @@ from typing import Generic
 
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import ClientId, StreamId
+from brokerd.model.losses import MARKER, without_markers
 from brokerd.model.publication import PublicationRun, without
 from brokerd.protocols.interface import Deliver
 from brokerd.protocols.parts.clients.outlets import (
@@ -292,6 +293,10 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             numbers = tuple([local.number for local in delivery.subscriptions])
             if delivery.instead is not None:
                 self._machine.emit(Deliver(client, delivery.instead))
+                continue
+            if MARKER in delivery.left.attribute_table:
+                for item in without_markers(delivery.left, numbers):
+                    self._machine.emit(Deliver(client, item))
                 continue
             self._counters["publications_delivered"] += len(sequences)
             self._machine.effects.append(Deliver(client, Deliveries(delivery.left, numbers)))

@@ -1,0 +1,85 @@
+"""Loss markers: publications that stand for acknowledged publications that a broker has lost.
+
+A broker whose operator accepts the loss of durable state publishes a marker in each stream that
+lost publications. A marker travels, is stored, and is retransmitted as any other publication does.
+It matches every predicate, so it reaches each subscriber that may have been owed a lost one. The
+subscriber's broker sends a gap to the client in place of the marker.
+
+Paper: none; the papers take stable storage as given.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from brokerd.model.client_messages import DeliveredItem, Deliveries, Gap
+from brokerd.model.identity import BrokerNumber, SourceId
+from brokerd.model.publication import PublicationRun
+
+STATE_LOST: Final = "lost state"
+"""Reason of a gap: a broker lost durable state, and its operator accepted that."""
+
+MARKER: Final = b"\xa1\x65$lost\xf5"
+"""Attributes of a marker, encoded: `$lost = true`. A client must not publish them."""
+
+LINEAGE_BITS: Final = 20
+"""Publishers that a broker may record between two losses, as a power of two."""
+
+_RANGE: Final = struct.Struct(">QQQQQ")
+
+
+def marker(source: SourceId, first: int, last: int) -> PublicationRun:
+    """Return a marker for publications `first` to `last` of a source; it is numbered `last`."""
+    payload = _RANGE.pack(*source, first, last)
+    sequences = range(last, last + 1)
+    return PublicationRun(source, sequences, (MARKER,), b"\0", len(payload), (payload,))
+
+
+def stream_marker(
+    broker: BrokerNumber, lineage: int, stream: int, streams: int, number: int = 1
+) -> PublicationRun:
+    """Return a marker for an unknown number of publications in one of a broker's streams.
+
+    Its source is one that no publisher has: the streams of the broker share out publishers by
+    their numbers.
+
+    Args:
+        number: of the marker in its stream, from 1.
+    """
+    publisher = ((lineage + 1) << LINEAGE_BITS) - 2 * streams
+    publisher += (stream - publisher) % streams
+    source = SourceId(broker, publisher, lineage)
+    return PublicationRun(source, range(number, number + 1), (MARKER,), b"\0", 0, ())
+
+
+def has_marker(run: PublicationRun) -> bool:
+    """Return whether a run contains a marker."""
+    return MARKER in run.attribute_table
+
+
+def without_markers(run: PublicationRun, subscriptions: tuple[int, ...]) -> Iterator[DeliveredItem]:
+    """Yield a run as a client gets it, in order: a gap in place of each marker."""
+    place = run.attribute_table.index(MARKER)
+    start = 0
+    for position in range(len(run)):
+        if run.attribute_index[position] != place:
+            continue
+        if start < position:
+            yield Deliveries(run.select(range(start, position)), subscriptions)
+        yield _gap(run, position, subscriptions)
+        start = position + 1
+    if start < len(run):
+        yield Deliveries(run.select(range(start, len(run))), subscriptions)
+
+
+def _gap(run: PublicationRun, position: int, subscriptions: tuple[int, ...]) -> Gap:
+    """Return the gap that a marker stands for."""
+    stream, sequence = run.source, run.sequences[position]
+    payload = b"".join(run.select(range(position, position + 1)).payload)
+    if not payload:
+        return Gap(subscriptions, stream, sequence, sequence, STATE_LOST)
+    *source, first, last = _RANGE.unpack(payload)
+    lost = SourceId(*source)
+    if lost == stream:
+        return Gap(subscriptions, stream, first, last, STATE_LOST)
+    return Gap(subscriptions, stream, sequence, sequence, STATE_LOST, ((lost, first, last),))

@@ -1,0 +1,179 @@
+"""The state folder of a broker: held by one process, watched, and marked where it lost state.
+
+A folder that was deleted or replaced under a running broker takes no writes that a restart would
+find. So the broker looks after each durable write whether the folder at the path still is its own,
+and ends before it acknowledges anything behind that.
+
+A loss that a neighbour has proved is recorded in the folder. The broker refuses to start until the
+loss is accepted, whether or not that neighbour can be reached.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from brokerd.config import BrokerConfig
+from brokerd.errors import BrokerError, MustNotGoOn
+from brokerd.storage.room import is_no_room
+
+LOSS: Final = "loss.json"
+_LOCK: Final = "lock"
+_WATCHED: Final = (_LOCK, "meta.sqlite3", "logs")
+_PID_WIDTH: Final = 10
+
+
+class PreflightError(BrokerError):
+    """Something is in the way that was there before this broker: a port, a lock."""
+
+
+class StateFolder:
+    """The state folder of one broker, for as long as `held` holds it.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._own: dict[str, tuple[int, int]] = {}
+
+    def remember(self) -> None:
+        """Take what is at the path now as the broker's own."""
+        self._own = {name: _identity(self.path / name) for name in ("", *_WATCHED)}
+
+    def check(self) -> None:
+        """Make sure that the folder at the path is the one that the broker began with.
+
+        Raises:
+            MustNotGoOn: it was deleted or replaced; what is written now is lost with it.
+        """
+        for name, own in self._own.items():
+            if _identity(self.path / name) != own:
+                raise MustNotGoOn(
+                    f"{self.path / name} was deleted or replaced while this broker was running; "
+                    "nothing was acknowledged since. Put the folder back and start the broker; "
+                    "if it is gone, start the broker without it: its neighbours prove the loss, "
+                    "and the broker ends with the command that accepts it"
+                )
+
+
+@contextmanager
+def held(config: BrokerConfig) -> Iterator[StateFolder]:
+    """Hold the state folder of a broker for this process alone.
+
+    Raises:
+        PreflightError: another process has it, or there is no room for a new one.
+    """
+    folder = Path(config.state_folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        raise PreflightError(f"{folder}: cannot be made: no space left on the device") from None
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 20).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise PreflightError(f"{folder}: in use by the process {holder}") from None
+    try:
+        try:
+            os.pwrite(lock, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
+        except OSError as error:
+            if not is_no_room(error):
+                raise  # else others that want the folder are told "unknown"
+        yield StateFolder(folder)
+    finally:
+        os.close(lock)
+
+
+# ---------------------------------------------------------------- losses
+
+
+def recorded_loss(folder: Path, start: bytes) -> tuple[str, bool]:
+    """Return the cause of the loss that is recorded in a state folder, and if it ends the broker.
+
+    The cause is "" if no loss is recorded.
+
+    Args:
+        start: random number of the last start on the folder. A record of another start belongs to
+            a copy that was replaced since, and counts for nothing.
+    """
+    try:
+        text = (folder / LOSS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return "", False
+    try:
+        found = json.loads(text)
+        is_current = found["start"] == start.hex() or not found["must_end"]
+        return (str(found["cause"])[:600], bool(found["must_end"])) if is_current else ("", False)
+    except (ValueError, KeyError, TypeError):
+        return "unknown", True  # a crash cut the file off; the loss stays one
+
+
+def record_loss(folder: Path, start: bytes, cause: str, *, must_end: bool = True) -> None:
+    """Record a loss in a state folder, as of a start; durable when this returns.
+
+    Args:
+        must_end: whether the broker must not start before the loss is accepted.
+    """
+    descriptor = os.open(folder / LOSS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(
+            descriptor,
+            json.dumps({"start": start.hex(), "must_end": must_end, "cause": cause}).encode(),
+        )
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    _sync(folder)
+
+
+def forget_loss(folder: Path) -> None:
+    """Remove the record of a loss that was accepted."""
+    (folder / LOSS).unlink(missing_ok=True)
+    _sync(folder)
+
+
+def loss_text(config: BrokerConfig, cause: str, keeps_loss: str) -> str:
+    """Return the cause of a loss, and what the operator can do about it.
+
+    Args:
+        keeps_loss: see ProtocolDefinition.
+    """
+    if keeps_loss:
+        remedy = (
+            f"or start the deployment anew with `pubsubctl down` and `pubsubctl deploy`: "
+            f"the loss cannot be accepted, because {keeps_loss}"
+        )
+    else:
+        remedy = (
+            f"or accept the loss with `pubsubctl deploy TOPOLOGY --accept-loss {config.broker}`"
+        )
+    return (
+        f"{config.broker} lost state that was durable: {cause}. Put the newest copy of "
+        f"{config.state_folder} back; {remedy} (see `pubsubctl help restore`)"
+    )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return device and inode of what is at a path; zeros if nothing is."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,177 @@
+"""Proof of the durable state of a broker, kept by its neighbours.
+
+A broker counts its durable writes. It seals the count with a key of its state folder and sends the
+result, a state mark, to its neighbours. A neighbour keeps the newest mark of each broker and
+returns it in every Hello. A broker whose folder cannot have made a mark that it has sealed runs on
+an older copy, on a clone, or on an empty folder: acknowledged state is lost.
+
+A mark proves a loss only if its seal is right, so no neighbour can end a broker with an invented
+one. Only a folder that no neighbour has vouched for yet takes marks of another key for its own:
+that is how a broker that lost its disk finds out.
+
+Paper: none; the papers take stable storage as given.
+"""
+
+import hmac
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from brokerd.sessions.messages import SEAL_BYTES, START_BYTES, StateMark
+
+STARTS_KEPT: Final = 1_000
+"""Starts of a state folder that stay on record; marks of older ones prove nothing."""
+
+_SEALED: Final = struct.Struct(f">QQ{START_BYTES}sQQ")
+
+
+class StateStart(NamedTuple):
+    """One start of a broker on its state folder.
+
+    Attributes:
+        start: random number of the start; two processes never share it.
+        commits, groups: durable writes that the start found, of rows and of logs.
+    """
+
+    incarnation: int
+    start: bytes
+    commits: int
+    groups: int
+
+
+@dataclass(slots=True)
+class StateLedger:
+    """The starts of one state folder, and the durable writes since the last one.
+
+    Attributes:
+        key: secret of the folder.
+        lineage: incarnation in which a loss was accepted last; 0 if none was.
+        is_vouched: a neighbour has returned a mark of this folder before.
+        commits, groups: durable writes so far, of rows and of logs.
+    """
+
+    key: bytes
+    lineage: int
+    starts: dict[int, StateStart]
+    is_vouched: bool = False
+    commits: int = 0
+    groups: int = 0
+    _mark: StateMark | None = field(default=None, init=False)
+
+    @classmethod
+    def of_starts(
+        cls, key: bytes, lineage: int, starts: Iterable[StateStart], *, is_vouched: bool
+    ) -> "StateLedger":
+        """Return the ledger of a broker that has just started; the last start is its own."""
+        known = {each.incarnation: each for each in starts}
+        newest = known[max(known)]
+        return cls(key, lineage, known, is_vouched, newest.commits, newest.groups)
+
+    @property
+    def present(self) -> StateStart:
+        """The start of this process."""
+        return self.starts[max(self.starts)]
+
+    def advance(self, commits: int, groups: int) -> None:
+        """Count durable writes."""
+        self.commits, self.groups = max(self.commits, commits), max(self.groups, groups)
+
+    def mark(self) -> StateMark:
+        """Return the mark of the durable state as it is now."""
+        mark, present = self._mark, self.present
+        if mark is None or (mark.commits, mark.groups) != (self.commits, self.groups):
+            values = (present.incarnation, present.start, self.commits, self.groups)
+            seal = _seal(self.key, self.lineage, *values)
+            mark = self._mark = StateMark(self.lineage, *values, seal)
+        return mark
+
+    def loss(self, mark: StateMark) -> str | None:
+        """Return how the mark proves that state is lost here; None if it does not.
+
+        Raises:
+            ValueError: the mark was made with another key, and this folder is not new.
+        """
+        if mark.lineage < self.lineage:
+            return None
+        if not hmac.compare_digest(mark.seal, _seal(self.key, *mark[:-1])):
+            if self.is_vouched:
+                raise ValueError("a state mark with a wrong seal")
+            return (
+                f"it has run as incarnation {mark.incarnation} with another state folder, "
+                "which is lost"
+            )
+        self.is_vouched = True
+        if mark.lineage > self.lineage:
+            return "the folder is older than the loss that was accepted last"
+        present = self.present
+        if mark.incarnation > present.incarnation:
+            return (
+                f"the folder is an older copy: incarnation {mark.incarnation} has run, "
+                f"and this is {present.incarnation}"
+            )
+        known = self.starts.get(mark.incarnation)
+        if known is None:
+            return None  # of a start that is not on record any more
+        if known.start != mark.start:
+            return (
+                f"another broker has run as incarnation {mark.incarnation} on a copy of this folder"
+            )
+        if known is present:
+            return None
+        after = self.starts[min(each for each in self.starts if each > mark.incarnation)]
+        commits, groups = mark.commits - after.commits, mark.groups - after.groups
+        if commits <= 0 and groups <= 0:
+            return None
+        return (
+            f"the folder is an older copy: {max(commits, 0)} commits and {max(groups, 0)} groups "
+            f"of its log are missing, which were durable in incarnation {mark.incarnation}"
+        )
+
+
+@dataclass(slots=True)
+class StateWitness:
+    """The newest state mark of each neighbour.
+
+    Attributes:
+        changed: neighbours whose mark is not on this broker's disk.
+    """
+
+    marks: dict[int, StateMark] = field(default_factory=dict)
+    changed: dict[int, None] = field(default_factory=dict)
+
+    def loss(self, peer: int, mark: StateMark) -> str | None:
+        """Return how an earlier mark proves that a neighbour lost state; None if none does.
+
+        Only the neighbour itself can tell a clone that has run on from a restart.
+        """
+        known = self.marks.get(peer)
+        if known is None or mark.lineage > known.lineage:
+            return None
+        if mark.lineage < known.lineage or mark.incarnation < known.incarnation:
+            return f"incarnation {known.incarnation} has run before incarnation {mark.incarnation}"
+        if mark.incarnation > known.incarnation:
+            return None
+        if mark.start != known.start:
+            return f"another broker runs as incarnation {mark.incarnation}, too"
+        return None
+
+    def take(self, peer: int, mark: StateMark) -> None:
+        """Keep a mark that a neighbour has sent, unless a newer one is known."""
+        known = self.marks.get(peer)
+        is_newer = known is None or mark[:2] > known[:2] or mark[:3] == known[:3]
+        if is_newer and mark != known:
+            self.marks[peer] = mark
+            self.changed[peer] = None
+
+    def forget(self, peer: int) -> None:
+        """Drop the mark of a broker that has left for good."""
+        self.marks.pop(peer, None)
+        self.changed.pop(peer, None)
+
+
+def _seal(
+    key: bytes, lineage: int, incarnation: int, start: bytes, commits: int, groups: int
+) -> bytes:
+    content = _SEALED.pack(lineage, incarnation, start, commits, groups)
+    return hmac.digest(key, content, "sha256")[:SEAL_BYTES]

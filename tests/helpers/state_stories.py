@@ -1,0 +1,203 @@
+"""A chain of three broker processes whose state folders are copied, put back, and taken away."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.client.client import Client
+from brokerd.client.events import GapAnnounced
+from brokerd.errors import ControlError
+from brokerd.protocols.interface import CoreStatus
+from brokerd.runtime.control import open_control
+from tests.helpers.patience import PATIENCE_S
+
+BROKERS = ("c1", "c2", "c3")
+TOPOLOGY = """
+schema = "pubsubctl/topology/2"
+name = "chain"
+kind = ["tree", "cells", "bipartite", "hierarchy"]
+brokers = ["c1", "c2", "c3"]
+links = [["c1", "c2"], ["c2", "c3"]]
+[tree]
+delta = 1
+[cells]
+bundles = [["c1", "c2"], ["c2", "c3"]]
+[bipartite]
+proxies = ["c2"]
+servers = ["c1"]
+edges = ["c3"]
+[hierarchy]
+links = [["c1", "c2"], ["c2", "c3"]]
+[hierarchy.addresses]
+c1 = "0.0"
+c2 = "0.1"
+c3 = "0.2"
+[hierarchy.storages]
+c1 = 1
+[parameters.delta_tree]
+publication_log = true
+"""
+
+
+class Chain:
+    """Brokers c1, c2 and c3 of one protocol; c1 has the log that all depend on.
+
+    Attributes:
+        addresses: of each broker.
+    """
+
+    def __init__(self, folder: Path, protocol: str) -> None:
+        self.folder = folder
+        self.protocol = protocol
+        (folder / "topology.toml").write_text(TOPOLOGY)
+        holders = []
+        for _ in BROKERS:  # all at once, so that no port is given out twice
+            holder = socket.socket()
+            holder.bind(("127.0.0.1", 0))
+            holders.append(holder)
+        ports = [holder.getsockname()[1] for holder in holders]
+        for holder in holders:
+            holder.close()
+        self.addresses = {
+            name: f"127.0.0.1:{port}" for name, port in zip(BROKERS, ports, strict=True)
+        }
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def state(self, name: str) -> Path:
+        """The state folder of a broker."""
+        return self.folder / name / "state"
+
+    def start(self, *names: str, **changes: Any) -> None:
+        """Start brokers, with changes to their configuration for this start."""
+        for name in names:
+            folder = self.folder / name
+            folder.mkdir(mode=0o700, exist_ok=True)
+            values: dict[str, Any] = {
+                "broker": name,
+                "topology_file": str(self.folder / "topology.toml"),
+                "protocol": self.protocol,
+                "deployment_id": "d1",
+                "listen": self.addresses[name],
+                "state_folder": str(folder / "state"),
+                "control_socket": str(folder / "control"),
+                "log_folder": str(folder / "log"),
+                **changes,
+            }
+            lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            lines += ["[addresses]", *(f'{key} = "{at}"' for key, at in self.addresses.items())]
+            (folder / "broker.toml").write_text("\n".join(lines) + "\n")
+            with open(folder / "stderr", "w") as stderr:
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "brokerd", "--config", str(folder / "broker.toml")],
+                    stderr=stderr,
+                    text=True,
+                )
+
+    def kill(self, name: str) -> None:
+        """Crash a broker."""
+        self.processes[name].send_signal(signal.SIGKILL)
+        self.processes[name].wait()
+
+    def keep(self, name: str) -> Path:
+        """Copy the state folder of a broker, as it is."""
+        copy = self.folder / f"{name}.copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.state(name), copy)
+        return copy
+
+    def put_back(self, name: str) -> None:
+        """Replace the state folder of a broker by the copy."""
+        shutil.rmtree(self.state(name))
+        shutil.copytree(self.folder / f"{name}.copy", self.state(name))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The event log of a broker."""
+        text = (self.folder / name / "log" / "events.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    async def wait_end(self, name: str) -> tuple[int, str]:
+        """Wait until a broker has ended; returns its status, and what it printed."""
+        process = self.processes[name]
+        with trio.fail_after(PATIENCE_S):
+            while process.poll() is None:
+                await trio.sleep(0.02)
+        return process.returncode, (self.folder / name / "stderr").read_text()
+
+    async def status(self, name: str) -> dict[str, Any]:
+        """The status of a running broker, once it answers."""
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                try:
+                    async with open_control(self.folder / name / "control") as control:
+                        return await control.request("status")
+                except ControlError:
+                    ended = self.processes[name].poll()
+                    assert ended is None, (self.folder / name / "stderr").read_text()
+                    await trio.sleep(0.02)
+
+    async def wait_ready(self, *names: str) -> None:
+        """Wait until brokers have every session that they want."""
+        with trio.fail_after(PATIENCE_S):
+            for name in names:
+                while True:
+                    core = CoreStatus.from_mapping(await self.status(name))
+                    if core.state == "running" and not core.missing:
+                        break
+                    await trio.sleep(0.02)
+
+
+@contextmanager
+def chain(folder: Path, protocol: str) -> Iterator[Chain]:
+    """Run a story on a chain, and kill what is left of it."""
+    found = Chain(folder, protocol)
+    try:
+        yield found
+    finally:
+        for process in found.processes.values():
+            process.kill()
+            process.wait()
+
+
+def free_address() -> str:
+    """An address that nothing listens on."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+async def publish(client: Client, numbers: range) -> None:
+    """Publish events with these numbers, and wait until all are acknowledged."""
+    with trio.fail_after(PATIENCE_S):
+        for number in numbers:
+            await client.publish({"n": number, "topic": "t"}, b"x")
+        await client.flush()
+
+
+class Receiver:
+    """Numbers and gaps that a subscriber was given."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.gaps: list[GapAnnounced] = []
+
+    def on_gap(self, gap: GapAnnounced) -> None:
+        """Note a gap."""
+        self.gaps.append(gap)
+
+    async def until(self, client: Client, number: int) -> None:
+        """Receive up to an event, and acknowledge all of it."""
+        publications = client.publications()
+        with trio.fail_after(PATIENCE_S):
+            while number not in self.numbers:
+                found = (await anext(publications)).attributes["n"]
+                assert isinstance(found, int), found
+                self.numbers.append(found)

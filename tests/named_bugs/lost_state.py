@@ -1,0 +1,179 @@
+"""Mistakes in the proof of lost state: what a mark counts, and which one a neighbour keeps."""
+
+from typing import Final
+
+from tests.helpers.planted_stories import Row
+
+_MARKS: Final = "brokerd/sessions/state_marks.py"
+_TABLE: Final = "brokerd/sessions/session.py"
+_SERVICE: Final = "brokerd/protocols/parts/clients/service.py"
+_STORIES: Final = "tests/sessions/test_state_marks.py::"
+_GRYPHON: Final = "brokerd/protocols/gryphon/"
+_SIMULATED: Final = (
+    "tests/simulator/test_lost_state.py::test_what_a_publishers_broker_lost_is_announced"
+)
+_FOLDERS: Final = "tests/runtime/test_state_folder.py::"
+_LOSSES: Final = "tests/protocols/parts/test_losses.py::"
+
+ROWS: Final = (
+    Row(
+        "older-copy-counts-as-a-restart",
+        _MARKS,
+        "        if commits <= 0 and groups <= 0:\n",
+        "        if commits <= 0 or groups <= 0:\n",
+        _STORIES + "test_a_folder_with_less_than_a_mark_counts_is_an_older_copy",
+        {"commits": 8, "groups": 9},
+    ),
+    Row(
+        "later-incarnation-elsewhere-is-ignored",
+        _MARKS,
+        "        if mark.incarnation > present.incarnation:\n",
+        "        if mark.incarnation > present.incarnation + 1_000:\n",
+        _STORIES + "test_a_later_incarnation_has_run_elsewhere",
+    ),
+    Row(
+        "clone-is-taken-for-its-original",
+        _MARKS,
+        "        if known.start != mark.start:\n",
+        "        if known.start[:0] != mark.start[:0]:\n",
+        _STORIES + "test_a_clone_of_the_same_incarnation_is_told_apart",
+    ),
+    Row(
+        "invented-mark-ends-a-broker",
+        _MARKS,
+        "            if self.is_vouched:\n",
+        "            if self.is_vouched and not mark.groups:\n",
+        _STORIES + "test_an_invented_proof_ends_the_session_only",
+    ),
+    Row(
+        "empty-disk-refuses-its-neighbours",
+        _MARKS,
+        "            if self.is_vouched:\n",
+        "            if mark:\n",
+        _STORIES + "test_an_empty_folder_takes_a_mark_of_another_key_for_its_own",
+    ),
+    Row(
+        "accepted-loss-is-proved-again",
+        _MARKS,
+        "        if mark.lineage < self.lineage:\n",
+        "        if mark.lineage < 0:\n",
+        _STORIES + "test_marks_of_before_an_accepted_loss_prove_nothing",
+    ),
+    Row(
+        "hello-of-an-older-copy-replaces-the-proof",
+        _TABLE,
+        '            return Farewell("refused", reason, self.witness.marks[peer])\n',
+        '            return Farewell("refused", reason, self.witness.marks[peer])\n'
+        "        self.witness.take(peer, hello.state)\n",
+        _STORIES + "test_a_dialled_broker_returns_the_mark_that_ends_an_older_copy",
+    ),
+    Row(
+        "refusal-without-its-proof",
+        _TABLE,
+        '            return Farewell("refused", reason, self.witness.marks[peer])\n',
+        '            return Farewell("refused", reason)\n',
+        _STORIES
+        + "test_a_neighbour_that_comes_with_an_earlier_incarnation_is_refused_with_the_proof",
+    ),
+    Row(
+        "publisher-continues-behind-what-is-lost",
+        _SERVICE,
+        "if next_sequence > durable + 1 else None",
+        "if next_sequence < durable else None",
+        _LOSSES + "test_a_publisher_that_proves_a_loss_is_refused_with_the_cause",
+    ),
+    Row(
+        "accepted-loss-is-not-announced",
+        _SERVICE,
+        "        if message.source is not None and self.lineage:\n            self._announce_lost",
+        "        if message.source is not None and not session:\n            self._announce_lost",
+        _LOSSES + "test_what_a_publisher_proves_lost_reaches_subscribers_as_a_gap",
+    ),
+    Row(
+        "client-publishes-a-loss-marker",
+        _SERVICE,
+        "        if has_marker(message.run):\n",
+        "        if has_marker(message.run) and not client.connected:\n",
+        _LOSSES + "test_no_client_may_publish_a_loss_marker",
+    ),
+    Row(
+        "loss-marker-is-matched-by-its-attributes",
+        "brokerd/matching/memo.py",
+        "        if MARKER in blobs:\n",
+        "        if not blobs:\n",
+        _LOSSES + "test_a_loss_marker_matches_every_predicate",
+    ),
+    Row(
+        "missing-segment-is-an-older-end",
+        "brokerd/storage/log_volume.py",
+        "        return max(0, durable - self.groups) if is_missing else 0\n",
+        "        return 0 if is_missing else max(0, durable - self.groups)\n",
+        _FOLDERS + "test_a_folder_without_its_last_segment_is_refused",
+    ),
+    Row(
+        "older-log-beside-newer-rows",
+        "brokerd/runtime/stores.py",
+        "max(self.volume.lost_groups, durable - self.volume.groups)",
+        "max(self.volume.lost_groups, durable - durable)",
+        _FOLDERS + "test_a_log_that_ends_before_the_last_start_is_refused",
+    ),
+    Row(
+        "loss-is-forgotten-at-the-next-start",
+        "brokerd/runtime/state_folder.py",
+        "    _sync(folder)\n\n\ndef forget_loss",
+        "    (folder / LOSS).unlink()\n\n\ndef forget_loss",
+        _FOLDERS + "test_a_recorded_loss_ends_each_start_until_it_is_accepted",
+    ),
+    Row(
+        "loss-is-accepted-where-none-is-known",
+        "brokerd/runtime/stores.py",
+        "        if not cause:\n",
+        "        if not cause and not config.accept_loss:\n",
+        _FOLDERS + "test_a_loss_is_not_accepted_where_none_is_known",
+    ),
+    Row(
+        "client-ends-a-broker-by-a-claim",
+        "brokerd/runtime/stores.py",
+        "            if must_end:\n",
+        "            if cause:\n",
+        _FOLDERS + "test_a_loss_that_only_a_client_proved_ends_no_start_and_may_be_accepted",
+    ),
+    Row(
+        "folder-of-another-protocol-is-read",
+        "brokerd/storage/meta_store.py",
+        "self._protocol)) != self._protocol:",
+        "self._protocol)) is None:",
+        _FOLDERS + "test_the_folder_of_another_protocol_is_refused",
+    ),
+    Row(
+        "deleted-folder-takes-writes",
+        "brokerd/runtime/state_folder.py",
+        "            if _identity(self.path / name) != own:\n",
+        "            if _identity(self.path / name) not in (own, (0, 0)):\n",
+        _FOLDERS + "test_a_folder_that_is_taken_away_is_noticed",
+        {"name": "", "is_replaced": False},
+    ),
+    Row(
+        "streams-go-on-without-a-marker",
+        _GRYPHON + "core.py",
+        "            self._pubends.publish_loss(event.lineage)\n",
+        "            pass\n",
+        _SIMULATED,
+        {"world": "durable", "is_copy": True},
+    ),
+    Row(
+        "tree-announces-nothing-that-its-log-lacks",
+        "brokerd/protocols/delta_tree/clients/clients.py",
+        "        if self._log is None or not self.lineage:\n",
+        "        if self._log is None or self.lineage:\n",
+        _SIMULATED,
+        {"world": "delta_tree", "is_copy": True},
+    ),
+    Row(
+        "links-flap-on-the-same-error",
+        "brokerd/sessions/fault_backoff.py",
+        "        if count < 2:\n",
+        "        if count:\n",
+        "tests/sessions/test_fault_backoff.py::test_the_pause_doubles_up_to_a_bound_and_the_first_error_costs_none",
+    ),
+)

@@ -1,0 +1,177 @@
+"""Lost publications: who proves the loss, and what subscribers get in their place."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.client_messages import Connected, Deliveries, Gap, Publish, Refused
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.losses import MARKER, STATE_LOST, has_marker, marker, stream_marker
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import OriginRun, PublicationRun
+from brokerd.protocols.interface import LOSS_PROVED, Deliver, Record
+from brokerd.protocols.parts.clients.service import HostedClient
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
+from tests.protocols.parts.test_clients import PUBLISHER, SOURCE, Asked, Limits, Plain, World, run
+
+LINEAGE = 1_700_000_000
+STREAM = SourceId(3, 1, 0)
+
+
+class Keeping(Plain):
+    """Keeps how far each source has published, and the markers that it publishes."""
+
+    def __init__(self, durable: dict[SourceId, int], disk: Durability) -> None:
+        deadlines: DeadlineQueue[tuple[str, int | str]] = DeadlineQueue()
+        super().__init__(3, disk, deadlines, Limits())
+        self.durable = durable
+        self.markers: list[PublicationRun] = []
+
+    def _durable_of(self, source: SourceId) -> int | None:
+        return self.durable.get(source, 0)
+
+    def _publish_marker(self, client: HostedClient[Asked], run: PublicationRun) -> None:
+        self.markers.append(run)
+
+
+def restarted(world: World, durable: int, lineage: int = 0) -> tuple[World, Keeping]:
+    """A broker that finds the rows of another one on disk, and so many publications."""
+    again = World(world.rows())
+    clients = again.clients = Keeping({SOURCE: durable}, again.disk)
+    clients.start(8, world.rows(), lineage)
+    return again, clients
+
+
+def continuing(next_sequence: int) -> object:
+    return replace(
+        PUBLISHER, source=SOURCE, next_sequence=next_sequence, highest_sequence=next_sequence - 1
+    )
+
+
+def first_publisher() -> World:
+    world = World()
+    world.connect("p", PUBLISHER)
+    return world
+
+
+def test_a_publisher_that_proves_a_loss_is_refused_with_the_cause() -> None:
+    world, clients = restarted(first_publisher(), durable=50)
+    clients.on_established("p", 1)
+    clients.on_connect("p", continuing(101))  # type: ignore[arg-type]
+    record, sent = world.effects()
+    assert isinstance(record, Record)
+    assert record.event == LOSS_PROVED
+    assert isinstance(sent.message, Refused)  # type: ignore[union-attr]
+    assert "publications 51 to 100 of 'p'" in sent.message.reason  # type: ignore[union-attr]
+
+
+def test_a_publisher_of_which_all_is_on_disk_is_let_in() -> None:
+    world, clients = restarted(first_publisher(), durable=100)
+    assert world.connect("p", continuing(101)) == [Connected(SOURCE, 8)]  # type: ignore[arg-type]
+    assert not clients.markers
+
+
+def test_what_a_publisher_proves_lost_reaches_subscribers_as_a_gap() -> None:
+    world, clients = restarted(first_publisher(), durable=50, lineage=LINEAGE)
+    assert world.connect("p", continuing(101)) == [Connected(SOURCE, 8)]  # type: ignore[arg-type]
+    assert clients.markers == [marker(SOURCE, 51, 100)]
+
+
+def test_a_publisher_whose_row_is_lost_continues_once_that_is_accepted() -> None:
+    world, clients = restarted(World(), durable=0, lineage=LINEAGE)
+    assert world.connect("p", continuing(101)) == [Connected(SOURCE, 8)]  # type: ignore[arg-type]
+    assert clients.markers == [marker(SOURCE, 1, 100)]
+    (refused,) = world.connect("q", continuing(5))  # type: ignore[arg-type]
+    assert isinstance(refused, Refused), "two clients are one source"
+
+
+def test_new_sources_are_none_that_may_have_been_lost() -> None:
+    world, _ = restarted(first_publisher(), durable=0, lineage=LINEAGE)
+    (same,) = world.connect("p", replace(PUBLISHER, instance=b"another"))
+    (other,) = world.connect("r", PUBLISHER)
+    assert same.source.incarnation >= LINEAGE
+    assert other.source.incarnation >= LINEAGE
+    assert other.source.publisher > LINEAGE
+
+
+def test_no_client_may_publish_a_loss_marker() -> None:
+    world = first_publisher()
+    with pytest.raises(RemoteProtocolError, match="loss marker"):
+        world.say("p", Publish(replace(run(1, 2), attribute_table=(MARKER,))))
+
+
+def test_a_loss_marker_matches_every_predicate() -> None:
+    index: MatchingIndex[int] = MatchingIndex()
+    for number, text in enumerate(("x = 1", "true", "y > 5 and z = 'a'")):
+        index.add(number, parse_predicate(text))
+    memo: MatchMemo[int, tuple[int, ...]] = MatchMemo(index, decode_attribute_table)
+    other = encode_attributes({"x": 1})
+    assert memo.match_all((other, MARKER)) == [(0, 1), (0, 1, 2)]
+    assert memo.match(MARKER) == (0, 1, 2)
+    assert decode_attributes(MARKER) == {"$lost": True}
+
+
+@dataclass(eq=False)
+class Entry:
+    open: int = 1
+
+
+@dataclass(eq=False)
+class Local:
+    client: ClientId = "s"
+    number: int = 1
+    is_over: bool = False
+    begins_after: dict[SourceId, int] = field(default_factory=dict)
+
+
+def delivered(part: PublicationRun) -> list[object]:
+    """What a client gets in place of a run."""
+    machine = EventMachine()
+    counters = {"publications_delivered": 0}
+    windows: DeliveryWindows[Entry, Local] = DeliveryWindows(
+        machine, 100, lambda entry: None, counters
+    )
+    local = Local()
+    windows.claim(local)
+    windows.deliver("s", part, (local,), (Entry(),))
+    return [each.item for each in machine.effects if isinstance(each, Deliver)]
+
+
+def test_a_gap_stands_in_the_place_of_a_marker_between_publications() -> None:
+    lost = marker(SOURCE, 51, 100)
+    assert has_marker(lost)
+    (payload,) = lost.payload
+    mixed = PublicationRun(
+        STREAM,
+        range(7, 10),
+        (b"a", MARKER),
+        bytes((0, 1, 0)),
+        (1, len(payload), 1),
+        (b"x", payload, b"y"),
+        (OriginRun(SOURCE, (50, 100, 101)),),
+    )
+    before, gap, after = delivered(mixed)
+    assert isinstance(before, Deliveries)
+    assert isinstance(after, Deliveries)
+    assert (*before.run.sequences, *after.run.sequences) == (7, 9)
+    assert gap == Gap((1,), STREAM, 8, 8, STATE_LOST, ((SOURCE, 51, 100),))
+
+
+def test_where_the_stream_is_the_source_the_gap_has_its_numbers() -> None:
+    assert delivered(marker(SOURCE, 51, 100)) == [Gap((1,), SOURCE, 51, 100, STATE_LOST)]
+
+
+@pytest.mark.parametrize("stream", range(4))
+def test_the_marker_of_a_stream_is_of_no_publisher_and_of_that_stream(stream: int) -> None:
+    made = stream_marker(3, LINEAGE, stream, 4)
+    assert made.source.publisher % 4 == stream
+    assert made.source.publisher > (LINEAGE << 20)
+    placed = replace(made, source=STREAM, sequences=range(9, 10))
+    assert delivered(placed) == [Gap((1,), STREAM, 9, 9, STATE_LOST)]

@@ -1,0 +1,182 @@
+"""State folders that have less than was durable, or that are not there any more."""
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokerd.config import BrokerConfig
+from brokerd.errors import MustNotGoOn, StateLost, StorageCorrupt
+from brokerd.runtime.state_folder import StateFolder, held, record_loss
+from brokerd.runtime.stores import Stores
+from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_volume import LogVolume
+
+LOG = "a"
+
+
+def config_of(folder: Path, **changes: object) -> BrokerConfig:
+    config = BrokerConfig(
+        broker="b1", deployment_id="d1", topology_file="", protocol="p", listen="", addresses={},
+        state_folder=str(folder), control_socket="", log_folder="",
+    )  # fmt: skip
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def begun(config: BrokerConfig, keeps_loss: str = "") -> Stores:
+    stores = Stores(config, Path(config.state_folder), (LOG,), keeps_loss)
+    try:
+        stores.begin()
+    except BaseException:
+        stores.close()
+        raise
+    return stores
+
+
+def write(stores: Stores, first: int, count: int) -> None:
+    assert stores.volume is not None
+    for index in range(first, first + count):
+        stores.volume.write([LogEntry(EntryKind.APPENDED, LOG, index, [b"x" * 100])])
+
+
+def make_segments_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    initialise = LogVolume.__init__
+
+    def small(self: LogVolume, folder: Path, **others: object) -> None:
+        initialise(self, folder, 500, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogVolume, "__init__", small)
+
+
+def test_a_folder_without_its_last_segment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_segments_small(monkeypatch)
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 10)
+        groups = stores.volume.groups if stores.volume is not None else 0
+    last = max((tmp_path / "logs").glob("*.log"))
+    last.unlink()
+    with pytest.raises(StateLost, match=r"at the end of its log were durable.*--accept-loss"):
+        begun(config_of(tmp_path))
+    with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
+        assert stores.volume is not None
+        assert stores.volume.groups < groups
+        assert stores.ledger.lineage == stores.ledger.present.incarnation > 1_000_000
+    with closing(begun(config_of(tmp_path))) as stores:
+        assert stores.ledger.lineage == stores.ledger.present.incarnation - 1
+
+
+def test_a_log_that_ends_before_the_last_start_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has the old log beside new rows; its mark is as old as the log."""
+    make_segments_small(monkeypatch)
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 2)
+    shutil.copytree(tmp_path / "logs", tmp_path / "older")
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 3, 10)
+    begun(config_of(tmp_path)).close()
+    shutil.rmtree(tmp_path / "logs")
+    (tmp_path / "older").rename(tmp_path / "logs")
+    with pytest.raises(StateLost, match="10 groups at the end of its log were durable"):
+        begun(config_of(tmp_path))
+
+
+def test_a_folder_with_a_segment_of_the_future_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_segments_small(monkeypatch)
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 2)
+    shutil.copytree(tmp_path, tmp_path.with_name("older"))
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 3, 20)
+    last = max((tmp_path / "logs").glob("*.log"))
+    older = tmp_path.with_name("older")
+    shutil.copy(last, older / "logs" / last.name)
+    with pytest.raises(StorageCorrupt, match="in place of"):
+        begun(config_of(older))
+
+
+def test_a_recorded_loss_ends_each_start_until_it_is_accepted(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+    for _ in range(2):
+        with pytest.raises(StateLost, match="b2 proves it"):
+            begun(config_of(tmp_path))
+    with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
+        assert stores.accepted_loss == "b2 proves it"
+    begun(config_of(tmp_path)).close()
+
+
+def test_a_copy_of_before_an_accepted_loss_is_an_older_one(tmp_path: Path) -> None:
+    folder, older = tmp_path / "state", tmp_path / "older"
+    folder.mkdir()
+    with closing(begun(config_of(folder))) as stores:
+        write(stores, 1, 3)
+        record_loss(folder, stores.ledger.present.start, "b2 proves it")
+    shutil.copytree(folder, older)
+    with closing(begun(config_of(folder, accept_loss=True))) as stores:
+        mark = stores.ledger.mark()
+    (older / "loss.json").unlink()
+    with closing(begun(config_of(older))) as stores:
+        assert "older than the loss that was accepted" in (stores.ledger.loss(mark) or "")
+
+
+def test_a_recorded_loss_of_a_folder_that_was_replaced_counts_for_nothing(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))):
+        record_loss(tmp_path, b"of another start", "b2 proves it")
+    begun(config_of(tmp_path)).close()
+
+
+def test_a_loss_that_only_a_client_proved_ends_no_start_and_may_be_accepted(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "shop proves it", must_end=False)
+    begun(config_of(tmp_path)).close()
+    with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
+        assert stores.accepted_loss == "shop proves it"
+
+
+def test_a_loss_is_not_accepted_where_none_is_known(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(StateLost, match="no loss of its state is known"):
+            begun(config_of(tmp_path, accept_loss=True))
+        begun(config_of(tmp_path)).close()
+
+
+def test_a_loss_is_not_accepted_where_it_cannot_be_announced(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+    with pytest.raises(StateLost, match="cannot be accepted, because it is a storage"):
+        begun(config_of(tmp_path, accept_loss=True), "it is a storage")
+
+
+def test_the_folder_of_another_protocol_is_refused(tmp_path: Path) -> None:
+    begun(config_of(tmp_path)).close()
+    with pytest.raises(StorageCorrupt, match="this is of 'p', and the broker runs 'q'"):
+        begun(config_of(tmp_path, protocol="q"))
+
+
+@pytest.mark.parametrize("name", ["", "lock", "meta.sqlite3", "logs"])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_folder_that_is_taken_away_is_noticed(
+    name: str, is_replaced: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "state"
+    with held(config_of(path)) as folder, closing(begun(config_of(path))):
+        assert isinstance(folder, StateFolder)
+        folder.remember()
+        folder.check()
+        (path / name).rename(tmp_path / "away")
+        if is_replaced:
+            whole = tmp_path / "away"
+            if whole.is_dir():
+                shutil.copytree(whole, path / name)
+            else:
+                shutil.copy(whole, path / name)
+        with pytest.raises(MustNotGoOn, match="was deleted or replaced"):
+            folder.check()

@@ -1,0 +1,144 @@
+"""State marks: what a mark of a state folder proves to the broker that runs on the folder."""
+
+import pytest
+
+from brokerd.sessions.messages import Farewell, StateMark
+from brokerd.sessions.session import Accepted, SelfDescription, SessionTable
+from brokerd.sessions.state_marks import StateLedger, StateStart, StateWitness
+
+KEY = b"k" * 32
+NAMES = {0: "b0", 1: "b1"}
+
+
+def start(incarnation: int, commits: int = 0, groups: int = 0, salt: int = 0) -> StateStart:
+    return StateStart(incarnation, bytes([incarnation, salt]) * 4, commits, groups)
+
+
+def ledger(
+    *starts: StateStart, lineage: int = 0, key: bytes = KEY, vouched: bool = True
+) -> StateLedger:
+    return StateLedger.of_starts(key, lineage, starts, is_vouched=vouched)
+
+
+def mark(
+    of: StateStart, commits: int, groups: int, lineage: int = 0, key: bytes = KEY
+) -> StateMark:
+    """The mark of a process that has come so far since its start."""
+    made = StateLedger.of_starts(key, lineage, [of], is_vouched=True)
+    made.advance(commits, groups)
+    return made.mark()
+
+
+def test_a_folder_with_all_that_a_mark_counts_has_lost_nothing() -> None:
+    now = ledger(start(1), start(2, 7, 9))
+    assert now.loss(mark(start(1), 7, 9)) is None
+    assert now.loss(now.mark()) is None
+
+
+@pytest.mark.parametrize("commits, groups", [(8, 9), (7, 10), (0, 10)])
+def test_a_folder_with_less_than_a_mark_counts_is_an_older_copy(commits: int, groups: int) -> None:
+    now = ledger(start(1), start(2, 7, 9))
+    loss = now.loss(mark(start(1), commits, groups))
+    assert loss is not None
+    assert "older copy" in loss
+
+
+def test_what_was_written_since_the_start_does_not_make_up_for_what_is_missing() -> None:
+    now = ledger(start(1), start(2, 7, 9))
+    now.advance(100, 100)
+    assert now.loss(mark(start(1), 8, 10)) is not None
+
+
+def test_a_later_incarnation_has_run_elsewhere() -> None:
+    loss = ledger(start(1), start(2)).loss(mark(start(3), 0, 0))
+    assert loss is not None
+    assert "incarnation 3 has run, and this is 2" in loss
+
+
+def test_a_clone_of_the_same_incarnation_is_told_apart() -> None:
+    loss = ledger(start(1), start(2)).loss(mark(start(2, salt=5), 0, 0))
+    assert loss is not None
+    assert "on a copy of this folder" in loss
+
+
+def test_a_mark_with_a_wrong_seal_ends_no_broker_that_a_neighbour_has_vouched_for() -> None:
+    forged = replace_mark(mark(start(1), 7, 9), groups=1 << 40)
+    with pytest.raises(ValueError, match="wrong seal"):
+        ledger(start(1), start(2, 7, 9)).loss(forged)
+
+
+def replace_mark(found: StateMark, groups: int) -> StateMark:
+    return found._replace(groups=groups)
+
+
+def test_an_empty_folder_takes_a_mark_of_another_key_for_its_own() -> None:
+    loss = ledger(start(1), key=b"n" * 32, vouched=False).loss(mark(start(4), 50, 50))
+    assert loss is not None
+    assert "another state folder, which is lost" in loss
+
+
+def test_marks_of_before_an_accepted_loss_prove_nothing() -> None:
+    now = ledger(start(9), lineage=9, key=b"n" * 32)
+    assert now.loss(mark(start(4), 50, 50)) is None
+    older = ledger(start(1), start(2))
+    loss = older.loss(mark(start(9), 0, 0, lineage=9))
+    assert loss is not None
+    assert "older than the loss that was accepted" in loss
+
+
+def test_a_mark_of_a_start_that_is_not_on_record_any_more_proves_nothing() -> None:
+    assert ledger(start(5), start(6)).loss(mark(start(1), 3, 3)) is None
+
+
+def table(number: int, own: StateLedger) -> SessionTable:
+    names = {n: NAMES[n] for n in NAMES}
+    return SessionTable(
+        SelfDescription(
+            "p", "d", "t", NAMES[number], number, own.present.incarnation, names, ledger=own
+        )
+    )
+
+
+def test_a_dialled_broker_returns_the_mark_that_ends_an_older_copy() -> None:
+    """It does not replace the mark by that of the copy, whatever becomes of its answer."""
+    witness = table(1, ledger(start(1)))
+    witness.witness.take(0, mark(start(1), 7, 9))
+    for incarnation in (2, 3):
+        starts = [start(1), *(start(n, 5, 5) for n in range(2, incarnation + 1))]
+        copy = table(0, ledger(*starts))
+        attempt = copy.open(1)
+        assert attempt is not None
+        decision = witness.accept(copy.hello(attempt))
+        assert isinstance(decision, Accepted)
+        assert copy.answered(attempt, decision.answer) is not None
+        assert "older copy" in copy.loss
+        assert decision.session is not None
+        witness.close(decision.session)
+
+
+def test_a_neighbour_that_comes_with_an_earlier_incarnation_is_refused_with_the_proof() -> None:
+    witness = table(1, ledger(start(1)))
+    witness.witness.take(0, mark(start(3), 7, 9))
+    copy = table(0, ledger(start(1), start(2, 5, 5)))
+    attempt = copy.open(1)
+    assert attempt is not None
+    decision = witness.accept(copy.hello(attempt))
+    assert isinstance(decision, Farewell)
+    assert not witness.loss
+    copy.refused(1, decision)
+    assert "incarnation 3 has run" in copy.loss
+
+
+def test_an_invented_proof_ends_the_session_only() -> None:
+    honest = table(0, ledger(start(1), start(2)))
+    forged = replace_mark(mark(start(1), 7, 9), groups=1 << 40)
+    assert "wrong seal" in (honest.advanced(1, mark(start(1), 0, 0), forged) or "")
+    assert not honest.loss
+
+
+def test_a_witness_keeps_the_newest_mark() -> None:
+    witness = StateWitness()
+    newest = mark(start(2), 3, 3)
+    for each in (mark(start(2), 1, 1), newest, mark(start(1), 9, 9)):
+        witness.take(0, each)
+    assert witness.marks == {0: newest}

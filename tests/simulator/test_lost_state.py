@@ -1,0 +1,78 @@
+"""A publisher's broker loses state, the loss is accepted, and subscribers are told of it."""
+
+from typing import Any
+
+import pytest
+
+from brokerd.model.losses import STATE_LOST
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.wall_clock import WallClocks
+from tests.helpers.cluster import STEADY, chain
+from tests.helpers.gryphon_stories import cells
+
+AGE_NS = 10**18
+CELLS = ("p1-b1", "b1-s1")
+WORLDS: dict[str, tuple[Topology, Any]] = {
+    "gryphon": (cells(*CELLS), GryphonParameters()),
+    "gryphon in total order": (cells(*CELLS), GryphonParameters(order="total")),
+    "gryphon without filters": (cells(*CELLS), GryphonParameters(filters=False)),
+    "durable": (cells(*CELLS), DurableParameters()),
+    "delta_tree": (chain("p1", "b1", "s1"), DeltaTreeParameters(delta=1, publication_log=True)),
+}
+
+
+def begun(world: str) -> SimulatedCluster:
+    topology, parameters = WORLDS[world]
+    cluster = SimulatedCluster(
+        topology, world.partition(" ")[0], network=STEADY, parameters=parameters, strict=True
+    )
+    cluster.start()
+    cluster.run_until_quiet()
+    return cluster
+
+
+def publish(cluster: SimulatedCluster, count: int) -> None:
+    for _ in range(count):
+        cluster.publish("p1", kind="a")
+        cluster.run_for(0.02)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
+def test_what_a_publishers_broker_lost_is_announced(
+    world: str, is_copy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events never left it, because it is cut off while it takes them."""
+    monkeypatch.setattr(WallClocks, "at_start", lambda self, broker, now_ns: AGE_NS + now_ns)
+    cluster = begun(world)
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 10)
+    cluster.run_until_quiet()
+    broker = cluster.broker("p1")
+    copy = broker.broker.disk.copy() if is_copy else None
+    for other in ("b1", "s1"):
+        cluster.link("p1", other).cut()
+    cluster.run_for(2)
+    publish(cluster, 10)
+    cluster.run_for(2)
+    broker.kill()
+    cluster.run_for(2)
+    for other in ("b1", "s1"):
+        cluster.link("p1", other).heal()
+    broker.put_back(copy)
+    cluster.run_for(30)
+    publish(cluster, 10)
+    cluster.run_for(30)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert not cluster.oracle.violations, cluster.oracle.first_violations
+    received = [each.sequence for each in subscriber.received]
+    assert received == [*range(1, 11), *range(21, 31)]
+    assert cluster.oracle.in_gaps == {STATE_LOST: 10}
+    of_streams = [gap for gap in subscriber.client.gaps if gap.source.incarnation == 0]
+    assert bool(of_streams) == (world != "delta_tree"), "publishers may never come back"
