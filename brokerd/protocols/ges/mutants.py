@@ -469,6 +469,12 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "to-and-fro-for-ever",
+        "A broker that returns, and leaves again at once, waits longer each time.",
+        "apart.py",
+        ("        self._returns += 1\n", ""),
+    ),
+    _bug(
         "versions-leap",
         "A version that is too far ahead of the known one is refused.",
         "propagation.py",
