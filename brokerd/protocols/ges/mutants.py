@@ -588,7 +588,7 @@ BUGS: Final = (
         "each-of-a-part-goes-alone",
         "Of a part that is to go elsewhere the lowest member goes first, and others follow it.",
         "apart.py",
-        ("return self._wait_ns if is_first else self._wait_ns * 3 // 2", "return self._wait_ns"),
+        ("return wait_ns if is_first else wait_ns * 3 // 2", "return self._wait_ns"),
     ),
     _bug(
         "all-parts-are-one-unit",
