@@ -28,6 +28,9 @@ from brokerd.protocols.parts.event_machine import EventMachine
 APART: Final = "apart"
 """Purpose of the deadline at which the rest of the cluster has been out of reach for long."""
 
+MOST_DOUBLINGS: Final = 6
+"""So often the wait of a broker that goes to and fro is doubled."""
+
 REFUSAL: Final = "this broker is cut off from the rest of its cluster; try another one, or later"
 
 
@@ -65,6 +68,7 @@ class Fragment:
         self._policy = parameters.partition_policy
         self._home = place.address
         self._stays_until_ns = 0
+        self._returns = 0
         self._deadline = APART, broker
         self._broker = broker
         self._place = place
@@ -104,6 +108,7 @@ class Fragment:
         counted = [each for each in self.members if each not in self._failed]
         if min(counted, default=self._home) in part:
             self._deadlines.cancel(self._deadline)
+            self._returns = 0
             if self.is_closed:
                 self.is_closed = False
                 self._told.clear()
@@ -112,9 +117,15 @@ class Fragment:
             self._deadlines.set(self._deadline, self._machine.now_ns + self._patience_ns())
 
     def _patience_ns(self) -> int:
-        """Others of a part that is to go elsewhere wait for its lowest member to go first."""
+        """Return how long the lowest member is waited for.
+
+        Others of a part that is to go elsewhere wait for its lowest member to go first. A broker
+        that returned, and left again before it reached the lowest member, waits twice as long each
+        time: its sessions may take longer to open than `purge_ns`.
+        """
         is_first = self._policy != READDRESS or self._home == min(self._part())
-        return self._wait_ns if is_first else self._wait_ns * 3 // 2
+        wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
+        return wait_ns if is_first else wait_ns * 3 // 2
 
     def waited(self) -> None:
         """Close this part to clients, or move it, or reopen it `purge_ns` after it closed.
@@ -144,7 +155,9 @@ class Fragment:
 
     def came_back(self) -> None:
         """The cluster may be whole again, though the lowest member has not been heard of yet."""
-        self._stays_until_ns = self._machine.now_ns + self._wait_ns // 2
+        self._returns += 1
+        wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
+        self._stays_until_ns = self._machine.now_ns + wait_ns // 2
         self._looked_at = -1
 
     def send_out(self) -> None:

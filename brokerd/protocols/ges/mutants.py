@@ -469,6 +469,12 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "to-and-fro-for-ever",
+        "A broker that returns, and leaves again at once, waits longer each time.",
+        "apart.py",
+        ("        self._returns += 1\n", ""),
+    ),
+    _bug(
         "versions-leap",
         "A version that is too far ahead of the known one is refused.",
         "propagation.py",
@@ -582,7 +588,7 @@ BUGS: Final = (
         "each-of-a-part-goes-alone",
         "Of a part that is to go elsewhere the lowest member goes first, and others follow it.",
         "apart.py",
-        ("return self._wait_ns if is_first else self._wait_ns * 3 // 2", "return self._wait_ns"),
+        ("return wait_ns if is_first else wait_ns * 3 // 2", "return self._wait_ns"),
     ),
     _bug(
         "all-parts-are-one-unit",

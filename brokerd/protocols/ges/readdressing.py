@@ -66,14 +66,20 @@ class Readdressing:
         self._moves = moves
         self._came = came
         self._homes: Mapping[BrokerNumber, Address] = {}
-        self._present: Sequence[Address] = ()
+        self._ranked: Sequence[Address] = ()
         self._held: dict[BrokerNumber, None] = {}
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Who has which address by now, as the topology says."""
         self._homes = dict(enumerate(hierarchy.addresses))
-        gone = {hierarchy.addresses[each]: None for each in hierarchy.left}
-        self._present = sorted(each for each in hierarchy.addresses if each not in gone)
+        # Ranks stay as they are when brokers join and leave: two parts that left at different
+        # times must not choose one unit.
+        base = hierarchy.deployed or hierarchy
+        deployed = sorted(base.addresses)
+        firsts = {each[:-1]: each for each in reversed(deployed)}
+        others = [each for each in deployed if each != firsts[each[:-1]]]
+        newcomers = hierarchy.addresses[len(deployed) :]
+        self._ranked = (*others, *sorted(firsts.values()), *newcomers)
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes what brokers say of their addresses."""
@@ -124,16 +130,14 @@ class Readdressing:
         if not levels:
             return
         place = len(self._home) - 1 - min(levels)
-        inside = [each for each in self._present if is_inside(each, self._home[:place])]
-        firsts = {each[:-1]: each for each in reversed(inside)}
-        others = [each for each in inside if each != firsts[each[:-1]]]
+        ranked = [each for each in self._ranked if is_inside(each, self._home[:place])]
         taken = {
             address[place]: None
             for address in self._homes.values()
             if is_inside(address, self._home[:place])
         }
         free = [number for number in reversed(range(BLOCK_LIMIT)) if number not in taken]
-        rank = others.index(min(part))
+        rank = ranked.index(min(part))
         if rank < len(free):
             self._go((*self._home[:place], free[rank], *self._home[place + 1 : -1]))
 

@@ -150,7 +150,8 @@ class GraphView:
         if statement.by != self._broker:
             return False
         known = self.latest(statement)
-        own = known.version if known is not None else (self._incarnation, FIRST)
+        # After a new address, own statements about links of brokers that have left are forgotten.
+        own = known.version if known is not None else (self._incarnation, self._counter)
         is_in_place = not is_its_own(statement.version) and statement.version[0] == own[0]
         return statement.version > own and not is_in_place
 

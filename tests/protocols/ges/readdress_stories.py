@@ -24,6 +24,8 @@ PURGE_S = 3
 class Readdressed:
     """A cluster whose brokers are in a row, each linked to c of another one; all want all."""
 
+    retry_ns = 500 * MILLISECOND_NS
+
     def __init__(self, row: str, policy: str = "readdress") -> None:
         addresses = {name: f"0.0.{number}" for number, name in enumerate(row)} | {"c": "0.1.0"}
         inside = [[a, b] for a, b in pairwise(row)]
@@ -42,6 +44,8 @@ class Readdressed:
         parameters = GesParameters(
             partition_policy=policy,
             purge_ns=PURGE_S * SECOND_NS,
+            retry_first_ns=self.retry_ns,
+            retry_limit_ns=max(self.retry_ns, 2 * SECOND_NS),
             slow_link_ns=SECOND_NS,
             cost_check_ns=100 * MILLISECOND_NS,
         )
@@ -231,6 +235,22 @@ def in_the_end_all_are_where_they_were() -> None:
     assert moves > 6
 
 
+class SlowlyDialled(Readdressed):
+    """The same, where a session takes longer to open again than `purge_ns`."""
+
+    retry_ns = (PURGE_S + 2) * SECOND_NS
+
+
+def a_broker_that_goes_to_and_fro_waits_longer_each_time() -> None:
+    story = SlowlyDialled("abd")
+    story.cut("ab")
+    story.heal("ab")
+    story.cluster.run_for(30 * PURGE_S)
+    assert story.addresses() == HOME
+    assert max(story.moves()) <= 6
+    story.settle()
+
+
 def subscriptions_wait_until_neighbours_take_the_address() -> None:
     """b subscribes while c has its profile of before the change, and has no later one."""
     story = Readdressed("abd")
@@ -283,6 +303,7 @@ STORIES = (
     there_is_no_room_for_another_unit,
     a_part_is_beside_the_unit_that_it_has_ways_to,
     in_the_end_all_are_where_they_were,
+    a_broker_that_goes_to_and_fro_waits_longer_each_time,
     subscriptions_wait_until_neighbours_take_the_address,
     a_probe_that_comes_before_the_address_is_answered,
 )
@@ -297,6 +318,7 @@ SEEN = {
     "wants-at-its-old-address": a_part_that_came_off_is_a_unit_of_its_own,
     "knows-what-it-saw-before": a_part_that_came_off_is_a_unit_of_its_own,
     "link-stays-where-it-was": a_part_that_came_off_is_a_unit_of_its_own,
+    "to-and-fro-for-ever": a_broker_that_goes_to_and_fro_waits_longer_each_time,
     "sends-before-its-address-is-taken": subscriptions_wait_until_neighbours_take_the_address,
     "probes-wait-for-the-address": a_probe_that_comes_before_the_address_is_answered,
 }

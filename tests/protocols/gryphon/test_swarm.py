@@ -72,6 +72,7 @@ BY_STORIES = (
     "publisher-changes-its-pubend",
     "one-message-for-a-whole-gap",
     "waits-although-its-peer-is-there",
+    "forged-filter-stays",
 )
 """Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
 questions, losses, restarts, filters and slow brokers, and the scenarios; and those of whole

@@ -60,6 +60,8 @@ def test_each_bug_has_a_story() -> None:
         *WHERE_TOPICS_MOVE,
         "waits-although-its-peer-is-there",
         "dials-whatever-its-peer-closes",
+        "generations-leap",
+        "given-up-on-a-neighbours-word",
         "over-a-hole",
         "begins-for-all",
         "begins-with-what-was-kept",
