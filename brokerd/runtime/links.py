@@ -31,6 +31,7 @@ from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.fault_backoff import FaultBackoff
 from brokerd.sessions.messages import Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
+from brokerd.sessions.state_marks import StateWitness
 from brokerd.wire.codec import encode
 from brokerd.wire.straight import StraightReader
 
@@ -184,6 +185,11 @@ class Links:
     def waiting_bytes(self) -> int:
         """Bytes queued for all peers."""
         return sum(each.outbox.waiting_bytes for each in self.connections.values())
+
+    @property
+    def witness(self) -> StateWitness:
+        """The newest state mark of each neighbour."""
+        return self._table.witness
 
     def session_peers(self) -> list[Peer]:
         """With whom there are sessions."""
