@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lab-demo test lab-long test-report explore campaign bench peers lint format locks clean
+.PHONY: help setup demo lab-demo test lab-long test-report explore campaign fuzz bench peers lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 TEST_OPTIONS ?=
 PEERS_OPTIONS ?=
 # Tests start hundreds of interpreters, and each would compile what it imports.
-test test-report lab-long campaign explore: export PYTHONDONTWRITEBYTECODE :=
+test test-report lab-long campaign fuzz explore: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 RUNS ?=
 SEEDS ?= 1..2000
@@ -68,6 +68,10 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@$(BIN)/pubsubctl simulate mutants $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds 1..100 --verify-determinism
+
+fuzz: setup ## send hostile sessions to real brokers; FRAMES=100000 SEED=1 PROTOCOL=gryphon
+	@$(BIN)/python -m tests.fuzz.sessions --frames $(or $(FRAMES),100000) --seed $(or $(SEED),1) \
+	    $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
 bench: setup ## run what brokers are meant to reach: target, reached, limit; 10 min
 	@$(BIN)/pubsubctl targets

@@ -1,6 +1,7 @@
 """`python -m brokerd --config broker.toml`: one broker, by hand, until SIGTERM or Ctrl-C."""
 
 import argparse
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -18,6 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m brokerd", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="TOML file of a BrokerConfig")
     path = parser.parse_args().config
+    os.umask(0o077)
     try:
         run_broker(tomllib.loads(path.read_text(encoding="utf-8")))
     except DiskFailed as error:

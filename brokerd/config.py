@@ -1,9 +1,11 @@
 """What a broker can be told, and the defaults: the only place where they live."""
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from brokerd.errors import ConfigError
+from brokerd.model.operator_acts import OperatorAuthority
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -89,6 +91,8 @@ class BrokerConfig:
         fsync: whether it waits for the disk. Without, what it has written survives its own end,
             but not that of the machine.
         tls: certificates for its links; None for plaintext on loopback.
+        operator_key: public key of the deployment's authority for operators' acts, 64 hexadecimal
+            digits (Ed25519); "": no signed act is accepted.
         accept_loss: state that was durable is missing, which ends a broker; it starts all the same,
             and announces what is lost. Refused if no loss is known.
         joining: it joins brokers that run already, so it asks them for what they know first.
@@ -114,6 +118,7 @@ class BrokerConfig:
     memory_limit_bytes: int = 0
     fsync: bool = True
     tls: TlsFiles | None = None
+    operator_key: str = ""
     session: SessionParameters = field(default_factory=SessionParameters)
 
     @classmethod
@@ -131,7 +136,15 @@ class BrokerConfig:
         if values.get("tls") is not None:
             values["tls"] = TlsFiles.from_mapping(values["tls"], f"{where}: tls")
         configuration: Self = read_section(cls, values, where)
+        key = configuration.operator_key
+        if key and not re.fullmatch("[0-9a-f]{64}", key):
+            raise ConfigError(f"{where}: operator_key = {key[:80]!r} is not 64 hexadecimal digits")
         return configuration
+
+    @property
+    def authority(self) -> OperatorAuthority:
+        """The authority whose signed acts this broker accepts."""
+        return OperatorAuthority(self.deployment_id, bytes.fromhex(self.operator_key))
 
 
 def read_section(kind: Any, values: Any, where: str) -> Any:

@@ -1,7 +1,7 @@
 """What runs: the deployment of an inventory as its agents and brokers tell it."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,8 @@ from brokerd.agent.fault import LASTING_VERBS
 from brokerd.agent.fork_server import EXIT_CONFIG
 from brokerd.errors import ControlError
 from brokerd.protocols.interface import CoreStatus
+from brokerd.runtime.program import Program
+from pubsubctl.deploying.programs import UPGRADE, agent_note, broker_note
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
@@ -28,6 +30,8 @@ class BrokerState:
         run_id: of the run it writes its logs for, or "".
         core: that it was given, or -1.
         cores: that it may run on, as /proc says; None where that is not known.
+        program: that it reports; None where it does not answer, or is of a release before.
+        discrepancies: contradictions between its view and its topology or log, in words.
     """
 
     broker: str
@@ -45,6 +49,8 @@ class BrokerState:
     run_id: str = ""
     core: int = -1
     cores: tuple[int, ...] | None = None
+    program: Program | None = None
+    discrepancies: tuple[str, ...] = ()
 
 
 @dataclass
@@ -59,6 +65,8 @@ class LabState:
         faults: the rows of all faults that are in effect.
         leases_ms: host → what is left of the deployment's lease, for those that have one.
         full_disks: host → what to say of its disk, for those where it is full.
+        programs: host → the program of its agent; None of a release that reports none.
+        differing: host → what to do about records, agents and brokers of other programs.
     """
 
     deployment: Mapping[str, Any] | None = None
@@ -69,6 +77,8 @@ class LabState:
     faults: list[dict[str, Any]] = field(default_factory=list)
     leases_ms: dict[str, int] = field(default_factory=dict)
     full_disks: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, Program | None] = field(default_factory=dict)
+    differing: dict[str, list[str]] = field(default_factory=dict)
 
 
 async def lab_state(lab: Lab) -> LabState:
@@ -98,6 +108,7 @@ async def lab_state(lab: Lab) -> LabState:
             async with connector.open_agent() as agent:
                 status = await agent.status()
                 state.reached.append(name)
+                state.programs[name] = Program.from_mapping(status.get("program"))
                 if status["lease"]:
                     state.leases_ms[name] = status["lease"]["left_ms"]
                 state.faults += [
@@ -106,6 +117,11 @@ async def lab_state(lab: Lab) -> LabState:
                 for row in rows:
                     process = status["processes"].get(row["broker"])
                     by_broker[row["broker"]] = await broker_state(agent, row, process)
+            of_host = [by_broker[row["broker"]] for row in rows]
+            is_recorded = record.get("program") == await connector.transport.program()
+            notes = differing_programs(name, state.programs[name], of_host, is_recorded)
+            if notes:
+                state.differing[name] = notes
         except Unreachable as error:
             state.unreachable[name] = str(error)
             state.agentless.append(name)
@@ -123,6 +139,51 @@ async def lab_state(lab: Lab) -> LabState:
             unknown = BrokerState(name, row["host"], row["port"], None, "unknown")
             state.brokers.append(unknown)
     return state
+
+
+def differing_programs(
+    host: str, agent: Program | None, brokers: Iterable[BrokerState], is_recorded: bool
+) -> list[str]:
+    """Return one line each for what does not run this program on a host.
+
+    Args:
+        is_recorded: the host was started with this program, as its record has it.
+    """
+    notes = [agent_note(host, agent)]
+    for row in brokers:
+        if row.pid is not None and row.state != "silent":
+            notes.append(broker_note(row.broker, host, row.program))
+    found = [note for note in notes if note]
+    if not found and not is_recorded:
+        found = [f"host {host} was started with another program; {UPGRADE}"]
+    return found
+
+
+async def programs_on(connector: Connector) -> list[str] | None:
+    """Return one line each for what does not run this program on a host; None: nothing runs.
+
+    Raises:
+        Unreachable: its agent does not answer.
+    """
+    record = await connector.read_deployment()
+    if record is None:
+        return None
+    name = connector.host.name
+    async with connector.open_agent() as agent:
+        status = await agent.status()
+        brokers = [
+            await broker_state(agent, row, status["processes"].get(row["broker"]))
+            for row in record["placement"]["brokers"]
+            if row["host"] == name
+        ]
+    is_recorded = record.get("program") == await connector.transport.program()
+    program = Program.from_mapping(status.get("program"))
+    return differing_programs(name, program, brokers, is_recorded)
+
+
+async def due_upgrades(lab: Lab) -> dict[str, list[str]]:
+    """Return by host what runs another program than this; hosts without any are left out."""
+    return (await lab_state(lab)).differing
 
 
 async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
@@ -185,6 +246,8 @@ async def broker_state(
         loss=status.get("loss", ""),
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,
+        program=Program.from_mapping(status.get("program")),
+        discrepancies=core.discrepancies,
     )
 
 

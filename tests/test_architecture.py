@@ -45,6 +45,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.decommissioning",
     "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
+    "brokerd.protocols.parts.leaps",
     "brokerd.protocols.parts.forwarding_core",
     "brokerd.protocols.parts.log_bounds",
     "brokerd.protocols.parts.log_first",
@@ -227,6 +228,11 @@ LAYERS = (
         "brokerd.client.window",
         "what a client has published is a part of its pure decisions",
         ours=(*_BASE, "brokerd.model"),
+    ),
+    Layer(
+        "brokerd.client.arguments",
+        "what an application passes is checked without dialling",
+        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.wire"),
     ),
     Layer(
         "brokerd.client.brokers",

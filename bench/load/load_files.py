@@ -97,7 +97,8 @@ class LoadFiles:
         ):
             if wanted:
                 self._records[layout.name] = RecordWriter(folder, layout, setting.run_id)
-        self._lines: dict[str, LineWriter] = {}
+        # Written every second, perhaps while no descriptor is free.
+        self._lines = {"stats": LineWriter(folder / "stats.jsonl")}
 
     def append(self, layout: str, rows: bytes | bytearray) -> None:
         """Add rows to the record file of this layout."""

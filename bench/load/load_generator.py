@@ -47,7 +47,7 @@ from bench.spec.workload import intended_offsets
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
 from brokerd.runtime.memory import resident_bytes
-from brokerd.wire.attributes import encode_attributes
+from brokerd.wire.attributes import EncodedAttributes, encode_attributes
 
 BEGINNING_AT_ONCE = 64
 """Clients that make their first attempt at the same time.
@@ -86,7 +86,7 @@ class LoadGenerator:
         self._attribute_sets = draw_attribute_sets(
             setting.seed, dict(setting.attributes), setting.sets
         )
-        self._blobs = [encode_attributes(attributes) for attributes in self._attribute_sets]
+        self._blobs = EncodedAttributes(map(encode_attributes, self._attribute_sets))
         self._numbered = NumberedBlobs.of_workload(
             self._attribute_sets, dict(setting.attributes), encode_attributes
         )
@@ -430,6 +430,7 @@ class LoadGenerator:
             lateness.add_all(client.load.take_lateness())
         self._told_lateness.add_all(lateness)
         late_ns = lateness.quantile_ns(0.99)
+        rss_bytes = resident_bytes()
         self.files.write_line(
             "stats",
             {
@@ -442,7 +443,7 @@ class LoadGenerator:
                 "withheld": self.receiver.withheld,
                 "cpu_ratio": (cpu_s - before.cpu_s) * 1e9 / max(1, now_ns - before.at_ns),
                 "saturated": late_ns > self.setting.lateness_limit_ns,
-                "rss_bytes": resident_bytes(),
+                **({} if rss_bytes is None else {"rss_bytes": rss_bytes}),
             },
         )
         self.receiver.settle(now_ns)

@@ -15,6 +15,7 @@ from bench.load.latency_samples import LatencySamples
 from bench.load.pacing import Histogram
 from bench.load.recording import publication_rows
 from brokerd.history.records import ACKNOWLEDGED, ACKS, INTENTS
+from brokerd.wire.attributes import EncodedAttributes
 
 _LONGEST_RUN = 1024
 _BATCH_SHARE = 8  # at rate `max`, a batch waits for this part of the window to be free
@@ -236,7 +237,9 @@ class PublisherLoad:
         sequence = client.next_sequence
         _, payload_number = self._content.choice(sequence)
         payload = self._tables.payloads[payload_number]
-        client.publish_many_nowait((self._fence_blob,), b"\0", len(payload), payload)
+        client.publish_many_nowait(
+            EncodedAttributes((self._fence_blob,)), b"\0", len(payload), payload
+        )
         fence_set = len(self._tables.blobs)
         sequences = range(sequence, sequence + 1)
         self._note_sent(sequences, array("q", [now_ns]), now_ns, [fence_set])
@@ -290,9 +293,12 @@ def _attributes(
     """A table to hand over with a run, and the index into it: of a large one, what is used."""
     if block.blobs:
         index = range(high - low)
-        return block.blobs[low:high], bytes(index) if len(index) <= 256 else list(index)
+        return EncodedAttributes(block.blobs[low:high]), bytes(index) if len(
+            index
+        ) <= 256 else list(index)
     places = block.blob_places[low:high]
     if isinstance(places, bytes):
         return tables.blobs, places
     position = {place: number for number, place in enumerate(dict.fromkeys(places))}
-    return [tables.blobs[place] for place in position], [position[place] for place in places]
+    blobs = EncodedAttributes(tables.blobs[place] for place in position)
+    return blobs, [position[place] for place in places]

@@ -114,19 +114,21 @@ class UseProbe:
     load_generators: Collection[str]
     _first: dict[str, "_Sample"] = field(default_factory=dict)
     _last: dict[str, "_Sample"] = field(default_factory=dict)
+    _has_ended: bool = False
 
     def begin(self, statuses: Mapping[str, "StampedStatus"]) -> None:
         """The stretch begins; by host."""
-        self._first = {host: _sample(each) for host, each in statuses.items()}
+        self._first = _samples(statuses)
 
     def end(self, statuses: Mapping[str, "StampedStatus"]) -> None:
         """It has ended."""
-        self._last = {host: _sample(each) for host, each in statuses.items()}
+        self._last = _samples(statuses)
+        self._has_ended = True
 
     @property
     def is_complete(self) -> bool:
         """Whether it has begun and ended."""
-        return bool(self._last)
+        return self._has_ended
 
     def uses(self) -> list[Use]:
         """Of every process that ran all the time."""
@@ -203,6 +205,15 @@ class _Sample:
     cores: int
     busy_s: float
     processes: Mapping[str, Usage]
+
+
+def _samples(statuses: Mapping[str, StampedStatus]) -> dict[str, _Sample]:
+    """Return the samples by host; a host that could not read its processor time is left out."""
+    return {
+        host: _sample(each)
+        for host, each in statuses.items()
+        if each.status["machine"]["busy_s"] is not None
+    }
 
 
 def _sample(stamped: StampedStatus) -> _Sample:

@@ -33,7 +33,7 @@ from bench.spec.units import (
     parse_size_bytes,
 )
 from brokerd.errors import ConfigError
-from brokerd.model.predicate import PredicateError
+from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
@@ -256,6 +256,8 @@ def _attribute(name: str, value: object) -> dict[str, Any]:
     elif kind == "choose" and isinstance(argument, list):
         if not argument or any(not isinstance(item, str | int | float) for item in argument):
             raise ValueError("choose = [...] needs strings, numbers or booleans")
+        for item in argument:
+            check_scalar(item)
     elif kind == "uniform":
         bounds = argument if isinstance(argument, list) else []
         if len(bounds) != 2 or any(type(bound) not in (int, float) for bound in bounds):
@@ -384,7 +386,7 @@ class Workload(_Closed):
                 )
             try:
                 drawn[name] = _attribute(name, value)
-            except ValueError as error:
+            except (ValueError, PredicateError) as error:
                 raise ValueError(f"{name}: {error}") from error
         if len(counting := [name for name, way in drawn.items() if NUMBERED in way]) > 1:
             raise ValueError(f"{' and '.join(counting)} count; one attribute may")

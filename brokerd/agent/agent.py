@@ -30,7 +30,7 @@ from brokerd.agent.fork_server import ForkServer, Role
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.metrics import Family, MetricsServer, host_families
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
-from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s
+from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s, sampled
 from brokerd.agent.supervisor import Supervisor, parse_signal
 from brokerd.agent.tails import read_tails
 from brokerd.agent.watchdog import (
@@ -44,6 +44,7 @@ from brokerd.agent.watchdog import (
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler, open_control
+from brokerd.runtime.program import Program, own_program
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
     "share-watchdog": run_share_watchdog,
@@ -207,6 +208,7 @@ class Agent:
 
     def _handlers(self) -> dict[str, Handler]:
         commands: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+            "hello": self._hello,
             "facts": self._facts,
             "clock": self._clock,
             "start": self._start,
@@ -227,6 +229,11 @@ class Agent:
             "metrics": self._metrics,
         }
         return {name: _with_arguments(name, command) for name, command in commands.items()}
+
+    async def _hello(self, program: dict[str, Any]) -> dict[str, Any]:
+        """Answer a controller's program with this one; the controller decides what follows."""
+        logger.info("a controller of %s is connected", Program.from_mapping(program))
+        return {"program": own_program().to_mapping()}
 
     async def _facts(self) -> dict[str, Any]:
         return {"name": self.name, **machine_facts(self.paths.root)}
@@ -267,10 +274,11 @@ class Agent:
             "name": self.name,
             "pid": os.getpid(),
             "deployment": self.deployment,
+            "program": own_program().to_mapping(),
             "root": str(self.paths.root),
             "socket_folder": str(self.socket_path.parent),
             "boot_id": boot_id(),
-            "machine": {"cores": os.cpu_count(), "busy_s": machine_busy_s()},
+            "machine": {"cores": os.cpu_count(), "busy_s": sampled(machine_busy_s)},
             "ending": self._ending,
             "processes": {each.name: each.to_row() for each in wanted},
             "faults": [fault.to_row() for fault in self._faults.faults.values()],

@@ -10,6 +10,7 @@ import trio
 from brokerd.agent.paths import announced_agent
 from brokerd.errors import ControlError
 from brokerd.runtime.control import Happening, open_control
+from brokerd.runtime.program import Program, own_program
 
 
 class Control(Protocol):
@@ -30,6 +31,16 @@ class AgentClient:
 
     def __init__(self, control: Control) -> None:
         self.control = control
+
+    async def hello(self) -> Program | None:
+        """Exchange programs; return the agent's, or None if its release reports none."""
+        try:
+            answer = await self.control.request("hello", program=own_program().to_mapping())
+        except ControlError as error:
+            if error.kind != "user":
+                raise
+            return None
+        return Program.from_mapping(answer.get("program"))
 
     async def facts(self) -> dict[str, Any]:
         """What machine it is on."""

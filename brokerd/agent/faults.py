@@ -24,6 +24,7 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.errors import ControlError
+from brokerd.storage.room import is_out_of_descriptors
 
 HealedBy = Literal["request", "lease", "process-death"]
 
@@ -229,7 +230,9 @@ class FaultKeeper:
         async def heal(fault: Fault) -> None:
             try:
                 await self.heal(fault.fault_id, "lease")
-            except ControlError as error:
+            except (ControlError, OSError) as error:
+                if isinstance(error, OSError) and not is_out_of_descriptors(error):
+                    raise
                 logger.warning("fault %s outlives its lease: %s", fault.fault_id, error)
                 await trio.sleep(_RETRY_S)
             finally:

@@ -4,8 +4,10 @@ Served on the loopback address only, to whoever asks there; it tells numbers and
 no orders. From elsewhere it is reached as anything on loopback is, through ssh.
 """
 
+import logging
 import math
 import re
+import resource
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,12 +15,21 @@ from typing import Any, Final, Literal
 
 import trio
 
+from brokerd.runtime.accepting import accept_next
+
 LOOPBACK: Final = "127.0.0.1"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+WAITING_CONNECTIONS: Final = 32
+PENDING_REQUESTS: Final = 16
+RESERVED_DESCRIPTORS: Final = 64
+"""For control connections, signals and journals of the agent."""
+
 _REQUEST_BYTES: Final = 8_192
-_REQUEST_S: Final = 5.0
+REQUEST_S: Final = 5.0
 _AT_ONCE: Final = 4
+
+logger = logging.getLogger(__name__)
 
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -151,13 +162,24 @@ Collect = Callable[[], Awaitable[Iterable[Family]]]
 class MetricsServer:
     """Answers `GET /metrics` on one port of the loopback address.
 
+    Any local user may connect. So a connection has `REQUEST_S` from its acceptance to the end of
+    its answer, and the oldest of `WAITING_CONNECTIONS` without a request is closed for a new one.
+    The last `RESERVED_DESCRIPTORS` of the process are never used here: the agent needs them to end
+    faults.
+
     Args:
-        collect: what there is to be said just now; asked once per request.
+        collect: returns the families of just now; called once per request.
+        descriptors: how many the process may have open at once.
     """
 
-    def __init__(self, collect: Collect) -> None:
+    def __init__(self, collect: Collect, descriptors: int | None = None) -> None:
         self._collect = collect
         self._room = trio.CapacityLimiter(_AT_ONCE)
+        self._waiting: dict[trio.CancelScope, None] = {}
+        self._requests = 0
+        if descriptors is None:
+            descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._highest_descriptor = descriptors - RESERVED_DESCRIPTORS
 
     async def serve(
         self, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
@@ -172,17 +194,45 @@ class MetricsServer:
             bound: int = listener.socket.getsockname()[1]
             async with trio.open_nursery() as nursery:
                 task_status.started(bound)
-                await trio.serve_listeners(self._answer, [listener], handler_nursery=nursery)
+                while True:
+                    stream = await accept_next(listener.accept, _log_accept_failure)
+                    if stream.socket.fileno() >= self._highest_descriptor:
+                        stream.socket.close()  # the kernel gives out the lowest that is free
+                    else:
+                        nursery.start_soon(self._answer, stream, self._admit())
 
-    async def _answer(self, stream: trio.SocketStream) -> None:
-        async with stream, self._room:
-            with trio.move_on_after(_REQUEST_S):
+    def _admit(self) -> trio.CancelScope:
+        """Return the scope of a new connection; close the oldest one of too many."""
+        if len(self._waiting) >= WAITING_CONNECTIONS:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.cancel()
+        scope = trio.CancelScope(deadline=trio.current_time() + REQUEST_S)
+        self._waiting[scope] = None
+        return scope
+
+    async def _answer(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
                 try:
                     head = await _request_head(stream)
-                    if head is not None:
-                        await stream.send_all(await self._response(head))
+                    self._waiting.pop(scope, None)
+                    if head is not None and self._requests >= PENDING_REQUESTS:
+                        await stream.send_all(_BUSY)
+                    elif head is not None:
+                        self._requests += 1
+                        try:
+                            async with self._room:
+                                await stream.send_all(await self._response(head))
+                        finally:
+                            self._requests -= 1
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the collector has gone; it comes again
+                except OSError as error:  # its next request may be answered
+                    logger.warning("metrics: %s", error)
+        finally:
+            self._waiting.pop(scope, None)
+            stream.socket.close()
 
     async def _response(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
@@ -208,6 +258,10 @@ async def _request_head(stream: trio.SocketStream) -> bytes | None:
     return head
 
 
+def _log_accept_failure(error: OSError) -> None:
+    logger.warning("metrics: %s", error.strerror)
+
+
 def _response_of(status: str, text: str, more: str = "") -> bytes:
     body = text.encode()
     head = (
@@ -215,3 +269,6 @@ def _response_of(status: str, text: str, more: str = "") -> bytes:
         f"{more}Connection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+_BUSY: Final = _response_of("503 Service Unavailable", "too many requests at once\n")

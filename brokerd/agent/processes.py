@@ -7,13 +7,19 @@ naming it, so that no signal ever reaches a stranger.
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
+
+from brokerd.storage.room import is_out_of_descriptors
 
 STOPPED = "T"
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+Sample = TypeVar("Sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,20 @@ class ProcessIdentity:
             state, start_time = _stat(f"/proc/{self.pid}/stat")
         except ProcessLookupError:
             return False
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            return self._has_pid()  # as much as is known without a descriptor
         return start_time == self.start_time and state not in "ZX"
+
+    def _has_pid(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
 
     def is_stopped(self) -> bool:
         """Whether every thread of it is stopped by a signal."""
@@ -128,8 +147,22 @@ class ProcessIdentity:
         return True
 
 
+def sampled(take: Callable[[], Sample]) -> Sample | None:
+    """Return a sample of /proc; None if no file descriptor is free to take it."""
+    try:
+        return take()
+    except OSError as error:
+        if not is_out_of_descriptors(error):
+            raise
+        return None
+
+
 def machine_busy_s() -> float:
-    """For how many seconds the machine's cores have worked since its boot, all together."""
+    """Return for how many seconds the machine's cores have worked since boot, in sum.
+
+    Raises:
+        OSError: it cannot be read, as without a free file descriptor.
+    """
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, interrupt, soft_interrupt, *_ = map(
             int, file.readline().split()[1:]
@@ -137,8 +170,9 @@ def machine_busy_s() -> float:
     return (user + nice + system + interrupt + soft_interrupt) / _TICKS_PER_S
 
 
+@cache
 def boot_id() -> str:
-    """Which boot of which machine this is; start times of another one mean nothing here."""
+    """Return the id of this boot of this machine; start times of another mean nothing here."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 

@@ -18,16 +18,18 @@ import trio
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Entry, Journal, Recollection
 from brokerd.agent.paths import PROCESS_NAME, AgentPaths, replace_file
-from brokerd.agent.processes import ProcessIdentity, boot_id
+from brokerd.agent.processes import ProcessIdentity, boot_id, sampled
 from brokerd.agent.watchdog import recorded_identity
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
+from brokerd.storage.room import is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
 
 _TAIL_BYTES: Final = 2_048
 
 SIGNALS: Final = ("TERM", "KILL", "INT", "STOP", "CONT", "HUP", "USR1", "USR2", "QUIT")
+_WATCH_RETRY_S: Final = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -66,17 +68,18 @@ class ManagedProcess:
         return self.state == "running"
 
     def to_row(self) -> dict[str, Any]:
-        """Its part of the agent's `status`."""
+        """Return its part of the agent's `status`; a sample that cannot be taken is None."""
         identity = self.identity
+        running = identity if self.is_running else None
         return {
             "role": self.role,
             "pid": identity.pid if identity else None,
             "start_time": identity.start_time if identity else None,
             "state": self.state,
-            "processor_s": identity.processor_s() if self.is_running and identity else None,
-            "busiest_thread_s": identity.busiest_thread() if self.is_running and identity else None,
-            "cores": identity.cores() if self.is_running and identity else None,
-            "frozen": self.is_running and identity is not None and identity.is_stopped(),
+            "processor_s": sampled(running.processor_s) if running else None,
+            "busiest_thread_s": sampled(running.busiest_thread) if running else None,
+            "cores": sampled(running.cores) if running else None,
+            "frozen": sampled(running.is_stopped) if running else False,
             "exit_code": self.exit_code,
             "exit_signal": self.exit_signal,
             "exit_cause": self.exit_cause,
@@ -344,7 +347,17 @@ class Supervisor:
             assert process.adopted, process
             await self._note_end(process, None, None, None)
             return
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            self._nursery.start_soon(self._watch_later, process)
+            return
         self._nursery.start_soon(self._wait_end, process, descriptor)
+
+    async def _watch_later(self, process: ManagedProcess) -> None:
+        """Watch a process once there may be a free file descriptor to do so."""
+        await trio.sleep(_WATCH_RETRY_S)
+        await self._watch(process)
 
     async def _wait_end(self, process: ManagedProcess, descriptor: int) -> None:
         identity = process.identity

@@ -16,6 +16,17 @@ from typing import Any, Final
 
 import trio
 
+from brokerd.client.arguments import (
+    AttributeBlobs,
+    check_address,
+    check_duration,
+    check_integer,
+    check_name,
+    check_publications,
+    check_text,
+    payload_of,
+    predicate_of,
+)
 from brokerd.client.beginning import core_of, resumed_core
 from brokerd.client.brokers import Brokers
 from brokerd.client.callbacks import BrokerUnreachable as BrokerUnreachable
@@ -45,16 +56,14 @@ from brokerd.client.tokens import Tokens
 from brokerd.client.transactions import DurableSubscription
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import ConfigError
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import MOST_INCARNATION, Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
-from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import Buffer
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
 from brokerd.runtime.streams import Dial, dial_tcp, dial_tls
 from brokerd.runtime.tls import credentials_of
 from brokerd.sessions.messages import Farewell
-from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
 
@@ -64,6 +73,7 @@ UNREACHABLE_AFTER_S: Final = 30.0
 _INSTANCE_BYTES: Final = 8
 
 _CHECKPOINT_EVERY: Final = 64
+_MOST_UNCOMMITTED: Final = 1 << 31
 
 logger = logging.getLogger(__name__)
 
@@ -156,16 +166,27 @@ async def connect(
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
         BrokerUnreachable: from methods that need an answer, after `unreachable_after_s`.
-        ConfigError: `tls` cannot be used, there is no address, the store is of another client
-            or deployment, or tokens cannot be kept where they are to be.
+        ConfigError: `tls` cannot be used, there is no address, an argument cannot be (says which,
+            and what is valid), the store is of another client or deployment, or tokens cannot be
+            kept where they are to be.
         StorageCorrupt, ResumeTokenRefused: what is in the store, or the token, is damaged, or of
             another protocol, client or deployment; it stays as it is.
         OSError: the store cannot be read, or has failed: what it has by then nobody knows, so
             the process had better end.
     """
-    brokers = Brokers([address] if isinstance(address, str) else address, elsewhere)
-    if not brokers.address:
+    check_name(name)
+    check_text("deployment_id", deployment_id)
+    if incarnation is not None:
+        check_integer("incarnation", incarnation, 0, MOST_INCARNATION)
+    check_duration("unreachable_after_s", unreachable_after_s)
+    check_integer("window", window, 1)
+    addresses = [address] if isinstance(address, str) else [*address]
+    if not addresses or addresses == [""]:
         raise ConfigError(f'client {name}: address = {address!r}; at least one "host:port"')
+    dials_tcp = dial is None
+    for each in (*addresses, *elsewhere):
+        check_address(f"client {name}: address", each, is_dialled=dials_tcp)
+    brokers = Brokers(addresses, elsewhere)
     if dial is None:
         dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
     if gate is not None:
@@ -185,6 +206,7 @@ async def connect(
         client = Client(
             core, brokers, deployment_id, window, parameters or SessionParameters(),
             callbacks or Callbacks(), dial, nursery, store, tokens, generation, unreachable_after_s,
+            dials_tcp=dials_tcp,
         )  # fmt: skip
         try:
             yield client
@@ -220,7 +242,10 @@ class Client:
         tokens: Tokens | None = None,
         generation: int = 0,
         unreachable_after_s: float = UNREACHABLE_AFTER_S,
+        *,
+        dials_tcp: bool = True,
     ) -> None:
+        self._dials_tcp = dials_tcp
         self.name = core.name
         self._unreachable_after_s = unreachable_after_s
         self._has_warned = False
@@ -230,6 +255,7 @@ class Client:
         self._callbacks = callbacks
         self._dial = dial
         self._nursery = nursery
+        self._blobs = AttributeBlobs()
         self._inbox = Inbox(callbacks.on_notice, callbacks.on_gap)
         self._handed_on = 0
         self._busy = ""
@@ -326,11 +352,15 @@ class Client:
             payload: all payloads, one after the other; must not change afterwards.
 
         Raises:
-            ValueError: a publication is larger than a frame.
+            ValueError: a publication is larger than a frame, a blob is no encoded attribute map,
+                or the parts do not fit together. Nothing is handed over then.
             ClientError: the client was not opened to publish.
         """
         self._check_free()
         self._check_publishes()
+        payload = payload_of(payload)
+        self._blobs.check(attribute_table)
+        check_publications(attribute_index, payload_lengths, payload)
         longest = payload_lengths if isinstance(payload_lengths, int) else max(payload_lengths)
         self._check_size(longest + max(map(len, attribute_table)))
         numbers = self._core.publish_many(
@@ -359,11 +389,15 @@ class Client:
 
         `attributes` may be encoded already (`encode_attributes`), which is much faster where
         they repeat.
+
+        Raises:
+            ValueError: no publication can have such attributes or such a payload.
         """
+        blob = self._blobs.encoded(attributes)
+        content = payload if type(payload) is bytes else bytes(payload_of(payload))
+        self._check_size(len(blob) + len(content))
         await self._wait_for_room()
-        blob = attributes if isinstance(attributes, bytes) else encode_attributes(attributes)
-        self._check_size(len(blob) + len(payload))
-        number = self._core.publish(blob, payload)
+        number = self._core.publish(blob, content)
         self._line.nudge()
         await self.wait_saved()
         return number
@@ -418,9 +452,7 @@ class Client:
         return self._subscribe(predicate)
 
     def _subscribe(self, predicate: str | Predicate) -> int:
-        if isinstance(predicate, str):
-            predicate = parse_predicate(predicate)
-        number = self._core.subscribe(predicate)
+        number = self._core.subscribe(predicate_of(predicate))
         self._line.nudge()
         return number
 
@@ -467,8 +499,7 @@ class Client:
         self._check_free()
         if self._tokens is None or isinstance(self._tokens, BrokerTokens):
             raise ClientError(f"client {self.name} has no tokens to resume by")
-        if isinstance(predicate, str):
-            predicate = parse_predicate(predicate)
+        predicate = predicate_of(predicate)
         if any(known != predicate for known in self._core.predicates.values()):
             text = f"client {self.name} has a subscription that asks for something else"
             raise ClientError(f"{text}; `detach` ends it")
@@ -503,10 +534,12 @@ class Client:
         self._check_free()
         if not isinstance(self._tokens, BrokerTokens) or self._core.subscriptions:
             raise ClientError(f"client {self.name} consumes one subscription, with BrokerTokens")
-        if isinstance(predicate, str):
-            predicate = parse_predicate(predicate)
-        if most < 1:
-            raise ClientError(f"client {self.name}: most = {most}; at least 1")
+        predicate = predicate_of(predicate)
+        if acknowledge not in ("auto", "transacted"):
+            text = f"acknowledge = {acknowledge!r}"
+            raise ClientError(f"client {self.name}: {text}; 'auto' or 'transacted'")
+        if type(most) is not int or not 1 <= most <= _MOST_UNCOMMITTED:
+            raise ClientError(f"client {self.name}: most = {most!r}; at least 1")
         most = 1 if acknowledge == "auto" else most
         number = self._core.consume(predicate, most)
         self._line.nudge()
@@ -688,6 +721,7 @@ class Client:
         if self._keeper is not None:
             raise ClientError(f"client {self.name} has a store, and does not move")
         self._check_without_tokens("move")
+        check_address(f"client {self.name}: address", address, is_dialled=self._dials_tcp)
         old = self._line
         new: Line | None = None
         if address == old.address:

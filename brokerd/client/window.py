@@ -107,8 +107,15 @@ class Window:
 def used_attributes(
     table: Sequence[bytes], index: Sequence[int]
 ) -> tuple[tuple[bytes, ...], Sequence[int]]:
-    """The blobs that are used, in order of first use, and the index into them."""
+    """The blobs that are used, in order of first use, and the index into them.
+
+    Raises:
+        ValueError: the index is not into the table.
+    """
     used = list(dict.fromkeys(index))
+    fits = isinstance(index, bytes) or ({*map(type, used)} == {int} and min(used) >= 0)
+    if not fits or max(used) >= len(table):
+        raise ValueError(f"an attribute index that is not into a table of {len(table)} blobs")
     if len(used) == len(table) and used == list(range(len(table))):
         return tuple(table), index
     blobs = tuple([table[place] for place in used])

@@ -1,5 +1,6 @@
 """Writes record files and JSON lines, so that a reader can tell a whole file from a torn one."""
 
+import errno
 import hashlib
 import json
 import os
@@ -96,14 +97,26 @@ class RecordWriter:
 
 
 class LineWriter:
-    """Appends JSON objects to a file, one a line; each is with the system when `write` returns."""
+    """Appends JSON objects to a file, one a line; each is with the system when `write` returns.
+
+    It must be the only writer of the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, value: Mapping[str, Any]) -> None:
-        """Append one line."""
-        os.write(self._descriptor, (json.dumps(value) + "\n").encode())
+        """Append one line.
+
+        Raises:
+            OSError: it cannot be written; no part of it is in the file.
+        """
+        line = (json.dumps(value) + "\n").encode()
+        written_bytes = os.write(self._descriptor, line)
+        if written_bytes < len(line):
+            size_bytes = os.fstat(self._descriptor).st_size
+            os.ftruncate(self._descriptor, size_bytes - written_bytes)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Close the file."""

@@ -4,12 +4,15 @@ A client first has a session (Hello), then says Connect; everything else follows
 session messages keep their order.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from brokerd.model.identity import PartitionId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
+
+MOST_INCARNATION: Final = 1 << 48
+"""The highest incarnation that a client may state; sources leave room above it."""
 
 SubscriptionState = Literal["pending", "started"]
 
@@ -119,8 +122,9 @@ class Detach:
     """Client → broker: all my subscriptions are over, and what I published is done.
 
     Attributes:
-        drain: first deliver what has come for them so far; the answer follows the last
-            acknowledgement. Nothing new comes for them either way.
+        drain: first deliver what has come so far for those that the client has asked for on this
+            session; the answer follows the last acknowledgement. Nothing new comes for them
+            either way, and nothing at all for the others.
         done_through: everything up to this sequence number is done, as the client was told, if
             not by the broker's present incarnation; 0 for nothing.
     """

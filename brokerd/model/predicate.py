@@ -4,11 +4,14 @@
 a test on an absent attribute is false, negated tests too (only `not exists` holds); int and
 float compare as numbers, bool and str only with their own kind, any other pair of kinds makes
 the test false, negated or not; strings compare by code point; NaN is refused.
+
+Equality and hash of predicates follow the same rule: `x = true` and `x = 1` are two predicates,
+`x = 1` and `x = 1.0` are one. Equal predicates match the same publications.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.errors import BrokerError
@@ -39,7 +42,7 @@ class Constraint:
     """One test: attribute, operator, and what it is compared with.
 
     `value` is a scalar; a tuple of scalars for `in` and `not in`; None for `exists` and
-    `not exists`.
+    `not exists`. Two tests are equal if attribute, operator, and kind and value are.
 
     Raises:
         PredicateError: operator and value do not fit, or the value breaks a limit.
@@ -47,7 +50,8 @@ class Constraint:
 
     attribute: str
     operator: str
-    value: Scalar | tuple[Scalar, ...] | None
+    value: Scalar | tuple[Scalar, ...] | None = field(compare=False)
+    _key: tuple[object, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_string(self.attribute)
@@ -55,7 +59,7 @@ class Constraint:
             raise PredicateError("an attribute name is empty")
         if self.operator not in OPERATORS:
             raise PredicateError(
-                f"unknown operator {self.operator[:40]!r}; one of {', '.join(OPERATORS)}"
+                f"unknown operator {str(self.operator)[:40]!a}; one of {', '.join(OPERATORS)}"
             )
         plain = self.operator.removeprefix("not ")
         if plain == "exists":
@@ -75,6 +79,8 @@ class Constraint:
         for item in self.value if isinstance(self.value, tuple) else (self.value,):
             if item is not None:
                 check_scalar(item)
+        # Python's 1 == True would make two tests one.
+        object.__setattr__(self, "_key", comparison_key(self.value))
 
     def holds(self, attributes: Attributes) -> bool:
         """Whether the test holds for these attributes."""
@@ -120,6 +126,17 @@ def kind(value: object) -> str:
     return "text" if isinstance(value, str) else "number"
 
 
+def comparison_key(value: object) -> tuple[object, ...]:
+    """Return a key that two values share if, and only if, `=` holds between them.
+
+    Python's own equality takes `True` for 1. Use this wherever a value is a part of a key.
+    A tuple, as `in` has it, gives the keys of its items.
+    """
+    if isinstance(value, tuple):
+        return tuple([comparison_key(item) for item in value])
+    return kind(value), value
+
+
 def check_scalar(value: object) -> None:
     """Refuse a value that no attribute or test may hold.
 
@@ -140,12 +157,23 @@ def check_scalar(value: object) -> None:
         raise PredicateError(f"a value of type {type(value).__name__} cannot be compared")
 
 
-def _check_string(text: str) -> None:
-    if max(len(text), len(text.encode(errors="replace"))) > MAXIMUM_STRING_BYTES:
+def _check_string(text: object) -> None:
+    if not isinstance(text, str):
+        raise PredicateError(f"a name is text, and not of type {type(text).__name__}")
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        # Half of a surrogate pair has no encoding.
+        raise PredicateError(f"a string with half of a character: {text[:40]!a}") from None
+    if size_bytes > MAXIMUM_STRING_BYTES:
         raise PredicateError(f"a string is longer than {MAXIMUM_STRING_BYTES} bytes")
 
 
 Conjunction = tuple[Constraint, ...]
+
+
+def _is_conjunction(tests: object) -> bool:
+    return type(tests) is tuple and all(type(each) is Constraint for each in tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +183,14 @@ class Predicate:
     `((),)` matches everything, `()` nothing.
 
     Raises:
-        PredicateError: more than 64 tests in all.
+        PredicateError: more than 64 tests in all, or not made of tuples of tests.
     """
 
     any_of: tuple[Conjunction, ...]
 
     def __post_init__(self) -> None:
+        if type(self.any_of) is not tuple or not all(map(_is_conjunction, self.any_of)):
+            raise PredicateError("a predicate is a tuple of tuples of tests")
         terms = sum(max(1, len(conjunction)) for conjunction in self.any_of)
         if terms > MAXIMUM_TERMS:
             raise PredicateError(f"{terms} tests; at most {MAXIMUM_TERMS}")

@@ -382,6 +382,11 @@ class Topology:
         text = json.dumps(agreed, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
+    def content_digest(self) -> str:
+        """Return the digest of the whole file, joined and departed brokers included."""
+        text = json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+
     def neighbours(self) -> tuple[tuple[BrokerNumber, ...], ...]:
         """Per broker, whom it is linked to, in link order; none for one that has left."""
         found: list[list[BrokerNumber]] = [[] for _ in self.brokers]

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
+from brokerd.model.operator_acts import NO_AUTHORITY, OperatorAuthority
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.outage import Outage, Reached, closed_route, open_routes
 from brokerd.overlay.routes import Lost
@@ -122,12 +123,14 @@ class CoreContext:
             of its own kind, and hears of what changes by events.
         parameters: of its protocol.
         decode_attributes: reads attribute blobs; raises ValueError when one is malformed.
+        authority: signs what only an operator may order; none: no such order is taken.
     """
 
     broker: BrokerNumber
     topology: Topology
     parameters: Any
     decode_attributes: DecodeAttributes
+    authority: OperatorAuthority = NO_AUTHORITY
 
 
 @dataclass(frozen=True, slots=True)

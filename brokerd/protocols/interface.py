@@ -138,13 +138,16 @@ class TopologyShrunk:
 
 @record
 class BrokerDecommissioned:
-    """Whoever runs the brokers says that one is gone for good, with what was only there.
+    """The operator has decommissioned a broker: it is gone for good, with what was only there.
+
+    The driver has verified the signature. A core keeps it, and passes it on with the act.
 
     Said to every other broker that is up, once or more often. A core whose definition knows no
     `check_decommission` is never told so.
     """
 
     broker: BrokerNumber
+    signature: bytes
 
 
 @record
@@ -378,6 +381,7 @@ class CoreStatus(Generic[Broker]):
         ready: brokers with which it has one that can be used.
         idle_reasons: why it is not idle, in words; none: nobody would miss it.
         detail: JSON-ready, of its protocol; shared code prints it and no more.
+        discrepancies: contradictions between the broker's view and its topology or log, in words.
     """
 
     state: str
@@ -388,6 +392,7 @@ class CoreStatus(Generic[Broker]):
     ready: tuple[Broker, ...] = ()
     idle_reasons: tuple[str, ...] = ()
     detail: Mapping[str, Any] = field(default_factory=dict)
+    discrepancies: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Broker, ...]:
@@ -399,7 +404,8 @@ class CoreStatus(Generic[Broker]):
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         for key in ("wanted", "ready"):
             found[key] = [names[broker] for broker in found[key]]
-        return {**found, "idle_reasons": list(self.idle_reasons), "detail": dict(self.detail)}
+        lists = {key: list(found[key]) for key in ("idle_reasons", "discrepancies")}
+        return {**found, **lists, "detail": dict(self.detail)}
 
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> "CoreStatus[str]":
@@ -413,6 +419,7 @@ class CoreStatus(Generic[Broker]):
             ready=tuple(values["ready"]),
             idle_reasons=tuple(values["idle_reasons"]),
             detail=values["detail"],
+            discrepancies=tuple(values.get("discrepancies", ())),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
+from brokerd.model.operator_acts import NO_AUTHORITY, OperatorAuthority
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.outage import Outage, Reached
 from brokerd.overlay.routes import Lost
@@ -266,12 +267,14 @@ def make_protocol(
     topology: Topology,
     parameters: Any,
     decode_attributes: DecodeAttributes,
+    authority: OperatorAuthority = NO_AUTHORITY,
 ) -> DeliveryProtocol:
     """One broker's core of the protocol called `name`; its first event is Started.
 
     Args:
         topology: of brokers among whom it is.
         decode_attributes: reads attribute blobs; raises ValueError when one is malformed.
+        authority: signs what only an operator may order.
 
     Raises:
         ConfigError: no protocol is called so.
@@ -281,5 +284,6 @@ def make_protocol(
         topology=topology,
         parameters=parameters,
         decode_attributes=decode_attributes,
+        authority=authority,
     )
     return definition_of(name).make_core(context)

@@ -21,6 +21,7 @@ from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
+from brokerd.runtime.program import own_program
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 
@@ -36,11 +37,12 @@ class Commands:
     Attributes:
         tell: publishes an event to whoever listens on the control socket.
         farewell: what there is to be said before a broker, by name, is given up for good.
-        decommission: gives one up; whether that is on disk, `farewell` says.
+        decommission: gives one up, by a signed act; whether that is on disk, `farewell` says.
         begun: set once it need not wait for the others any more.
-        reload_topology: reads the topology file again; answers with what is in it.
+        reload_topology: reads the topology file again, by a signed act; answers with its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
         reload_certificate: reads its certificate again; answers with its SHA-256.
+        discrepancies: how its files differ from what it runs with, in words.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Commands:
     ) -> None:
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
         self.farewell: Callable[[str], Farewell] = lambda _name: Farewell(is_known=False)
-        self.decommission: Callable[[str], None] = lambda _name: None
-        self.reload_topology: Callable[[], dict[str, Any]] = dict
+        self.decommission: Callable[[str, bytes], None] = lambda _name, _signature: None
+        self.reload_topology: Callable[[bytes], dict[str, Any]] = lambda _signature: {}
         self.reload_certificate: Callable[[], str] = str
+        self.discrepancies: Callable[[], list[str]] = list
         self.begun = trio.Event()
         self.loss = ""
         self._config = config
@@ -97,7 +100,7 @@ class Commands:
         memory = FreeMemory()
         while True:
             await trio.sleep(SAMPLE_S)
-            self._log.sample({**self._all_counters(), "rss_bytes": memory.look()})
+            self._log.sample({**self._counters(), **_resident(memory.look())})
 
     def fault_expired(self, fault_id: str) -> None:
         """The lease of a fault has run out."""
@@ -115,11 +118,14 @@ class Commands:
         if not self.begun.is_set():
             raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
+        core = self._core.status().to_mapping(self._own.names)
         return {
-            **self._core.status().to_mapping(self._own.names),
+            **core,
+            "discrepancies": [*core["discrepancies"], *self.discrepancies()],
             "name": self._own.name,
             "pid": os.getpid(),
             "incarnation": self._own.incarnation,
+            "program": own_program().to_mapping(),
             "protocol": self._own.protocol,
             "deployment_id": self._own.deployment_id,
             "topology_digest": self._own.topology_digest,
@@ -153,8 +159,8 @@ class Commands:
         return {"t_ns": time.monotonic_ns(), **self._all_counters()}
 
     async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
-        answer = self.reload_topology()
+        (signature,) = _take(arguments, signature=(str, ""))
+        answer = self.reload_topology(_octets(signature))
         self._probes.keep(self._own.names)
         return answer
 
@@ -164,8 +170,8 @@ class Commands:
 
     async def _decommission(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Give a broker up for good; answered when that is on disk here."""
-        (broker,) = _take(arguments, broker=str)
-        self.decommission(broker)
+        broker, signature = _take(arguments, broker=str, signature=(str, ""))
+        self.decommission(broker, _octets(signature))
         while not self.farewell(broker).is_known:
             await trio.sleep(DISK_POLL_S)
         self._log.record("decommissioned", {"broker": broker})
@@ -181,12 +187,14 @@ class Commands:
         return {"certificate_sha256": sha256}
 
     def _all_counters(self) -> dict[str, Any]:
+        return {**self._counters(), **_resident(resident_bytes())}
+
+    def _counters(self) -> dict[str, Any]:
         return {
             **self._core.statistics(),
             **self._links.counters,
             "outbox_bytes": self._links.waiting_bytes(),
             "cpu_s": time.process_time(),
-            "rss_bytes": resident_bytes(),
         }
 
     # ------------------------------------------------------------ runs
@@ -343,10 +351,27 @@ class Commands:
             raise ControlError("user", f"{self._own.name} was started with fault_injection = false")
 
 
+def _resident(size_bytes: int | None) -> dict[str, int]:
+    """Return the column of resident memory; nothing if it could not be read."""
+    return {} if size_bytes is None else {"rss_bytes": size_bytes}
+
+
 def _end_of_lease(lease_ms: int) -> int | None:
     if not 0 <= lease_ms <= MAXIMUM_LEASE_MS:
         raise ControlError("user", f"lease_ms = {lease_ms}; 0 (none) to {MAXIMUM_LEASE_MS}")
     return clock_ns() + lease_ms * MILLISECOND_NS if lease_ms else None
+
+
+def _octets(signature: str) -> bytes:
+    """Return the bytes of a signature.
+
+    Raises:
+        ControlError: of kind user: it is not hexadecimal.
+    """
+    try:
+        return bytes.fromhex(signature)
+    except ValueError:
+        raise ControlError("user", "argument 'signature' is not hexadecimal") from None
 
 
 def _take(arguments: dict[str, Any], /, **wanted: Any) -> list[Any]:

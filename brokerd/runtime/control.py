@@ -6,7 +6,6 @@ id, and events for those who asked for them.
 """
 
 import difflib
-import errno
 import fcntl
 import logging
 import os
@@ -21,6 +20,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.errors import ConfigError, ControlError, RemoteProtocolError
+from brokerd.runtime.accepting import accept_next
 from brokerd.wire.control import (
     PREFIX,
     Answer,
@@ -44,8 +44,6 @@ REQUESTS_AT_ONCE: Final = MAXIMUM_REQUESTS
 EVENT_BUFFER: Final = 1_000
 FRAME_DEADLINE_S: Final = 10.0
 
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
 logger = logging.getLogger(__name__)
 
 
@@ -63,7 +61,6 @@ class ControlServer:
         self._open: dict[_Connection, None] = {}
         self._listeners: dict[_Connection, None] = {}
         self._progress = trio.lowlevel.ParkingLot()
-        self._connections = 0
 
     def publish_event(self, name: str, details: Mapping[str, Any]) -> None:
         """Tell everybody who listens; never waits.
@@ -102,18 +99,15 @@ class ControlServer:
         """
         listener = bind_control_socket(path)
         identity = os.stat(path).st_ino
+
+        def report(error: OSError) -> None:
+            logger.error("control socket %s: %s", path, error.strerror)
+
         try:
             async with trio.open_nursery() as nursery:
                 task_status.started(self)
                 while True:
-                    try:
-                        connection, _ = await listener.accept()
-                    except OSError as error:
-                        if error.errno not in _OUT_OF_DESCRIPTORS:
-                            raise
-                        logger.error("control socket %s: %s", path, error.strerror)
-                        await trio.sleep(0.1)
-                        continue
+                    connection, _ = await accept_next(listener.accept, report)
                     nursery.start_soon(self._serve_connection, connection)
         finally:
             listener.close()
@@ -164,15 +158,25 @@ class ControlServer:
     async def _serve_connection(self, connection: trio.socket.SocketType) -> None:
         stream = trio.SocketStream(connection)
         uid = _peer_uid(connection)
-        if self._connections >= MAXIMUM_CONNECTIONS or uid not in (os.geteuid(), 0):
+        if uid not in (os.geteuid(), 0) or not self._make_room():
             logger.warning("control connection of user %d refused", uid)
             await stream.aclose()
             return
-        self._connections += 1
-        try:
-            await self.serve_stream(stream)
-        finally:
-            self._connections -= 1
+        await self.serve_stream(stream)
+
+    def _make_room(self) -> bool:
+        """Return whether there is room for one more connection.
+
+        Where there is none, the oldest connection that has not sent a request is closed.
+        """
+        waiting = [each for each in self._open if not each.scope.cancel_called]
+        if len(waiting) < MAXIMUM_CONNECTIONS:
+            return True
+        for connection in waiting:
+            if not connection.has_requested:
+                connection.scope.cancel()
+                return True
+        return False
 
     async def _reply(self, request: Request) -> ControlMessage:
         handler = self._handlers.get(request.command)
@@ -427,7 +431,10 @@ def _peer_uid(connection: trio.socket.SocketType) -> int:
 
 async def _connect(path: str | Path) -> trio.SocketStream:
     _check_path(path)
-    connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:  # no descriptor is free: the caller may ask again later
+        raise ControlError("closed", f"{path}: not reached ({error.strerror})") from error
     try:
         await connection.connect(os.fspath(path))
     except OSError as error:
@@ -479,6 +486,7 @@ class _Connection:
 
     def __init__(self, stream: trio.abc.Stream, progress: trio.lowlevel.ParkingLot) -> None:
         self.unanswered = 0
+        self.has_requested = False
         self.scope = trio.CancelScope()
         self.to_send: trio.MemoryReceiveChannel[ControlMessage]
         self._send, self.to_send = trio.open_memory_channel[ControlMessage](MAXIMUM_REQUESTS)
@@ -504,6 +512,7 @@ class _Connection:
         while (message := await self._reader.receive()) is not None:
             if not isinstance(message, Request):
                 raise RemoteProtocolError("control", "a client may only send requests")
+            self.has_requested = True
             if self.unanswered < MAXIMUM_REQUESTS:
                 return message
             text = f"more than {MAXIMUM_REQUESTS} requests without an answer"

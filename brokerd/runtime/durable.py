@@ -1,12 +1,13 @@
 """Writes that must be on disk before anybody is told, on disks that are full, slow, or broken.
 
-A full disk is waited for: nothing is acknowledged meanwhile, and nothing is lost. Any other
-failure ends the broker, because what the kernel then still holds is not known.
+A full disk is waited for: nothing is acknowledged meanwhile, and nothing is lost. So is a free
+file descriptor. Any other failure ends the broker, because what the kernel then still holds is
+not known.
 """
 
 import errno
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -15,10 +16,14 @@ from brokerd.errors import DiskFailed
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk_thread import DiskThread
 from brokerd.sessions.link_faults import LinkFaults
-from brokerd.storage.room import is_no_room
+from brokerd.storage.room import is_out_of_descriptors, is_transient
 
 ROOM_RETRY_S: Final = 0.1
 _SLICE_S: Final = 0.05
+_NO_ROOM: Final = ("disk_full", "disk_has_room")
+_NO_DESCRIPTORS: Final = ("descriptors_exhausted", "descriptors_free")
+
+Returned = TypeVar("Returned")
 
 
 class DurableWrites:
@@ -41,33 +46,52 @@ class DurableWrites:
         self._check = check
 
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
-        """Carry out `write` in a thread, again and again while there is no room on the disk.
+        """Carry out `write` in a thread; repeat it while the disk has no room.
 
-        `write` must change nothing when it fails for lack of room. Not to be abandoned: its
-        files would be used by two threads at once.
+        `write` is repeated while the process has no free file descriptor, too. It must change
+        nothing when it fails for either. Not to be abandoned: its files would be used by two
+        threads at once.
 
         Raises:
             DiskFailed: it failed otherwise.
             MustNotGoOn: the state folder was deleted or replaced.
         """
+        await self._repeat(write, size_bytes, thread)
+        self._check()
+        await self._linger()
+
+    async def read(self, read: Callable[[], Returned], thread: DiskThread) -> Returned:
+        """Carry out `read` in a thread and return its result.
+
+        `read` is repeated while the process has no free file descriptor.
+
+        Raises:
+            DiskFailed: it failed otherwise.
+        """
+        return await self._repeat(read, 0, thread)
+
+    async def _repeat(
+        self, operation: Callable[[], Returned], size_bytes: int, thread: DiskThread
+    ) -> Returned:
         refused_ns = 0
+        ended = ""
         while True:
             try:
                 if not self._faults.take_room(size_bytes):
                     raise OSError(errno.ENOSPC, "No space left on device (fault)")
-                await thread.carry_out(write)
-                self._check()
+                found = await thread.carry_out(operation)
                 break
             except OSError as error:
-                if not is_no_room(error):
+                if not is_transient(error):
                     raise DiskFailed(str(error)) from error
                 if not refused_ns:
                     refused_ns = clock_ns()
-                    self._record("disk_full", {"bytes": size_bytes, "error": str(error)[:200]})
+                    began, ended = _NO_DESCRIPTORS if is_out_of_descriptors(error) else _NO_ROOM
+                    self._record(began, {"bytes": size_bytes, "error": str(error)[:200]})
                 await trio.sleep(ROOM_RETRY_S)
         if refused_ns:
-            self._record("disk_has_room", {"after_ns": clock_ns() - refused_ns})
-        await self._linger()
+            self._record(ended, {"after_ns": clock_ns() - refused_ns})
+        return found
 
     async def probe(self, write: Callable[[], None], size_bytes: int) -> bool:
         """Carry out `write` once, under the same faults; False when there is no room for it.
@@ -80,7 +104,7 @@ class DurableWrites:
         try:
             await trio.to_thread.run_sync(write)
         except OSError as error:
-            if not is_no_room(error):
+            if not is_transient(error):
                 raise DiskFailed(str(error)) from error
             return False
         await self._linger()

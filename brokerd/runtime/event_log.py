@@ -1,4 +1,4 @@
-"""What a broker writes down about itself: events as they happen, counters once a second."""
+"""The event log of a broker: events as they happen, counters once a second."""
 
 import time
 from collections.abc import Mapping
@@ -11,22 +11,31 @@ from brokerd.history.writer import LineWriter
 class EventLog:
     """`events.jsonl` and `stats.jsonl` in a folder that changes with each run.
 
+    The files of the broker's own folder stay open, so that the end of a run opens none. A line
+    that cannot be written, as on a full disk, is left out. The next event that can be written is
+    then preceded by one `lines_left_out` with their number.
+
     Attributes:
         run_id: of the run it writes for; empty between runs.
     """
 
     def __init__(self, folder: Path) -> None:
         self.run_id = ""
-        self._home = folder
-        self._events, self._statistics = _open(folder)
+        self._own = _open(folder)
+        self._events, self._statistics = self._own
+        self._lines_left_out = 0
 
     def record(self, event: str, details: Mapping[str, Any]) -> None:
         """Write one event with the time it is now."""
-        self._events.write({"t_ns": time.monotonic_ns(), "event": event, **details})
+        if self._lines_left_out:
+            lines = self._lines_left_out
+            if self._write(self._events, {"event": "lines_left_out", "lines": lines}):
+                self._lines_left_out -= lines
+        self._write(self._events, {"event": event, **details})
 
     def sample(self, counters: Mapping[str, Any]) -> None:
         """Write one row of statistics with the time it is now."""
-        self._statistics.write({"t_ns": time.monotonic_ns(), **counters})
+        self._write(self._statistics, counters)
 
     def begin_run(self, run_id: str, folder: Path) -> None:
         """Write into the run's folder from now on.
@@ -35,22 +44,41 @@ class EventLog:
             OSError: the folder cannot be written; nothing has changed.
         """
         opened = _open(folder)
-        self.close()
+        self.end_run()
         self._events, self._statistics = opened
         self.run_id = run_id
 
     def end_run(self) -> None:
         """Write into the broker's own folder again."""
-        self.close()
+        if self._events is not self._own[0]:
+            _close(self._events, self._statistics)
+        self._events, self._statistics = self._own
         self.run_id = ""
-        self._events, self._statistics = _open(self._home)
 
     def close(self) -> None:
         """Close the files."""
-        self._events.close()
-        self._statistics.close()
+        self.end_run()
+        _close(*self._own)
+
+    def _write(self, file: LineWriter, values: Mapping[str, Any]) -> bool:
+        try:
+            file.write({"t_ns": time.monotonic_ns(), **values})
+        except OSError:
+            self._lines_left_out += 1
+            return False
+        return True
 
 
 def _open(folder: Path) -> tuple[LineWriter, LineWriter]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return LineWriter(folder / "events.jsonl"), LineWriter(folder / "stats.jsonl")
+    events = LineWriter(folder / "events.jsonl")
+    try:
+        return events, LineWriter(folder / "stats.jsonl")
+    except OSError:
+        events.close()
+        raise
+
+
+def _close(*files: LineWriter) -> None:
+    for file in files:
+        file.close()

@@ -5,9 +5,16 @@ from collections.abc import Callable, Mapping
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
+from brokerd.model.operator_acts import CHANGE_TOPOLOGY, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, OverlayChanged, TopologyGrown, TopologyShrunk
 from brokerd.protocols.registry import definition_of, parameters_on
+
+
+def topology_change(deployment_id: str, topology: Topology) -> OperatorAct:
+    """Return the act by which a deployment has another topology."""
+    changes = len(topology.joined) + len(topology.left)
+    return OperatorAct(deployment_id, CHANGE_TOPOLOGY, topology.content_digest(), changes)
 
 
 class Surroundings:
@@ -33,19 +40,23 @@ class Surroundings:
         self.names = self._near(self.topology)
         self.addresses = self._addresses(self.topology, self.names)
 
-    def reload(self) -> list[Event]:
+    def reload(self, check: Callable[[OperatorAct], None]) -> list[Event]:
         """Read the file again; returns what the core has to be told.
 
+        Args:
+            check: raises ControlError if the authority has not signed the change.
+
         Raises:
-            ControlError: of kind user: what is there now does not follow from what was read
-                before by what may change while brokers run, with this protocol; nothing has
-                changed here then.
+            ControlError: of kind user: the change is not signed, or what is there now does not
+                follow from what was read before by what may change while brokers run, with this
+                protocol; nothing has changed here then.
         """
         before = self.topology
         try:
             after = self._read()
         except ConfigError as error:
             raise ControlError("user", str(error)) from error
+        check(topology_change(self._config.deployment_id, after))
         if not after.follows(before):
             raise ControlError(
                 "user",
@@ -74,6 +85,16 @@ class Surroundings:
         self.addresses.clear()
         self.addresses.update(addresses)
         return events
+
+    def discrepancies(self) -> list[str]:
+        """Return how the topology file differs from what this broker has read, in words."""
+        try:
+            found = self._read()
+        except ConfigError as error:
+            return [f"its topology file cannot be used: {error}"]
+        if found.content_digest() == self.topology.content_digest():
+            return []
+        return ["its topology file has changed, and it has not read it again"]
 
     def _changes(self, after: Topology, near: Mapping[BrokerNumber, str]) -> list[Event]:
         """What tells a core of it: that the links changed, or all that a kind's section says."""

@@ -4,7 +4,6 @@ Sessions come and go as the session table decides; what is told to the core is e
 SessionLost per SessionEstablished, and nothing of a session after that.
 """
 
-import errno
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.runtime.accepting import accept_next
 from brokerd.runtime.admission_control import AdmissionControl, AdmittedConnection
 from brokerd.runtime.connection import Connection, Post, clock_ns
 from brokerd.runtime.impairments import Impairments
@@ -41,8 +41,6 @@ REFUSALS_RECORDED_PER_S: Final = 10
 STUCK_REMEMBERED: Final = 1_000
 STUCK = "slow consumer: it took nothing of what waited for it, so its subscriptions have ended"
 SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
-
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
@@ -435,14 +433,7 @@ class Links:
     async def _accept(self, listener: trio.abc.Listener[Any]) -> None:
         async with listener:
             while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    if error.errno not in _OUT_OF_DESCRIPTORS:
-                        raise
-                    self._record_refusal("accept_failed", {"reason": str(error)})
-                    await trio.sleep(0.1)
-                    continue
+                stream = await accept_next(listener.accept, self._record_accept_failure)
                 patience = trio.CancelScope()
                 admitted = None
                 if not self._stopping:
@@ -489,6 +480,9 @@ class Links:
         finally:
             admitted.left()
             self._open_streams -= 1
+
+    def _record_accept_failure(self, error: OSError) -> None:
+        self._record_refusal("accept_failed", {"reason": str(error)})
 
     def _record_refusal(self, event: str, details: dict[str, Any]) -> None:
         second = int(trio.current_time())

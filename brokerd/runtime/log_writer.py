@@ -11,7 +11,6 @@ from typing import Final
 import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS
-from brokerd.errors import DiskFailed
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -135,8 +134,5 @@ class LogWriter:
             self._post([Persisted(token) for token in step.tokens])
         if (read := step.read) is not None:
             read_page = partial(self._volume.read, read.log, read.first, read.end, PAGE_BYTES)
-            try:
-                records = await self._thread.carry_out(read_page)
-            except OSError as error:
-                raise DiskFailed(str(error)) from error
+            records = await self._writes.read(read_page, self._thread)
             self._post([RecordsRead(read.log, read.first, tuple(records))])

@@ -16,10 +16,16 @@ _PRIVATE: Final = ("Private_Clean:", "Private_Dirty:", "Private_Hugetlb:")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def resident_bytes() -> int:
-    """What the process has in memory, shared or not."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * _PAGE_BYTES
+def resident_bytes() -> int | None:
+    """Return the process's resident memory, shared or not; None if it cannot be read.
+
+    A process without a free file descriptor cannot read it, and goes on without.
+    """
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return None
 
 
 def private_bytes() -> int:
@@ -46,10 +52,17 @@ class FreeMemory:
         self._trim = trim or getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._lowest_bytes = resident_bytes()
 
-    def look(self) -> int:
-        """Give back what is free if there may be much of it; how much was resident before."""
+    def look(self) -> int | None:
+        """Give memory back if much may be free; return the resident memory before.
+
+        None, without giving any back, if resident memory cannot be read.
+        """
         found_bytes = resident_bytes()
-        if self._trim is not None and found_bytes > self._lowest_bytes + GROWTH_BYTES:
+        if found_bytes is None:
+            return None
+        if self._lowest_bytes is None:
+            self._lowest_bytes = found_bytes
+        elif self._trim is not None and found_bytes > self._lowest_bytes + GROWTH_BYTES:
             self._trim(0)
             self._lowest_bytes = resident_bytes()
         else:

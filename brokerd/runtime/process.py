@@ -19,6 +19,7 @@ import trio
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, ConfigError, ControlError, MustNotGoOn, StateLost
 from brokerd.model.identity import BrokerNumber
+from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
@@ -179,6 +180,7 @@ class BrokerProcess:
                 topology=self._around.topology,
                 parameters=self._around.parameters,
                 decode_attributes=decode_attribute_table,
+                authority=config.authority,
             )
         )
         driver = Driver(core, partial(self._record, stores, log))
@@ -213,6 +215,7 @@ class BrokerProcess:
         self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
+        commands.discrepancies = self._around.discrepancies
         commands.farewell = partial(self._farewell, core)
         commands.decommission = partial(self._decommission, driver)
         if volume is not None and volume.torn_bytes:
@@ -311,8 +314,36 @@ class BrokerProcess:
         protocol: DecommissioningProtocol = found
         return protocol.farewell(number)
 
-    def _decommission(self, driver: Driver, name: str) -> None:
-        driver.post([BrokerDecommissioned(self._leaving(name))])
+    def _decommission(self, driver: Driver, name: str, signature: bytes) -> None:
+        number = self._leaving(name)
+        self._check_signed(
+            OperatorAct(self._config.deployment_id, DECOMMISSION, name, 0), signature
+        )
+        driver.post([BrokerDecommissioned(number, signature)])
+
+    def _check_signed(self, act: OperatorAct, signature: bytes) -> None:
+        """Make sure that the deployment's authority has signed an operator's act.
+
+        Raises:
+            ControlError: of kind user: this broker has no key of the authority, the act is
+                unsigned, or another key has signed it.
+        """
+        own, authority = self._config.broker, self._config.authority
+        what = f"{act.act} of {act.target[:100]}"
+        if not authority.public_key:
+            raise ControlError(
+                "user",
+                f"{own} was started without the authority's key (operator_key), so it takes no "
+                f"operator's act: {what}; `pubsubctl deploy --rolling` starts it with one",
+            )
+        if not signature:
+            raise ControlError("user", f"{what} is not signed by the deployment's authority")
+        if not authority.has_signed(act.act, act.target, act.version, signature):
+            raise ControlError(
+                "user",
+                f"the signature of {what} is not of the authority of this deployment: act from "
+                "the account that deployed",
+            )
 
     def _leaving(self, name: str) -> BrokerNumber:
         """The number of a broker without which the others can go on for good.
@@ -330,8 +361,8 @@ class BrokerProcess:
             raise ControlError("user", f"{own} is up: the others are to be told, not itself")
         return number
 
-    def _reload_topology(self, driver: Driver, links: Links) -> dict[str, Any]:
-        events = self._around.reload()
+    def _reload_topology(self, driver: Driver, links: Links, signature: bytes) -> dict[str, Any]:
+        events = self._around.reload(lambda act: self._check_signed(act, signature))
         driver.post(events)
         for event in events:
             if isinstance(event, TopologyShrunk):

@@ -15,6 +15,7 @@ from brokerd.protocols.interface import CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
+from brokerd.runtime.program import own_program
 from brokerd.runtime.state_folder import forget_loss, loss_text, recorded_loss
 from brokerd.sessions.messages import START_BYTES
 from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart
@@ -200,6 +201,7 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "name": config.broker,
         "pid": os.getpid(),
         "incarnation": 0,
+        "program": own_program().to_mapping(),
         "protocol": config.protocol,
         "deployment_id": config.deployment_id,
         "topology_digest": digest,

@@ -42,7 +42,7 @@ from brokerd.storage.log_groups import (
     salt_of,
 )
 from brokerd.storage.log_state import LogState, SegmentState
-from brokerd.storage.room import is_no_room
+from brokerd.storage.room import is_no_room, is_out_of_descriptors, is_transient
 from brokerd.storage.synced_mark import SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20
@@ -85,6 +85,7 @@ class LogVolume:
         self._file = -1
         self._size = 0
         self._mark = SyncedMark(files, folder)
+        self._has_unsynced_removal = False
         self.torn_bytes = 0
         self.lost_groups = 0
 
@@ -218,7 +219,7 @@ class LogVolume:
         """Write entries as one group, which is durable when this returns.
 
         Raises:
-            OSError: where there was no room (ENOSPC, EDQUOT), nothing has changed.
+            OSError: where there was no room or no free descriptor, nothing has changed.
         """
         self._have_segment()
         if self._size == SEGMENT.size:
@@ -308,7 +309,7 @@ class LogVolume:
         try:
             self._open_segment()
         except OSError as error:
-            if full < 0 or not is_no_room(error):
+            if full < 0 or not is_transient(error):
                 raise
         else:
             if full >= 0:
@@ -334,15 +335,31 @@ class LogVolume:
     def _remove_chopped(self) -> None:
         """Remove segments with nothing left in them; the one that is written to stays.
 
-        One after another is gone for sure: a crash must not bring back the first of two.
+        One after another is gone for sure: a crash must not bring back the first of two. Without
+        a free descriptor, a later write continues: the group itself is written by now.
         """
+        try:
+            self._sync_removal()
+            self._remove_unneeded()
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+
+    def _remove_unneeded(self) -> None:
         for number in list(self._segments)[:-1]:
             highest = self._segments[number].highest
             if any(last >= self._logs[name].first for name, last in highest.items()):
                 break
             self._files.remove(self._path(number))
             del self._segments[number]
+            self._has_unsynced_removal = True
+            self._sync_removal()
+
+    def _sync_removal(self) -> None:
+        """Make the last removal of a segment durable."""
+        if self._has_unsynced_removal:
             self._files.sync_folder(self._folder)
+            self._has_unsynced_removal = False
 
     # ------------------------------------------------------------ reading
 

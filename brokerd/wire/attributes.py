@@ -28,15 +28,30 @@ in a blob. So each blob is one map, and nothing of its neighbours.
 _AT_ONCE_BYTES: Final = 1 << 16
 
 
+class EncodedAttributes(tuple[bytes, ...]):
+    """A table of blobs that `encode_attributes` made; a client does not check it once more."""
+
+    __slots__ = ()
+
+
 def encode_attributes(attributes: Mapping[str, Scalar]) -> bytes:
     """The blob for these attributes; equal attributes give equal bytes.
 
     Raises:
-        ValueError: more than 64 attributes, a name that is empty, not text or longer than 256
-            bytes, or a value no attribute may have; says which.
+        ValueError: no mapping, more than 64 attributes, a name that is empty, not text or longer
+            than 256 bytes, or a value no attribute may have; says which.
     """
+    given: object = attributes
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise ValueError(f"attributes are a mapping of names to values, and not of type {kind}")
     _check(attributes)
-    return cbor2.dumps(dict(attributes), canonical=True)
+    try:
+        return cbor2.dumps(dict(attributes), canonical=True)
+    except UnicodeEncodeError:
+        for name, value in attributes.items():
+            _check_closely(name, value)
+        raise
 
 
 def decode_attributes(blob: bytes | memoryview) -> dict[str, Scalar]:
@@ -140,4 +155,4 @@ def _check_closely(name: object, value: object) -> None:
         check_scalar(name)
         check_scalar(value)
     except PredicateError as error:
-        raise ValueError(f"attribute {name[:40]!r}: {error}") from None
+        raise ValueError(f"attribute {name[:40]!a}: {error}") from None

@@ -22,6 +22,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.completion import get_completion_inspect_parameters
 
+from brokerd.agent.host.private_files import write_private
 from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import (
@@ -375,18 +376,20 @@ def _report(console: Console, errors: Sequence[PubsubctlError]) -> int:
 
 
 def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
-    """Save the traceback where the person can find it, and say where."""
+    """Save the traceback in a file that only this user can read, and report its path.
+
+    The command line and the values in the traceback may be secrets.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     name = f"crash-{stamp}-{os.getpid()}.txt"
     text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
-    folder = xdg_folder("state") / "crashes"
+    content = text.encode(errors="backslashreplace")
+    path = xdg_folder("state") / "crashes" / name
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / name
-        path.write_text(text, encoding="utf-8")
-    except OSError:
+        write_private(path, content)
+    except (OSError, ControlError):
         path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
-        path.write_text(text, encoding="utf-8")
+        write_private(path, content)
     leaf = next(_leaves(error))
     said = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
     return _Internal(f"internal error: {said}", f"this is a bug in pubsubctl; see {path}")

@@ -50,6 +50,14 @@ def deploy(
             help="With --rolling: how many at a time; no more than the protocol tolerates.",
         ),
     ] = 1,
+    at_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-once",
+            help="With --rolling: stop all brokers of an older program, then start them. Needed "
+            "where the wire version changes.",
+        ),
+    ] = False,
     policy: Annotated[
         str | None, typer.Option("--policy", help="spread, pack or pin; see `topology place`.")
     ] = None,
@@ -89,12 +97,14 @@ def deploy(
     from pubsubctl.deploying.deploy import deployed, wanted_deployment
     from pubsubctl.deploying.deployment import Deployment
     from pubsubctl.deploying.placing import Placing
-    from pubsubctl.deploying.rolling import Rolled, outdated_hosts, roll
+    from pubsubctl.deploying.rolling import Rolled, roll
     from pubsubctl.deploying.topologies import load_topology, warn_of_parameters
     from pubsubctl.hosts.hosts import Lab
 
     if placement is not None and (policy is not None or delta_safe):
         raise UserError("--placement says where brokers go; --policy and --delta-safe ask for it")
+    if at_once and not rolling:
+        raise UserError("--at-once says how to replace brokers; --rolling asks for it")
     placing = Placing(policy, delta_safe, placement)
     call = invocation(context)
     protocol = protocol or DEFAULT
@@ -103,7 +113,11 @@ def deploy(
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     warn_of_parameters(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
-        return _steps(lab, wanted_topology, protocol, placing, must_be_none=not call.dry_run)
+        return _steps(
+            *(lab, wanted_topology, protocol, placing),
+            must_be_none=not call.dry_run,
+            rolling=rolling,
+        )
     purpose = f"deploy {topology}"
     accepted = tuple(accept_loss or ())
 
@@ -122,9 +136,11 @@ def deploy(
                     purpose=purpose,
                     timeout_s=timeout,
                     may_change=True,
+                    upgrades=rolling,
+                    at_once=at_once,
                 ) as deployment,
             ):
-                outdated = await outdated_hosts(deployment)
+                outdated = deployment.outdated
                 if rolling and outdated:
                     with interruption.stoppable():
                         rolled = await roll(
@@ -133,6 +149,8 @@ def deploy(
                             progress,
                             max_unavailable=max_unavailable,
                             timeout_s=timeout,
+                            at_once=at_once,
+                            replaces_agents=False,
                         )
                     return deployment, rolled
                 for host in outdated:
@@ -150,9 +168,15 @@ def deploy(
 
 
 def _steps(
-    lab: "Lab", topology: "Topology", protocol: str, placing: "Placing", *, must_be_none: bool
+    lab: "Lab",
+    topology: "Topology",
+    protocol: str,
+    placing: "Placing",
+    *,
+    must_be_none: bool,
+    rolling: bool,
 ) -> Result:
-    """What would be done, with the commands for it; nothing is.
+    """Return what would be done, with the commands for it; nothing is.
 
     Raises:
         PreflightFailed: `must_be_none`, and there is something to do.
@@ -161,22 +185,25 @@ def _steps(
 
     from pubsubctl.deploying.deploy import planned, wanted_deployment
     from pubsubctl.deploying.plan import Plan
+    from pubsubctl.state import due_upgrades
 
-    async def look() -> tuple[Plan, dict[str, list[str]]]:
+    async def look() -> tuple[Plan, dict[str, list[str]], dict[str, list[str]]]:
         async with lab.opened():
             wanted = await wanted_deployment(lab, topology, protocol, placing)
             plan = await planned(lab, wanted)
-            return plan, await lab.commands() if plan.steps else {}
+            commands = await lab.commands() if plan.steps else {}
+            return plan, commands, await due_upgrades(lab)
 
-    plan, commands = trio.run(look)
-    if plan.steps and must_be_none:
-        raise PreflightFailed(
-            f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
-        )
+    plan, commands, upgrades = trio.run(look)
+    notes = [note for rows in upgrades.values() for note in rows]
+    if must_be_none and (plan.steps or (rolling and notes)):
+        steps = [*map(str, plan.steps), *(notes if rolling else ())]
+        raise PreflightFailed(f"--expect-noop, but there are {len(steps)} steps to take", *steps)
     lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
+    what = [plan.text()] if plan.steps or not notes else ["nothing to start, but to replace:"]
     return Result(
-        document={**plan.to_mapping(), "commands": commands},
-        text="\n".join([plan.text(), *lines]),
+        document={**plan.to_mapping(), "commands": commands, "outdated": upgrades},
+        text="\n".join([*what, *lines, *notes]),
     )
 
 

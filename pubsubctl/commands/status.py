@@ -27,6 +27,7 @@ def status(
     """
     import trio
 
+    from brokerd.runtime.program import own_program
     from pubsubctl.deploying.certificates import PLAINTEXT, all_certificates_end, ending_soon
     from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import LabState, lab_state
@@ -61,7 +62,10 @@ def status(
             because=tuple(HostError(text) for text in state.unreachable.values()),
         )
     about = state.deployment
-    lines = [_headline(about), call.console.table(*_brokers(state)), *_notes(state)]
+    lines = [
+        *(_headline(about), _program(state), call.console.table(*_brokers(state))),
+        *_notes(state),
+    ]
     if ending:
         lines.append(f"{ending}: `pubsubctl certificate renew`")
     kind: type[PubsubctlError] = HostError
@@ -76,6 +80,14 @@ def status(
             "faults": state.faults,
             "leases_ms": state.leases_ms,
             "full_disks": state.full_disks,
+            "programs": {
+                "this": own_program().to_mapping(),
+                "agents": {
+                    host: None if each is None else each.to_mapping()
+                    for host, each in state.programs.items()
+                },
+            },
+            "differing": state.differing,
             "unreachable": state.unreachable,
         },
         text="\n".join(lines),
@@ -93,6 +105,15 @@ def _headline(about: Mapping[str, Any]) -> str:
         f"deployment {about['deployment_id']}: {about['topology']['name']}, "
         f"{about['protocol']}{parameters}, by {about['who']} since {about['since']}"
     )
+
+
+def _program(state: "LabState") -> str:
+    """Return the program that all agents and brokers run, or that they do not."""
+    from brokerd.runtime.program import own_program
+
+    if not state.differing:
+        return f"program {own_program()}"
+    return f"not all of it runs this program, {own_program()}:"
 
 
 def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
@@ -115,9 +136,13 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
 
 
 def _notes(state: "LabState") -> Iterator[str]:
+    for rows in state.differing.values():
+        yield from rows
     for row in state.faults:
         peer = row.get("peer") or ""
         yield f"fault {row['fault_id']}: {row['verb']} {row['process']} {peer}".rstrip()
+    for broker in state.brokers:
+        yield from (f"broker {broker.broker}: {each}" for each in broker.discrepancies)
     for host, text in state.full_disks.items():
         yield f"host {host}: {text}"
     for host, left_ms in state.leases_ms.items():

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from brokerd.runtime.program import host_sources
 from pubsubctl.errors import IntegrityError, PreflightFailed
 
 MANIFEST_SCHEMA = "pubsubctl/bundle/1"
@@ -26,13 +27,7 @@ VERSION = "1"
 LOCK = "host.lock"
 WHEELHOUSE = "wheelhouse"
 
-# All of it, without what is only for the simulator and for the controller.
-_PACKAGES = ("bench", "brokerd", "fault_injection")
 _MODULES = ("__init__", "rules/__init__", "rules/expectation", "rules/terms")
-_NOT_ON_HOSTS = re.compile(
-    r"bench/(papers|components|control_traffic)/.*"
-    r"|brokerd/(simulator/.*|named_bugs\.py|protocols/\w+/(mutants\.py|checks/.*))"
-)
 _WHEEL_NAME = re.compile(r"([A-Za-z0-9_.]+)-([A-Za-z0-9_.!+]+)-[^-]+-[^-]+-[^-]+\.whl")
 _PROJECT = Path(__file__).parents[2]
 
@@ -152,11 +147,7 @@ def program_digest() -> str:
 
 
 def _sources(project: Path) -> Iterator[Path]:
-    for package in _PACKAGES:
-        for path in sorted((project / package).rglob("*.py")):
-            inside = path.relative_to(project).as_posix()
-            if not _NOT_ON_HOSTS.fullmatch(inside) and "__pycache__" not in inside:
-                yield path
+    yield from host_sources(project)
     for module in _MODULES:
         yield project / "results" / f"{module}.py"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError, ControlError
+from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.interface import Farewell
 from brokerd.protocols.registry import definition_of
@@ -14,6 +15,7 @@ from pubsubctl.deploying.plan import decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
+from pubsubctl.project import authority_folder
 from pubsubctl.state import recorded_deployment
 
 ON_DISK_TIMEOUT_MS = 30_000
@@ -24,10 +26,12 @@ class Leaving:
     """A broker that is to be given up, and what the others say of that.
 
     Attributes:
+        deployment_id: the deployment that it leaves.
         hosts: where the others are, by their names.
         said: what each of them says.
     """
 
+    deployment_id: str
     broker: str
     hosts: Mapping[str, str]
     said: Mapping[str, Farewell]
@@ -95,7 +99,9 @@ async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
             *silent, f"{broker} can be given up when it is down and all others are up"
         )
     del hosts[broker]
-    return Leaving(broker, hosts, {name: said[name] for name in hosts})
+    return Leaving(
+        str(record["deployment_id"]), broker, hosts, {name: said[name] for name in hosts}
+    )
 
 
 async def decommission(lab: Lab, leaving: Leaving) -> None:
@@ -105,7 +111,13 @@ async def decommission(lab: Lab, leaving: Leaving) -> None:
 
     Raises:
         HostError: some could not be told; those that were tell them.
+        PreflightFailed: this account has not deployed, and has no key to sign the act.
     """
+    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+
+    key = OperatorKey.existing(authority_folder(lab.inventory.name))
+    act = OperatorAct(leaving.deployment_id, DECOMMISSION, leaving.broker, 0)
+    signature = key.sign(act).hex()
     failed: list[str] = []
 
     async def tell(connector: Connector) -> None:
@@ -113,7 +125,7 @@ async def decommission(lab: Lab, leaving: Leaving) -> None:
         for name in names:
             try:
                 async with connector.open_agent() as agent:
-                    arguments = {"broker": leaving.broker}
+                    arguments = {"broker": leaving.broker, "signature": signature}
                     await agent.broker(name, "decommission", arguments, ON_DISK_TIMEOUT_MS)
             except (ControlError, Unreachable) as error:
                 failed.append(f"{name} was not told: {error}; its neighbours tell it")

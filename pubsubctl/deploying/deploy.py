@@ -23,6 +23,7 @@ from brokerd.agent.host.server import TOPOLOGY_FILE
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
+from brokerd.runtime.program import own_program
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying.certificates import (
@@ -45,6 +46,7 @@ from pubsubctl.deploying.plan import (
     down_plan,
     is_not_started,
 )
+from pubsubctl.deploying.programs import check_agents, check_wire_versions
 from pubsubctl.errors import (
     HostError,
     LabDirty,
@@ -58,6 +60,7 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.hosts.readiness import wait_ready
 from pubsubctl.hosts.room import check_room
+from pubsubctl.project import authority_folder
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
 READY_TIMEOUT_S = 60.0
@@ -134,6 +137,8 @@ async def deployed(
     timeout_s: float = READY_TIMEOUT_S,
     lease_ms: int = 0,
     may_change: bool = False,
+    upgrades: bool = False,
+    at_once: bool = False,
 ) -> AsyncIterator[Deployment]:
     """Make `wanted` run, and give access to it; it goes on running when the block is left.
 
@@ -145,10 +150,15 @@ async def deployed(
             0 lets it run until `down`.
         may_change: whether brokers may join and leave a deployment that runs already, or come to
             be something else in the overlay, and may be lacking that were decommissioned.
+        upgrades: agents of other programs are replaced first. Where there were some, brokers are
+            not waited for: the caller replaces them, and waits.
+        at_once: with `upgrades`: the caller replaces all brokers together.
 
     Raises:
-        PreflightFailed: as `planned`; also where it would take such a change, where a broker was
-            decommissioned, where the certificates are of another authority, or a disk is full.
+        PreflightFailed: as `planned`; also where an agent is of a program that cannot be operated,
+            where brokers speak another wire version and are not replaced together, where it would
+            take such a change, where a broker was decommissioned, where the certificates are of
+            another authority, or a disk is full.
         HostError: an agent or broker did not start; says why.
     """
     with interruption.stoppable():
@@ -179,17 +189,26 @@ async def deployed(
             await deployment.connect()
             with interruption.stoppable():
                 deployment.lease_ms = lease_ms
+                check_agents(deployment.programs, is_upgrade=upgrades)
                 await deployment.keep()
+                deployment.outdated = await outdated_hosts(deployment)
+                is_replaced = upgrades and bool(deployment.outdated)
+                if is_replaced:
+                    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
+                    progress.phase("replacing agents")
+                    for host in deployment.outdated:
+                        await deployment.replace_agent(host)
                 await deployment.tell_metrics()
                 record = partial(write_record, deployment, purpose, "change-record")
                 if plan.of("change-record"):
                     await change_members(deployment, progress, record, timeout_s)
                 if plan.of("start-broker"):
                     await _start_brokers(deployment, progress)
-                patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
-                await wait_ready(deployment, progress, patience_s)
-                running = replace(wanted.placement, brokers=deployment.brokers)
-                await check_pinning(deployment.agents, running)
+                if not is_replaced:
+                    patience_s = timeout_s + len(deployment.brokers) * READY_TIMEOUT_PER_BROKER_S
+                    await wait_ready(deployment, progress, patience_s)
+                    running = replace(wanted.placement, brokers=deployment.brokers)
+                    await check_pinning(deployment.agents, running)
                 if plan.of("change-record"):
                     await record()
         except BaseException:
@@ -223,6 +242,7 @@ async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
 
     Raises:
         Unreachable: an agent does not answer.
+        PreflightFailed: an agent is of a program that this one cannot operate.
     """
     found = await lab.observe()
     records = [row.deployment for row in found if row.deployment is not None]
@@ -230,6 +250,7 @@ async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
     deployment = Deployment(_recorded_identity(found), wanted, lab, Plan((), (*gone,)))
     try:
         await deployment.connect()
+        check_agents(deployment.programs)
         yield deployment
     finally:
         await deployment.disconnect()
@@ -277,6 +298,8 @@ async def take_down(
 
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
     """What one broker is told."""
+    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+
     wanted = deployment.wanted
     connector = deployment.lab.connector(placed.host)
     root = await connector.root()
@@ -302,6 +325,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "tls": await certificate_of(
             deployment.lab, deployment.identity, placed.host, "broker", placed.broker
         ),
+        "operator_key": OperatorKey.of(authority_folder(deployment.lab.inventory.name)).public_hex,
     }
 
 
@@ -333,6 +357,24 @@ async def write_record(
 
     lab = deployment.lab
     await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
+
+
+async def outdated_hosts(deployment: Deployment) -> list[str]:
+    """Return the hosts that run another program than would be started now.
+
+    A host whose agent is new stays among them until its brokers are, too.
+    """
+    found = []
+    for host in deployment.wanted.placement.hosts:
+        connector = deployment.lab.connector(host)
+        record = await connector.read_deployment()
+        is_other = deployment.programs[host] != own_program()
+        is_recorded = (
+            record is not None and record.get("program") != await connector.transport.program()
+        )
+        if is_other or is_recorded:
+            found.append(host)
+    return found
 
 
 async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
+from brokerd.runtime.program import Program
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.deploying.plan import Plan, Wanted
 from pubsubctl.errors import HostError, UserError
@@ -33,6 +34,8 @@ class Deployment:
         identity: the deployment id, the same on all hosts and in every Hello.
         plan: what was done to get here; without steps when it ran already.
         lease_ms: what `keep` renews; 0 for none.
+        programs: host → the program of its agent; None of a release that reports none.
+        outdated: hosts that ran another program than would be started now.
     """
 
     identity: str
@@ -41,6 +44,8 @@ class Deployment:
     plan: Plan
     agents: dict[str, AgentClient] = field(default_factory=dict)
     lease_ms: int = 0
+    programs: dict[str, Program | None] = field(default_factory=dict)
+    outdated: list[str] = field(default_factory=list)
     _held_at_s: float = field(default=-math.inf, init=False)
     _lines: dict[str, AgentLine] = field(default_factory=dict, init=False)
 
@@ -56,7 +61,8 @@ class Deployment:
 
         async def reach(connector: Connector) -> None:
             host = connector.host.name
-            self._lines[host] = await AgentLine.to(lambda: self.lab.hold_agent(host))
+            self._lines[host] = line = await AgentLine.to(lambda: self.lab.hold_agent(host))
+            self.programs[host] = await line.client.hello()
 
         rows = [self.lab.connector(host) for host in hosts]
         await self.lab.on_all(reach, rows, only_together=True)
@@ -91,6 +97,20 @@ class Deployment:
             ) from None
         finally:
             line.end_replacement(connection)
+        self.programs[host] = await self.agents[host].hello()
+
+    async def broker_programs(self) -> dict[str, Program | None]:
+        """Return the programs of all brokers that answer; None of a release that reports none."""
+        found: dict[str, Program | None] = {}
+        for row in self.brokers:
+            try:
+                status = await self.broker(row.broker, "status")
+            except ControlError as error:
+                if error.kind == "closed":
+                    raise
+                continue
+            found[row.broker] = Program.from_mapping(status.get("program"))
+        return found
 
     async def disconnect(self) -> None:
         """Leave all agents."""

@@ -8,10 +8,12 @@ import trio
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus
+from brokerd.runtime.growth import topology_change
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.project import authority_folder
 
 RESTORE_TIMEOUT_S = 10.0
 _POLL_S = 0.05
@@ -50,14 +52,23 @@ async def change_members(
         for name, host in leaving.items():
             await deployment.agents[host].stop(name)
             has_changed = True
+        signature = _signature(deployment)
         for step in plan.of("change-topology"):
-            await deployment.broker(step.subject, "reload_topology")
+            await deployment.broker(step.subject, "reload_topology", signature=signature)
             has_changed = True
     except BaseException:
         if not has_changed:
             with trio.CancelScope(shield=True), trio.move_on_after(RESTORE_TIMEOUT_S):
                 await _restore(deployment, connectors, records)
         raise
+
+
+def _signature(deployment: Deployment) -> str:
+    """Return the authority's signature of the topology that brokers are to read again."""
+    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+
+    act = topology_change(deployment.identity, deployment.wanted.topology)
+    return OperatorKey.of(authority_folder(deployment.lab.inventory.name)).sign(act).hex()
 
 
 async def _records(

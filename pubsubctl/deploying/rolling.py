@@ -2,7 +2,8 @@
 
 First each host gets an agent of the new program, which takes over the processes of the old one;
 then brokers are stopped and started again from it, never more at once than the protocol
-tolerates, and the next only when every session is ready again.
+tolerates, and the next only when every session is ready again. Where the two programs speak
+different wire versions, all brokers are replaced together, which has to be asked for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deploy import broker_config, record_program
 from pubsubctl.deploying.deployment import Deployment, placed_broker
+from pubsubctl.deploying.programs import check_wire_versions
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.readiness import wait_ready
 
@@ -34,17 +36,6 @@ class Rolled:
     brokers: list[str] = field(default_factory=list)
 
 
-async def outdated_hosts(deployment: Deployment) -> list[str]:
-    """The hosts that were started with another program than would be started now."""
-    found = []
-    for host in deployment.wanted.placement.hosts:
-        connector = deployment.lab.connector(host)
-        record = await connector.read_deployment()
-        if record is not None and record.get("program") != await connector.transport.program():
-            found.append(host)
-    return found
-
-
 async def roll(
     deployment: Deployment,
     hosts: Sequence[str],
@@ -52,34 +43,46 @@ async def roll(
     *,
     max_unavailable: int = 1,
     timeout_s: float = 60.0,
+    at_once: bool = False,
+    replaces_agents: bool = True,
 ) -> Rolled:
     """Replace agents and brokers of `hosts` by those of the program that would be started now.
+
+    Args:
+        at_once: stop all of these brokers, then start them. Between two wire versions there is no
+            other way: those replaced first could have no sessions with the others.
+        replaces_agents: otherwise that is done, or only brokers are to be replaced.
 
     Interrupted, what is replaced stays so, and the next call begins with those hosts that are
     not done: they have the old program in their record.
 
     Raises:
         UserError: `max_unavailable` is less than one.
+        PreflightFailed: brokers speak another wire version, and not `at_once`.
         HostError: what was replaced did not get ready in time; nothing further was touched.
     """
     known = protocol_on(deployment.wanted.topology, deployment.wanted.protocol)
     if max_unavailable < 1:
         raise UserError(f"--max-unavailable = {max_unavailable}; 1 or more")
     rolled = Rolled()
+    check_wire_versions(await deployment.broker_programs(), at_once=at_once)
     progress.phase("replacing agents")
     for host in hosts:
-        await deployment.replace_agent(host)
+        if replaces_agents:
+            await deployment.replace_agent(host)
         rolled.agents.append(host)
         progress.update({"agents": f"{len(rolled.agents)}/{len(hosts)}"})
     brokers = [row.broker for row in deployment.brokers if row.host in hosts]
     progress.phase("replacing brokers")
-    # A broker away already would make it one too many.
-    await wait_ready(deployment, progress, timeout_s)
-    for batch in batches(known, brokers, max_unavailable):
+    if not at_once:
+        # A broker away already would make it one too many.
+        await wait_ready(deployment, progress, timeout_s)
+    for batch in [brokers] if at_once else batches(known, brokers, max_unavailable):
         progress.say(f"replacing {', '.join(batch)}")
-        async with trio.open_nursery() as nursery:
-            for name in batch:
-                nursery.start_soon(_replace, deployment, name)
+        for act in (_stop, _start):
+            async with trio.open_nursery() as nursery:
+                for name in batch:
+                    nursery.start_soon(act, deployment, name)
         await wait_ready(deployment, progress, timeout_s)
         rolled.brokers += batch
         progress.update({"brokers": f"{len(rolled.brokers)}/{len(brokers)}"})
@@ -101,9 +104,12 @@ def batches(known: RunningProtocol, brokers: Sequence[str], most: int) -> Iterat
         yield batch
 
 
-async def _replace(deployment: Deployment, name: str) -> None:
+async def _stop(deployment: Deployment, name: str) -> None:
     placed = placed_broker(deployment.wanted.placement, name)
-    agent = deployment.agents[placed.host]
-    await agent.stop(name, timeout_ms=STOP_TIMEOUT_MS)
+    await deployment.agents[placed.host].stop(name, timeout_ms=STOP_TIMEOUT_MS)
+
+
+async def _start(deployment: Deployment, name: str) -> None:
+    placed = placed_broker(deployment.wanted.placement, name)
     config = await broker_config(deployment, placed)
-    await agent.start(name, "broker", config, config["control_socket"])
+    await deployment.agents[placed.host].start(name, "broker", config, config["control_socket"])

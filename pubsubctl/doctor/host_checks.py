@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from bench.spec.units import format_duration, format_size
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
+from brokerd.runtime.program import own_program
 from pubsubctl.deploying.certificates import ending_soon
 from pubsubctl.deploying.cores import cores_of
 from pubsubctl.doctor.host_facts import HostFacts
@@ -232,6 +233,19 @@ def _leftovers(look: HostFacts) -> Iterator[Row]:
         yield "ok", "nothing is left of earlier deployments", ""
 
 
+def _programs(look: HostFacts) -> Iterator[Row]:
+    """Agents and brokers run the program that operates them."""
+    if look.differing is None:
+        if look.observed is not None:
+            yield "ok", "no agent or broker runs", ""
+        return
+    for note in look.differing:
+        what, _, remedy = note.rpartition("; ")
+        yield "warn", what.removeprefix(f"host {look.host.name}: "), remedy
+    if not look.differing:
+        yield "ok", f"its agent and brokers run {own_program()}", ""
+
+
 def _lock(look: HostFacts) -> Iterator[Row]:
     if look.observed is None:
         return
@@ -389,6 +403,7 @@ FOR_ALL: dict[str, Check] = {
     "ports": _ports,
     "sockets": _sockets,
     "leftovers": _leftovers,
+    "program": _programs,
     "lock": _lock,
     "certificates": _certificates,
     "expect": _expect,

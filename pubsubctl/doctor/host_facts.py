@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import trio
 
 from brokerd.agent.host import probe as host_probe
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, ControlError
 from pubsubctl.deploying.certificates import certificates_end
 from pubsubctl.deploying.plan import Observed
 from pubsubctl.doctor.facts import remember_facts
@@ -25,6 +25,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.inventory.inventory import Host, Inventory
 from pubsubctl.inventory.inventory_model import LOCAL_ADDRESS
 from pubsubctl.inventory.inventory_schema import Expect
+from pubsubctl.state import programs_on
 
 PORTS_LOOKED_AT = 64
 PEERS_LOOKED_AT = 16
@@ -43,6 +44,7 @@ class HostFacts:
         ports: those of its first ports that are in use.
         expect: what the inventory says that it is.
         certificates_end: broker → until when its certificate is accepted.
+        differing: what of ours runs another program than this, a line each; None: nothing runs.
         socket_folder: of our control sockets there; None where nothing is installed yet.
     """
 
@@ -56,6 +58,7 @@ class HostFacts:
     socket_folder: Path | None = None
     expect: Expect = field(default_factory=Expect)
     certificates_end: Mapping[str, datetime] = field(default_factory=dict)
+    differing: list[str] | None = None
 
 
 class _Completed(Protocol):
@@ -149,3 +152,8 @@ async def _look_for_ours(connector: Connector, found: HostFacts) -> None:
     if found.observed.files or connector.host.connector == "local":
         found.socket_folder = await connector.socket_folder()
         found.certificates_end = await certificates_end(connector)
+        if found.observed.agent is not None:
+            try:
+                found.differing = await programs_on(connector)
+            except (PubsubctlError, ControlError):
+                pass  # its agent has just ended: `leftovers` shows what it left

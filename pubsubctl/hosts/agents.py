@@ -14,7 +14,9 @@ from pubsubctl.hosts.held import Held
 Connect = Callable[[], Awaitable[Held[AgentClient]]]
 
 # To be asked a second time where the first answer was lost: they say how it is, or make it so.
-REPEATABLE: Final = ("status", "facts", "files", "hold", "stop", "fault_heal", "fault_renew")
+REPEATABLE: Final = (
+    *("hello", "status", "facts", "files", "hold", "stop", "fault_heal", "fault_renew"),
+)
 REPEATABLE_OF_PROCESSES: Final = (
     "status",
     "statistics",

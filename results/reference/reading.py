@@ -214,7 +214,13 @@ class _Folder:
         if records is None or not records.tables.get("publishers"):
             return
         sets = [dict(self.content.attributes(n)) for n in range(self.content.fence_set + 1)]
-        if records.tables.get("attribute_sets") != sets:
+        found = records.tables.get("attribute_sets")
+        # True equals 1 in Python, and is another value.
+        if found != sets or any(
+            type(found[n][name]) is not type(value)
+            for n, attributes in enumerate(sets)
+            for name, value in attributes.items()
+        ):
             self.doubts.append(f"{records.name}: other attribute sets than the seed's")
         taken = {text for log in before for text in (log.source, log.name)}
         for number, source in enumerate(records.tables["publishers"]):

@@ -278,7 +278,13 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
 
 def _other_attribute_sets(file: RecordFile, content: Any) -> bool:
     sets = [*file.tables.get("attribute_sets", ())]
-    return sets != [content.attributes(number) for number in range(content.fence_set + 1)]
+    wanted = [content.attributes(number) for number in range(content.fence_set + 1)]
+    # Python's equality takes True for 1.
+    return sets != wanted or _types(sets) != _types(wanted)
+
+
+def _types(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, type]]:
+    return [{name: type(value) for name, value in each.items()} for each in sets]
 
 
 def _subscriptions(

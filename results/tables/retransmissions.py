@@ -16,8 +16,13 @@ _EVENT = "retransmission_requested"
 
 
 def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
-    """The requests of all brokers in the order of time, those of a broker cumulated."""
+    """Return the requests of all brokers in the order of time, those of a broker cumulated.
+
+    A broker that does not know where a stream begins requests it from tick 0 on. A request
+    therefore counts for no more time than has passed since the run began.
+    """
     names = run.topology["brokers"]
+    began_ns = min((phase.from_ns for phase in run.phases), default=0)
     found: list[dict[str, Any]] = [
         {
             "t_ns": run.moved(line["t_ns"], process.host),
@@ -35,6 +40,7 @@ def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
     found.sort(key=lambda row: (row["t_ns"], row["broker"]))
     so_far: Counter[str] = Counter()
     for row in found:
+        row["asked_ns"] = max(0, min(row["asked_ns"], row["t_ns"] - began_ns))
         so_far[row["broker"]] += row["asked_ns"]
         row["cumulated_ns"] = so_far[row["broker"]]
     return found

@@ -12,6 +12,7 @@ import trio
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, happening, make_lab, run, until
+from tests.helpers.descriptors import no_free_descriptors
 
 
 @pytest.fixture
@@ -545,5 +546,23 @@ def test_everything_on_disk_is_for_its_owner_alone(lab: Lab) -> None:
             await client.stop("b1")
             for path in [*lab.root.rglob("*"), *lab.socket.parent.iterdir()]:
                 assert not Path(path).lstat().st_mode & 0o077, path
+
+    run(story)
+
+
+def test_an_agent_without_a_free_descriptor_answers_and_signals_later(lab: Lab) -> None:
+    async def story() -> None:
+        agent = lab.start_agent()
+        async with lab.client() as client:
+            process = await lab.start(client, "b1")
+            with no_free_descriptors(agent.pid):
+                row = (await client.status())["processes"]["b1"]
+                assert row["state"] == "running"
+                assert row["processor_s"] is None
+                assert row["frozen"] is None
+            row = (await client.status())["processes"]["b1"]
+            assert row["processor_s"] >= 0
+            await client.stop("b1")
+            assert not process.is_alive()
 
     run(story)

@@ -1,5 +1,6 @@
 """What an agent does about faults in its own process; brokers and processes are played here."""
 
+import errno
 import json
 import os
 import signal
@@ -59,6 +60,7 @@ class World:
         self.written: list[list[str]] = []
         self.refusing: set[str] = set()
         self.published: list[str] = []
+        self.failures: list[OSError] = []
         self.processes = Processes(folder)
         self.keeper = FaultKeeper(
             paths, self.journal, cast(ForkServer, None), cast(Supervisor, self.processes),
@@ -71,6 +73,8 @@ class World:
         await trio.lowlevel.checkpoint()
         if f"{command} at {process}" in self.refusing:
             raise ControlError("busy", "no answer")
+        if self.failures:
+            raise self.failures.pop()
         return {}
 
     async def apply(self, fault_id: str, process: str, lease_ms: int = 60_000) -> Fault:
@@ -112,6 +116,24 @@ def test_what_could_not_be_applied_is_undone_and_has_failed(tmp_path: Path) -> N
     assert world.told == [("b1", "fault_apply"), ("b1", "fault_heal")]
     assert world.keeper.faults["f1"].state == "failed"
     assert recall(read_journal(world.path)).faults["f1"]["state"] == "failed"
+
+
+def test_a_fault_is_ended_once_a_descriptor_is_free(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    async def story() -> None:
+        fault = await world.apply("f1", "b1")
+        fault.deadline_ns = 1  # its lease is over
+        world.failures.append(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.keeper.heal_by_lease)
+            while world.keeper.faults["f1"].is_active:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+    run(story)
+    assert world.told.count(("b1", "fault_heal")) == 2
+    assert world.keeper.faults["f1"].state == "healed"
 
 
 def test_a_fault_that_is_asked_for_again_is_not_done_again(tmp_path: Path) -> None:

@@ -6,17 +6,29 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
 from bench.load.pacing import Histogram
-from brokerd.agent.metrics import Family, exposition, host_families
+from brokerd.agent.metrics import (
+    PENDING_REQUESTS,
+    REQUEST_S,
+    RESERVED_DESCRIPTORS,
+    WAITING_CONNECTIONS,
+    Family,
+    MetricsServer,
+    exposition,
+    host_families,
+)
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, make_lab, run
+from tests.helpers.connections import many_connections
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
+from tests.helpers.virtual_time import in_virtual_time
 
 DASHBOARD = Path(__file__).parents[2] / "inventories" / "dashboard.json"
 
@@ -186,5 +198,94 @@ def test_whoever_asks_for_anything_else_is_told_so_and_nothing_waits_for_it(lab:
             assert await in_thread(raw, b"x" * 9_000) == b""
             with socket.create_connection(("127.0.0.1", port)):
                 assert (await in_thread(asked, port))[0] == 200
+
+    run(story)
+
+
+async def _nothing() -> list[Family]:
+    return []
+
+
+def test_silent_connections_neither_starve_the_collector_nor_take_all_descriptors() -> None:
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(MetricsServer(_nothing).serve, 0)
+            connect = partial(trio.open_tcp_stream, "127.0.0.1", port)
+            async with many_connections(4 * WAITING_CONNECTIONS, connect) as silent:
+                with trio.fail_after(REQUEST_S):
+                    async with await connect() as collector:
+                        await collector.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+                        answer = await collector.receive_some()
+                assert answer.startswith(b"HTTP/1.1 200 ")
+                with trio.fail_after(REQUEST_S / 2):
+                    assert await _ends(silent[0]), "the oldest is closed"
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_requests_beyond_those_pending_are_refused_at_once() -> None:
+    async def never() -> list[Family]:
+        await trio.sleep_forever()
+        return []
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(MetricsServer(never).serve, 0)
+            connect = partial(trio.open_tcp_stream, "127.0.0.1", port)
+            first, answered = trio.open_memory_channel[bytes | bytearray](PENDING_REQUESTS + 1)
+
+            async def ask(stream: trio.SocketStream) -> None:
+                await stream.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+                first.send_nowait(await stream.receive_some())
+
+            async with (
+                many_connections(PENDING_REQUESTS + 1, connect) as asking,
+                trio.open_nursery() as asked_at_once,
+            ):
+                for stream in asking:
+                    asked_at_once.start_soon(ask, stream)
+                with trio.fail_after(REQUEST_S / 2):
+                    answer = await answered.receive()
+                asked_at_once.cancel_scope.cancel()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+@in_virtual_time
+async def test_a_connection_has_its_time_from_its_acceptance() -> None:
+    """Another byte now and then gives it no more."""
+
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(MetricsServer(_nothing).serve, 0)
+        began_s = trio.current_time()
+        async with await trio.open_tcp_stream("127.0.0.1", port) as drips:
+            while trio.current_time() < began_s + REQUEST_S - 1:
+                await drips.send_all(b"G")
+                await trio.sleep(0.5)
+            assert await _ends(drips)
+            assert trio.current_time() <= began_s + REQUEST_S + 1
+        nursery.cancel_scope.cancel()
+
+
+async def _ends(stream: trio.SocketStream) -> bool:
+    """Wait for the end of a stream that sends nothing."""
+    try:
+        return await stream.receive_some(1) == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+def test_the_last_descriptors_are_kept_for_the_agent() -> None:
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            server = MetricsServer(_nothing, descriptors=RESERVED_DESCRIPTORS)
+            port = await nursery.start(server.serve, 0)
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+                assert await _ends(stream)
+            nursery.cancel_scope.cancel()
 
     run(story)

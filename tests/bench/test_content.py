@@ -109,7 +109,7 @@ def test_attributes_are_drawn_in_file_order_each_from_its_own_stream() -> None:
     seed, start = 77, splitmix64(77 ^ 0xA5A5)
     definitions = {
         "symbol": {"choose": 40},
-        "side": {"choose": ["buy", "sell", True]},
+        "side": {"choose": ["buy", "sell", True, 1, "1"]},
         "price": {"uniform": [-5, 500]},
         "yield": {"uniform": [0, 9.5]},
     }
@@ -117,7 +117,7 @@ def test_attributes_are_drawn_in_file_order_each_from_its_own_stream() -> None:
         random = [splitmix64((start + number * 1_000_003 + place) % 2**64) for place in range(4)]
         assert drawn == {
             "symbol": f"SYMBOL{random[0] % 40:03d}",
-            "side": ["buy", "sell", True][random[1] % 3],
+            "side": ["buy", "sell", True, 1, "1"][random[1] % 5],
             "price": -5 + random[2] % 506,
             "yield": round(9.5 * (random[3] >> 11) / 2**53, 2),
         }

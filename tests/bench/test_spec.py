@@ -141,6 +141,13 @@ def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
         ("{ choose = 4 }", "{ sequence = 1 }", "'symbol' counts publications; no filter may"),
         ("symbol =", "a = { sequence = 1 }\nb = { sequence = 1 }\nsymbol =", "a and b count"),
         ("{ choose = 4 }", "4", "attributes: symbol: expected { choose"),
+        ("{ choose = 4 }", "{ choose = [1, nan] }", "attributes: symbol: NaN is not a value"),
+        ("{ choose = 4 }", f"{{ choose = [{1 << 63}] }}", "symbol: an integer needs more than 64"),
+        (
+            "{ choose = 4 }",
+            f"{{ choose = ['{'a' * 257}'] }}",
+            "symbol: a string is longer than 256",
+        ),
         ("sets = 20", "sets = 0", "sets = 0"),
         ("symbol = 'S", "symbl = 'S", "no publication has an attribute 'symbl'; did you mean"),
         ("symbol = 'S", "symbol ~ 'S", "subscribers[0].filter"),

@@ -18,6 +18,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import definition_of, make_protocol
+from brokerd.simulator.world.authority import AUTHORITY
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import cells
 from tests.helpers.stream_runs import run_at
@@ -31,7 +32,7 @@ def events(*ticks: int) -> PublicationRun:
 
 def core_of(broker: int, topology: Topology) -> DeliveryProtocol:
     parameters = DurableParameters()
-    core = make_protocol("durable", broker, topology, parameters, decode_attribute_table)
+    core = make_protocol("durable", broker, topology, parameters, decode_attribute_table, AUTHORITY)
     logs = definition_of("durable").all_logs(topology, parameters)
     core.handle(Started(1, False, {}, {log: LogEnds() for log in logs}), 0)
     return core

@@ -499,6 +499,14 @@ def attributes_are_not_those_of_the_seed(run: RunFolder) -> None:
         rows.sidecar["tables"]["attribute_sets"][3]["price"] += 1
 
 
+@_forgery("doubt", "other attribute sets", blind="publishers' logs")
+def attributes_are_of_another_kind(run: RunFolder) -> None:
+    """1.0 equals 1 in Python, and is another value on the wire."""
+    with run.records(PUBLISHERS, "publications") as rows:
+        attributes = rows.sidecar["tables"]["attribute_sets"][3]
+        attributes["price"] = float(attributes["price"])
+
+
 @_forgery("doubt", "before they were reserved", blind="publishers' logs")
 def numbers_were_never_reserved(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "intents") as rows:

@@ -36,6 +36,9 @@ PREDICATES = (
     "symbol in ('SYMBOL000', 'SYMBOL002') and price <= 80",
     "symbol prefix 'SYMBOL0' and not price = 3",
     "price >= 10 and price < 90",
+    "flag = true",
+    "flag = 1",
+    "flag in ('1', false)",
 )
 BROKERS = ("a", "b", "c", "d")
 CHAIN = (("a", "b"), ("b", "c"), ("b", "d"))
@@ -46,7 +49,12 @@ def workload(
     seed: int, publishers: Sequence[Mapping[str, Any]], *, sets: int = 12, **more: Any
 ) -> dict[str, Any]:
     """A resolved workload file's content."""
-    attributes = {"sets": sets, "symbol": {"choose": 4}, "price": {"uniform": [1, 100]}}
+    attributes = {
+        "sets": sets,
+        "symbol": {"choose": 4},
+        "price": {"uniform": [1, 100]},
+        "flag": {"choose": [True, 1, 1.0, "1", False, 0]},
+    }
     return {"seed": seed, "attributes": attributes, "publishers": list(publishers), **more}
 
 

@@ -23,13 +23,22 @@ Stream = trio.testing.MemorySendStream
 
 
 class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
-    """Accepts what a `MemoryNet` dials."""
+    """Accepts what a `MemoryNet` dials.
+
+    Attributes:
+        failures: raised by `accept`, one after another, before the next connection.
+    """
 
     def __init__(self) -> None:
+        self.failures: list[OSError] = []
         self.dialled, self._accepted = trio.open_memory_channel[trio.abc.Stream](1_000)
 
     async def accept(self) -> trio.abc.Stream:
-        return await self._accepted.receive()
+        stream = await self._accepted.receive()
+        if not self.failures:
+            return stream
+        self.dialled.send_nowait(stream)  # it still waits
+        raise self.failures.pop()
 
     async def aclose(self) -> None:
         self._accepted.close()

@@ -18,8 +18,12 @@ T = TypeVar("T")
 
 # Few names and values on purpose: the interesting cases are the ones that meet.
 names = st.sampled_from(["price", "symbol", "volume", "flag"])
-numbers = st.one_of(st.integers(-3, 3), st.sampled_from([-1.5, 0.0, 0.5, 2.0, 3.0]))
-texts = st.sampled_from(["", "a", "ab", "abc", "b", "ä"])
+numbers = st.one_of(
+    st.integers(-3, 3),
+    st.sampled_from([-1.5, -0.0, 0.0, 0.5, 1.0, 2.0, 3.0]),
+    st.sampled_from([1 << 53, (1 << 53) + 1, 2.0**53]),
+)
+texts = st.sampled_from(["", "a", "ab", "abc", "b", "ä", "1", "0", "True"])
 scalars = st.one_of(numbers, texts, st.booleans())
 attributes = st.dictionaries(names, scalars, max_size=4)
 

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from brokerd.model.predicate import EVERYTHING, Constraint, Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
+from tests.helpers.strategies import attributes, predicates
 
 IBM = {"symbol": "IBM", "price": 120, "volume": 3}
 
@@ -46,6 +48,34 @@ def test_bool_compares_only_with_bool():
     assert not parse_predicate("flag = true").matches({"flag": 1})
     assert not parse_predicate("flag = 1").matches({"flag": True})
     assert not parse_predicate("flag in (1, 0)").matches({"flag": True})
+
+
+ALIKE = (True, 1, 1.0, "1", False, 0, 0.0, -0.0, "", "0", 1 << 53, (1 << 53) + 1, 2.0**53)
+
+
+def test_predicates_are_equal_by_kind_and_value():
+    """Two are equal if, and only if, a publication with one value matches the other."""
+    for one in ALIKE:
+        for other in ALIKE:
+            wants_one = Predicate(((Constraint("x", "=", one),),))
+            wants_other = Predicate(((Constraint("x", "=", other),),))
+            same = wants_one.matches({"x": other})
+            assert (wants_one == wants_other) is same, f"{one!r} and {other!r}"
+            assert len({wants_one, wants_other}) == 2 - same, f"{one!r} and {other!r}"
+            assert (
+                Constraint("x", "in", (0.5, one)) == Constraint("x", "in", (0.5, other))
+            ) is same
+    assert Constraint("x", "=", 1) != Constraint("x", "!=", 1)
+    assert Constraint("x", "=", 1) != Constraint("y", "=", 1)
+    assert Constraint("x", "exists", None) == Constraint("x", "exists", None)
+    assert Constraint("x", "=", 1) != "x = 1"
+
+
+@given(predicates, predicates, attributes)
+def test_equal_predicates_match_the_same_publications(one, other, some):
+    assert one != other or one.matches(some) == other.matches(some)
+    assert one != other or hash(one) == hash(other)
+    assert read_predicate(predicate_row(one)) == one
 
 
 @pytest.mark.parametrize(

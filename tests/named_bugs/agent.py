@@ -8,6 +8,8 @@ _FAULTS: Final = "brokerd/agent/faults.py"
 _JOURNAL: Final = "brokerd/agent/journal.py"
 _WATCHDOG: Final = "brokerd/agent/watchdog.py"
 _NFT: Final = "brokerd/agent/nft.py"
+_METRICS: Final = "brokerd/agent/metrics.py"
+_COLLECTOR: Final = "tests/agent/test_metrics.py::"
 _STORIES: Final = "tests/agent/test_fault_keeper.py::"
 
 ROWS: Final = (
@@ -134,5 +136,55 @@ ROWS: Final = (
         'f"{root}\\0{fault_id}".encode()',
         'f"{fault_id}".encode()',
         _STORIES + "test_agents_of_two_roots_have_tables_of_their_own",
+    ),
+    Row(
+        "silent-connections-starve-the-collector",
+        _METRICS,
+        "            oldest.cancel()\n",
+        "            pass\n",
+        _COLLECTOR
+        + "test_silent_connections_neither_starve_the_collector_nor_take_all_descriptors",
+    ),
+    Row(
+        "each-byte-gives-more-time",
+        _METRICS,
+        "        scope = trio.CancelScope(deadline=trio.current_time() + REQUEST_S)\n",
+        "        scope = trio.CancelScope()\n",
+        _COLLECTOR + "test_a_connection_has_its_time_from_its_acceptance",
+    ),
+    Row(
+        "collector-takes-the-last-descriptors",
+        _METRICS,
+        "descriptors - RESERVED_DESCRIPTORS",
+        "descriptors",
+        _COLLECTOR + "test_the_last_descriptors_are_kept_for_the_agent",
+    ),
+    Row(
+        "sample-without-descriptor-fails-status",
+        "brokerd/agent/processes.py",
+        "        if not is_out_of_descriptors(error):\n            raise\n        return None\n",
+        "        raise\n",
+        "tests/agent/test_processes.py::test_a_sample_without_a_free_descriptor_is_left_out",
+    ),
+    Row(
+        "dead-without-a-descriptor",
+        "brokerd/agent/processes.py",
+        "            return self._has_pid()  # as",
+        "            return False  # as",
+        "tests/agent/test_processes.py::test_a_process_is_not_dead_because_no_descriptor_is_free",
+    ),
+    Row(
+        "requests-queue-without-bound",
+        _METRICS,
+        "self._requests >= PENDING_REQUESTS",
+        "self._requests < 0",
+        _COLLECTOR + "test_requests_beyond_those_pending_are_refused_at_once",
+    ),
+    Row(
+        "fault-ends-the-agent-that-ends-it",
+        _FAULTS,
+        "            except (ControlError, OSError) as error:\n",
+        "            except ControlError as error:\n",
+        _STORIES + "test_a_fault_is_ended_once_a_descriptor_is_free",
     ),
 )

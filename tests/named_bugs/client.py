@@ -14,7 +14,49 @@ _WINDOW: Final = "brokerd/client/window.py"
 _MOVES: Final = "tests/client/test_failover.py::test_"
 _TOGETHER: Final = "tests/client/test_transactions.py::test_"
 
+_ARGUMENTS: Final = "tests/client/test_arguments.py::"
+
 ROWS: Final = (
+    Row(
+        "half-a-character-is-text",
+        "brokerd/model/predicate.py",
+        "size_bytes = len(text.encode())",
+        "size_bytes = len(text.encode(errors='replace'))",
+        f"{_ARGUMENTS}test_a_predicate_that_cannot_be_sent_is_refused_at_the_call",
+        {"what": "half a character"},
+    ),
+    Row(
+        "anything-is-a-predicate",
+        "brokerd/client/arguments.py",
+        "if isinstance(predicate, Predicate):",
+        "if not isinstance(predicate, str):",
+        f"{_ARGUMENTS}test_a_predicate_that_cannot_be_sent_is_refused_at_the_call",
+        {"what": "no predicate"},
+    ),
+    Row(
+        "any-bytes-are-attributes",
+        "brokerd/client/arguments.py",
+        "self.check((attributes,))",
+        "pass",
+        f"{_ARGUMENTS}test_attributes_that_cannot_be_sent_are_refused_at_the_call",
+        {"what": "no encoded map"},
+    ),
+    Row(
+        "any-payload-is-taken",
+        "brokerd/client/arguments.py",
+        'raise ValueError(f"a payload is bytes, and not {_shown(payload)}")',
+        "return payload",
+        f"{_ARGUMENTS}test_a_payload_that_is_no_bytes_is_refused_at_the_call",
+        {"payload": "text"},
+    ),
+    Row(
+        "any-name-is-dialled-with",
+        "brokerd/client/client.py",
+        "    check_name(name)\n",
+        "",
+        f"{_ARGUMENTS}test_a_client_that_no_broker_would_take_is_not_made",
+        {"changes": {"name": "\ud800"}, "why": "client name"},
+    ),
     Row(
         "resumes-by-what-came",
         _PROGRESS,

@@ -32,7 +32,7 @@ ROWS: Final = (
     Row(
         "segments-go-together",
         _VOLUME,
-        "            del self._segments[number]\n            self._files.sync_folder(self._folder)\n",
+        "            self._has_unsynced_removal = True\n            self._sync_removal()\n",
         "            del self._segments[number]\n",
         _CRASHES,
         _few(3, crashes.three_in_two_logs, crashes.chop),

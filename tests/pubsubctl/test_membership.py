@@ -1,6 +1,7 @@
 """Stories about brokers that join and leave a deployment, and what is on record meanwhile."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +9,15 @@ import pytest
 import trio
 
 from brokerd.errors import ControlError
+from brokerd.model.ed25519 import is_signed
 from brokerd.overlay.topology import Joined, Topology
 from brokerd.overlay.tree_section import TreeSection
+from brokerd.runtime.growth import topology_change
 from pubsubctl.deploying.deploy import _roll_back
 from pubsubctl.deploying.membership import change_members
+from pubsubctl.deploying.operator_key import OperatorKey
 from pubsubctl.deploying.plan import Plan, Step
+from pubsubctl.project import authority_folder
 
 BEFORE = Topology("three", TreeSection(1), ("a", "b", "c"), ((0, 1), (1, 2)))
 AFTER = BEFORE.with_joined(Joined("d", "c", "127.0.0.1:1"), "three.toml")
@@ -26,6 +31,12 @@ JOINING = Plan(
         Step("start-broker", "h2", "d"),
     )
 )
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the authority's key in a folder of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 class Host:
@@ -62,7 +73,13 @@ class Running:
 
     def __init__(self, plan: Plan, refuses: str = "") -> None:
         self.hosts = {name: Host(name) for name in ("h1", "h2", "h3")}
-        self.lab = SimpleNamespace(connector=self.hosts.__getitem__, on_all=self.on_all)
+        self.lab = SimpleNamespace(
+            connector=self.hosts.__getitem__,
+            on_all=self.on_all,
+            inventory=SimpleNamespace(name="lab"),
+        )
+        self.identity = "d1"
+        self.wanted = SimpleNamespace(topology=AFTER)
         self.agents = self.hosts
         self.plan = plan
         self.told: list[str] = []
@@ -74,7 +91,10 @@ class Running:
         for host in self.hosts.values() if hosts is None else hosts:
             await act(host)
 
-    async def broker(self, name: str, command: str) -> None:
+    async def broker(self, name: str, command: str, signature: str) -> None:
+        public = OperatorKey.existing(authority_folder("lab")).public_hex
+        act = topology_change("d1", AFTER)
+        assert is_signed(bytes.fromhex(public), act.statement(), bytes.fromhex(signature))
         if name == self._refuses:
             raise ControlError("user", f"{name} refuses")
         self.told.append(name)

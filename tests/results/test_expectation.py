@@ -33,7 +33,7 @@ WORKLOAD = {
     "attributes": {
         "sets": 20,
         "symbol": {"choose": 10},
-        "side": {"choose": ["buy", "sell", True]},
+        "side": {"choose": ["buy", "sell", True, 1, "1"]},
         "price": {"uniform": [1, 500]},
         "weight": {"uniform": [0, 2.5]},
     },

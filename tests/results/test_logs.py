@@ -222,6 +222,19 @@ def test_other_attribute_sets_than_the_seeds_are_doubted(run: Path) -> None:
     ]
 
 
+def test_sets_that_python_takes_for_equal_are_others(run: Path) -> None:
+    path = run / PUBLICATIONS
+    tables = json.loads(path.with_name(path.name + ".json").read_text())["tables"]
+    price = tables["attribute_sets"][3]["price"]
+    tables["attribute_sets"][3]["price"] = float(price)
+    assert tables["attribute_sets"][3]["price"] == price
+    change_sidecar(path, tables=tables)
+    seal(run)
+    assert read_logs(read_run(run)).doubts == [
+        "local1/load-publishers used other attribute sets than the seed's"
+    ]
+
+
 def change_manifest(run: Path, **changes: object) -> None:
     path = run / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -5,7 +5,8 @@ import socket
 import stat
 import struct
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,8 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime import control
 from brokerd.runtime.control import ControlServer, open_control, serve_control
 from brokerd.wire.control import Answer, EventNotice, Refusal, Request, encode_control
+from tests.helpers.connections import many_connections
+from tests.helpers.descriptors import no_free_descriptors
 from tests.helpers.patience import PATIENCE_S
 
 
@@ -494,3 +497,51 @@ def test_a_frame_that_comes_in_drips_is_not_waited_for(
 
     trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
     assert "a frame took over 10 s" in caplog.text
+
+
+def test_silent_connections_leave_room_for_a_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "control"
+        async with serving(path), open_control(path) as asking:
+            await asking.request("echo")
+            connect = partial(trio.open_unix_socket, str(path))
+            async with many_connections(2 * control.MAXIMUM_CONNECTIONS, connect) as silent:
+                async with open_control(path) as client:
+                    assert await client.request("echo", n=1) == {"n": 1}
+                assert await asking.request("echo", n=2) == {"n": 2}
+                assert await silent[0].receive_some(1) == b"", "the oldest is closed"
+
+    run(story)
+
+
+def test_a_connection_that_has_sent_a_request_is_not_closed_for_another(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "control"
+        async with serving(path), AsyncExitStack() as stack:
+            clients = []
+            for number in range(control.MAXIMUM_CONNECTIONS):
+                client = await stack.enter_async_context(open_control(path))
+                assert await client.request("echo", n=number) == {"n": number}
+                clients.append(client)
+            async with open_control(path) as one_too_many:
+                with pytest.raises(ControlError):
+                    await one_too_many.request("echo")
+            for number, client in enumerate(clients):
+                assert await client.request("echo", n=number) == {"n": number}
+
+    run(story)
+
+
+def test_a_client_without_a_free_descriptor_is_refused_and_may_ask_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "control"
+        async with serving(path):
+            with no_free_descriptors():
+                with pytest.raises(ControlError, match="not reached") as caught:
+                    async with open_control(path):
+                        pass
+                assert caught.value.kind == "closed"
+            async with open_control(path) as client:
+                assert await client.request("echo", n=1) == {"n": 1}
+
+    run(story)

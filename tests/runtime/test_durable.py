@@ -205,3 +205,23 @@ def test_a_full_store_says_so_and_takes_the_rows_later(tmp_path: Path) -> None:
     again = SqliteMetaStore(tmp_path / "meta.sqlite3")
     assert again.begin("d").rows["t"]["a"] == big
     again.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_file_is_opened_once_a_descriptor_is_free(number: int) -> None:
+    async def live(story: Story) -> None:
+        refusals = [OSError(number, os.strerror(number)) for _ in range(2)]
+
+        def write() -> None:
+            if refusals:
+                raise refusals.pop()
+            story.written.append("one")
+
+        await story.writes.perform(write, 10, story.thread)
+        assert story.written == ["one"]
+        assert story.recorded == ["descriptors_exhausted", "descriptors_free"]
+        refusals.append(OSError(number, os.strerror(number)))
+        await story.writes.read(write, story.thread)
+        assert story.written == ["one", "one"]
+
+    tell(live)

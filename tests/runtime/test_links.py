@@ -1,5 +1,6 @@
 """Sessions on streams: what the core is told, whatever the other end or a fault does."""
 
+import errno
 import struct
 from typing import Any
 
@@ -443,3 +444,21 @@ async def test_nothing_is_left_of_a_broker_that_has_left() -> None:
         refused = await b2.wait_for(OpenFailed)
         assert refused.reason == "'b2' is not number 2 near b0"
         assert b0.links.session_peers() == []
+
+
+# ---------------------------------------------------------------- accepting
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ECONNABORTED, errno.EPROTO, errno.EPERM])
+@in_virtual_time
+async def test_a_failed_accept_ends_nothing_and_the_next_connection_is_served(number: int) -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        for broker in (b0, b1):
+            await nursery.start(broker.run)
+        net.listeners["b1"].failures += [OSError(number, "refused")] * 3
+        b0.links.open(1)
+        await b0.wait_for(SessionEstablished)
+        accepts = [details for event, details in b1.records if event == "accept_failed"]
+        assert len(accepts) == 1, "consecutive failures are one line"

@@ -23,6 +23,7 @@ from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.process import run_broker
 from tests.helpers.certificates import Certificates
+from tests.helpers.descriptors import no_free_descriptors
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_disk import filled, mounted_disk
 
@@ -503,3 +504,54 @@ def configure_and_start(configure: Configure, start: Start) -> Path:
     folder = configure("b0")
     start(folder)
     return folder
+
+
+def test_a_broker_without_a_free_descriptor_leaves_samples_out_and_serves(
+    configure: Configure, start: Start
+) -> None:
+    async def story() -> None:
+        folder = configure("b0")
+        process = start(folder)
+        status = await wait_until_up(folder)
+
+        def samples() -> list[dict[str, Any]]:
+            return lines(folder / "log/stats.jsonl")
+
+        async with open_control(folder / "control") as control:
+            await control.request("status")
+            with no_free_descriptors(process.pid):
+                begun = len(samples())
+                with trio.fail_after(PATIENCE_S):
+                    while len(samples()) < begun + 2:
+                        await trio.sleep(0.02)
+                assert "rss_bytes" not in samples()[-1]
+                assert "rss_bytes" not in await control.request("statistics")
+            with trio.fail_after(PATIENCE_S):
+                while "rss_bytes" not in samples()[-1]:
+                    await trio.sleep(0.02)
+            again = await control.request("status")
+            assert again["incarnation"] == status["incarnation"]
+
+    trio.run(story)
+
+
+def test_every_file_of_a_broker_that_is_started_by_hand_is_private(
+    configure: Configure, start: Start
+) -> None:
+    async def story() -> None:
+        folder = configure("b0")
+        start(folder)
+        await wait_until_up(folder)
+        run_folder = folder / "run"
+        await ask(folder, "begin_run", run_id="r1", folder=str(run_folder))
+        await ask(folder, "end_run")
+        inside = [path for name in ("state", "log", "run") for path in (folder / name).rglob("*")]
+        assert len(inside) > 5
+        for path in (folder / "state", folder / "log", run_folder, *inside):
+            assert path.lstat().st_mode & 0o077 == 0, path
+
+    before = os.umask(0o022)
+    try:
+        trio.run(story)
+    finally:
+        os.umask(before)

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from brokerd.errors import ControlError
+from brokerd.model.operator_acts import OperatorAct
 from brokerd.overlay.generate import chain, hierarchy
 from brokerd.overlay.topology import Joined, Topology
 from brokerd.protocols.interface import OverlayChanged, TopologyGrown, TopologyShrunk
 from brokerd.runtime.growth import Surroundings
+
+
+def unchecked(_act: OperatorAct) -> None:
+    """Take every change, as if it were signed."""
 
 
 class File:
@@ -21,6 +26,7 @@ class File:
             protocol=protocol,
             topology_file="t.toml",
             broker="b2",
+            deployment_id="d1",
             addresses=dict.fromkeys(topology.brokers, "127.0.0.1:1"),
         )
         self.known = Surroundings(config, lambda: self.topology)
@@ -28,7 +34,7 @@ class File:
     def refused(self) -> str:
         before = self.known.topology
         with pytest.raises(ControlError) as caught:
-            self.known.reload()
+            self.known.reload(unchecked)
         assert self.known.topology == before
         return str(caught.value)
 
@@ -36,18 +42,18 @@ class File:
 def test_a_core_is_told_who_joins_and_leaves() -> None:
     file = File(chain(3, 1), "delta_tree")
     file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
-    assert file.known.reload() == [TopologyGrown(3, 2)]
-    assert file.known.reload() == []
+    assert file.known.reload(unchecked) == [TopologyGrown(3, 2)]
+    assert file.known.reload(unchecked) == []
     file.topology = file.topology.without("n1", "t.toml")
-    assert file.known.reload() == [TopologyShrunk(3)]
+    assert file.known.reload(unchecked) == [TopologyShrunk(3)]
 
 
 def test_a_core_is_told_what_brokers_are() -> None:
     file = File(hierarchy(4, 2), "ges_reliable")
     file.topology = file.topology.with_role("b2", "0", "t.toml")
-    (told,) = file.known.reload()
+    (told,) = file.known.reload(unchecked)
     assert told == OverlayChanged(file.topology.overlay("hierarchy"))
-    assert file.known.reload() == []
+    assert file.known.reload(unchecked) == []
 
 
 def test_a_core_is_told_who_comes_and_goes_in_a_hierarchy() -> None:
@@ -55,12 +61,12 @@ def test_a_core_is_told_who_comes_and_goes_in_a_hierarchy() -> None:
         file = File(hierarchy(4, 2), protocol)
         joined = Joined("n1", "b2", "127.0.0.1:2", "", ("b3",))
         file.topology = file.topology.with_joined(joined, "t.toml")
-        assert file.known.reload() == [OverlayChanged(file.topology.overlay("hierarchy"))]
+        assert file.known.reload(unchecked) == [OverlayChanged(file.topology.overlay("hierarchy"))]
         assert file.known.names[4] == "n1"
         assert file.known.addresses[4] == "127.0.0.1:2"
-        assert file.known.reload() == []
+        assert file.known.reload(unchecked) == []
         file.topology = file.topology.without("n1", "t.toml")
-        assert file.known.reload() == [OverlayChanged(file.topology.overlay("hierarchy"))]
+        assert file.known.reload(unchecked) == [OverlayChanged(file.topology.overlay("hierarchy"))]
         assert 4 not in file.known.names
 
 
@@ -77,3 +83,32 @@ def test_what_does_not_follow_is_refused() -> None:
     file = File(hierarchy(4, 2).with_role("b2", "0", "t.toml"), "ges_reliable")
     file.topology = hierarchy(4, 2)
     assert "can only join, leave, and change what they are" in file.refused()
+
+
+def test_a_change_that_is_not_signed_changes_nothing() -> None:
+    """The act that is checked names the whole content of the file, and how often it changed."""
+    file = File(chain(3, 1), "delta_tree")
+    before = file.topology
+    file.topology = after = before.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    asked: list[OperatorAct] = []
+
+    def refuse(act: OperatorAct) -> None:
+        asked.append(act)
+        raise ControlError("user", "not signed")
+
+    with pytest.raises(ControlError, match="not signed"):
+        file.known.reload(refuse)
+    assert (file.known.topology, 3 in file.known.names) == (before, False)
+    assert asked == [OperatorAct("d1", "change-topology", after.content_digest(), 1)]
+    assert before.content_digest() != after.content_digest()
+
+
+def test_a_file_that_differs_from_what_was_read_is_a_discrepancy() -> None:
+    file = File(chain(3, 1), "delta_tree")
+    assert file.known.discrepancies() == []
+    file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    assert file.known.discrepancies() == [
+        "its topology file has changed, and it has not read it again"
+    ]
+    file.known.reload(unchecked)
+    assert file.known.discrepancies() == []

@@ -350,6 +350,7 @@ RULES: Final = (
             f"{_TLS}test_a_member_that_speaks_as_another_is_refused",
             "tests/protocols/conformance.py::test_a_client_has_so_many_subscriptions_and_no_more",
             f"{_CONNECTIONS}test_who_publishes_too_much_waits_and_nobody_else_does",
+            "tests/security/test_session_fuzz.py::test_no_session_of_a_client_ends_a_broker",
         ),
     ),
     Rule(

@@ -13,6 +13,7 @@ from brokerd.simulator.search.plan import (
     PlanError,
     Publishing,
     Reattaching,
+    Subscribing,
     Taking,
     read_plan,
     write_plan,
@@ -139,4 +140,13 @@ def test_a_choice_that_cannot_be_made_is_passed_over() -> None:
     plan = plan_of(1, "delta_tree")
     moves = [Taking(step, "0>1") for step in range(0, 800, 2)]
     report = PlanRun(plan.with_moves([*plan.moves, *moves])).report(1, "")
+    assert not report.violations, report.in_words()
+
+
+@pytest.mark.parametrize("protocol", ["gryphon", "ges_reliable", "durable"])
+def test_values_that_are_alike_across_kinds_are_drawn_and_make_no_difference(protocol: str) -> None:
+    plan = plan_of(6, protocol)
+    asked = {move.predicate for move in plan.moves if type(move) is Subscribing}
+    assert {"kind = false", "kind = 0"} <= asked, asked
+    report = PlanRun(plan).report(6, "")
     assert not report.violations, report.in_words()

@@ -14,6 +14,7 @@ from brokerd.errors import StorageCorrupt
 from brokerd.storage import log_groups, synced_mark
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.memory_files import MemoryFiles
 from tests.helpers.lossy_disk import LossyDisk
 
 A, B = "events", "filters"
@@ -433,3 +434,42 @@ def test_records_that_do_not_follow_what_is_there_are_refused(tmp_path):
     volume = opened(tmp_path / "log")
     with pytest.raises(ValueError, match="records from 2 on"):
         volume.write([LogRun(A, 2, [[b"x"]])])
+
+
+def test_a_group_is_written_once_although_a_segment_cannot_go_without_a_descriptor():
+    files = MemoryFiles({"/d/x": b""})
+    volume = LogVolume(Path("/d/logs"), 100, files=files)
+    volume.begin([A], recovering=False)
+    for index in range(1, 6):
+        volume.write([entry(A, index, b"x" * 40)])
+    failing = [False]
+
+    def before(operation: str) -> None:
+        if operation == "sync_folder" and failing[0]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    files.before = before
+    segments = sorted(files.names(Path("/d/logs")))
+    failing[0] = True
+    volume.write([LogEntry(EntryKind.CHOPPED, A, 6)])
+    assert sorted(files.names(Path("/d/logs"))) == segments[1:], "one, until it is gone for sure"
+    failing[0] = False
+    volume.write([entry(A, 6)])
+    assert len(files.names(Path("/d/logs"))) == 2, "the segment that is written to, and the mark"
+    assert volume.read(A, 6, 7, 100) == [b"x"]
+
+
+def test_a_segment_grows_while_no_other_can_be_opened():
+    files = MemoryFiles({"/d/x": b""})
+    volume = LogVolume(Path("/d/logs"), 100, files=files)
+    volume.begin([A], recovering=False)
+    volume.write([entry(A, 1, b"x" * 100)])
+
+    def before(operation: str) -> None:
+        if operation in ("create", "open"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    files.before = before
+    volume.write([entry(A, 2)])
+    files.before = lambda _operation: None
+    assert volume.read(A, 1, 3, 1_000) == [b"x" * 100, b"x"]

@@ -41,9 +41,10 @@ from brokerd.protocols.interface import (
     MessageReceived,
     RecordsRead,
     SessionEstablished,
+    SessionLost,
     Started,
 )
-from brokerd.protocols.parts.decommissioning import Decommissioning
+from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
 
 
 class Durable(Gryphon):
@@ -55,6 +56,7 @@ class Durable(Gryphon):
         routes: Routes,
         parameters: DurableParameters,
         decode_attributes: DecodeAttributes,
+        authority: DecommissionAuthority = NOBODY,
     ) -> None:
         surroundings = Surroundings(
             routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._tell
@@ -112,6 +114,7 @@ class Durable(Gryphon):
             broker,
             self._disk,
             Decommissioned,
+            authority,
             routes.neighbours,
             has_session=self._sessions.__contains__,
             may_leave=routes.is_leaf,
@@ -280,6 +283,10 @@ class Durable(Gryphon):
         for stream in self._relay:
             self._release.settle(stream)
 
+    def _retry_lost(self, event: SessionLost) -> None:
+        if event.peer not in self._decommissioning:
+            super()._retry_lost(event)
+
     def _retry_later(self, peer: Peer) -> None:
         if peer not in self._decommissioning:
             super()._retry_later(peer)
@@ -388,4 +395,5 @@ def make_core(context: CoreContext) -> Durable:
     """A broker's core."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
-    return Durable(context.broker, routes, parameters, context.decode_attributes)
+    authority = DecommissionAuthority.of(context)
+    return Durable(context.broker, routes, parameters, context.decode_attributes, authority)

@@ -59,7 +59,7 @@ DURABLE = ProtocolDefinition(
         resumes_elsewhere=True,
         keeps_committed=True,
     ),
-    gap_age_ns=lambda parameters: parameters.max_retain_ns or None,
+    gap_age_ns=lambda parameters: parameters.gap_age_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     stream_logs=_stream_logs,

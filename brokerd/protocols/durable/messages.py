@@ -11,6 +11,7 @@ from brokerd.model.message_kind import MessageKind
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.parts.decommissioning import Signed
 
 Origins = tuple[tuple[SourceId, int], ...]
 """Of each of these sources, what is up to this number."""
@@ -144,12 +145,12 @@ class LetGo:
 
 @record
 class Decommissioned:
-    """These brokers are gone for good, says whoever runs them: to all, from neighbour to neighbour.
+    """Brokers that the operator has decommissioned, each with the authority's signature.
 
-    Who is among them must not go on.
+    Each broker passes it on to its neighbours; a broker that is among them ends.
     """
 
-    brokers: tuple[BrokerNumber, ...]
+    decommissions: tuple[Signed, ...]
 
 
 Letter = Hold | Held | Moved | LetGo

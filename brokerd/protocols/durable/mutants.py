@@ -296,6 +296,21 @@ BUGS: Final = (
         ("return own if held is None else min(own, held)", "return own"),
     ),
     _bug(
+        "hold-ends-before-its-client",
+        "A hold lasts as long as its client may be away.",
+        "holds.py",
+        ("self._machine.now_ns + self._lease_ns", "self._machine.now_ns + 60_000_000_000"),
+    ),
+    _bug(
+        "default-hold-ends-before-its-client",
+        "A hold lasts as long as its client may be away, unless its lease is set.",
+        "parameters.py",
+        (
+            "hold_lease_ns=max(chosen.client_linger_ns, LEAST_LEASE_NS)",
+            "hold_lease_ns=60 * SECOND_NS",
+        ),
+    ),
+    _bug(
         "hold-not-on-disk",
         "What is held is held after a restart.",
         "holds.py",
@@ -529,15 +544,27 @@ BUGS: Final = (
         "decommission-forgotten",
         "A broker that is decommissioned is so after a restart.",
         "parts/decommissioning.py",
-        ("            self._take(int(key))\n", "            pass\n"),
+        (
+            'self._take(int(key), signature if isinstance(signature, bytes) else b"")',
+            "pass",
+        ),
+    ),
+    _bug(
+        "decommissioned-on-a-neighbours-word",
+        "A decommission from a neighbour carries the signature of the deployment's authority.",
+        "parts/decommissioning.py",
+        (
+            "if broker not in self._gone and not self._authority.has_signed(broker, signature):",
+            "if False:",
+        ),
     ),
     _bug(
         "decommissioned-is-let-in",
         "A decommissioned broker that comes back is told so.",
         "parts/decommissioning.py",
         (
-            "self._kind((*self._gone,))",
-            "self._kind(tuple(each for each in self._gone if each != peer))",
+            "for each in self._gone.items() if each[1])",
+            "for each in self._gone.items() if each[1] and each[0] != peer)",
         ),
     ),
     _bug(

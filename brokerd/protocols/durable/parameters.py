@@ -1,10 +1,17 @@
 """What a topology may set of durable."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.errors import ConfigError
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+
+LEAST_LEASE_NS: Final = SECOND_NS
+"""A hold is renewed after a fifth of its lease, over all links to its pubend."""
+
+_LINGER_NS: Final = 30 * 24 * 3600 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +36,16 @@ class DurableParameters(GryphonParameters):
         token_lanes: of what subscribers ask to have committed, how many transactions may be under
             way at once; each has the subscriptions of one remainder of their number.
         token_batch: how many subscribers share one at most; 0: all who wait.
-        hold_lease_ns: for how long a pubend keeps what a subscription lacks that has moved, if
-            nobody asks for it again.
+        hold_lease_ns: how long a pubend keeps the events that a moved subscription lacks while
+            its new broker does not renew the hold. By default `client_linger_ns`, and one second
+            at least. A shorter lease may lose events to gaps.
         live_limit: how many events a subscription may have unacknowledged before it is left to
             catch up.
         fetched_limit_bytes: how much of what was fetched is kept for others who lack it.
     """
 
     filters: bool = False
-    client_linger_ns: int = 30 * 24 * 3600 * SECOND_NS
+    client_linger_ns: int = _LINGER_NS
     commit_interval_ns: int = 250 * MILLISECOND_NS
     silence_interval_ns: int = SECOND_NS
     max_retain_ns: int = 0
@@ -49,7 +57,23 @@ class DurableParameters(GryphonParameters):
     fetched_limit_bytes: int = 16 * 1024 * 1024
     token_lanes: int = 4
     token_batch: int = 0
-    hold_lease_ns: int = 60 * SECOND_NS
+    hold_lease_ns: int = _LINGER_NS
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """See Parameters: a hold lasts as long as its client may be away, unless it is set."""
+        chosen = super(DurableParameters, cls).from_mapping(values, where)
+        if "hold_lease_ns" in values:
+            return chosen
+        return replace(chosen, hold_lease_ns=max(chosen.client_linger_ns, LEAST_LEASE_NS))
+
+    @property
+    def gap_age_ns(self) -> int | None:
+        """Return the least age of an event in a gap; None if there are no gaps."""
+        ages_ns = [self.max_retain_ns] if self.max_retain_ns else []
+        if self.hold_lease_ns < self.client_linger_ns:
+            ages_ns.append(self.hold_lease_ns)
+        return min(ages_ns, default=None)
 
     def check(self, where: str) -> None:
         """See Parameters."""
@@ -67,19 +91,29 @@ class DurableParameters(GryphonParameters):
             "live_limit",
             "fetched_limit_bytes",
             "token_lanes",
-            "hold_lease_ns",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        if self.hold_lease_ns < LEAST_LEASE_NS:
+            raise ConfigError(
+                f"{where}: hold_lease_ns = {self.hold_lease_ns}; at least {LEAST_LEASE_NS} (1 s): "
+                "a shorter lease ends before it can be renewed"
+            )
         if self.token_batch < 0:
             raise ConfigError(f"{where}: token_batch = {self.token_batch}; at least 0")
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
-        if not self.max_retain_ns:
-            return ()
-        seconds = self.max_retain_ns / SECOND_NS
-        return (
-            f"max_retain_ns = {self.max_retain_ns}: a subscriber that is away for longer than "
-            f"{seconds:g} s is told of a gap in place of what is older.",
-        )
+        found = []
+        if self.max_retain_ns:
+            found.append(
+                f"max_retain_ns = {self.max_retain_ns}: a subscriber that is away for longer than "
+                f"{self.max_retain_ns / SECOND_NS:g} s is told of a gap in place of what is older."
+            )
+        if self.hold_lease_ns < self.client_linger_ns:
+            found.append(
+                f"hold_lease_ns = {self.hold_lease_ns} is less than client_linger_ns = "
+                f"{self.client_linger_ns}: a subscriber that moved to a broker which is then "
+                f"unreachable for {self.hold_lease_ns / SECOND_NS:g} s may receive a gap."
+            )
+        return tuple(found)

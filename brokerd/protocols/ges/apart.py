@@ -5,7 +5,9 @@ member with the lowest address; with `partition_policy = "induce_roam"` all othe
 clients after a while and tell those they have to go elsewhere, until they see that member again;
 with `"readdress"` each of them becomes a unit of its own (`readdressing`).
 Who is in the cluster the topology says, so that no two brokers differ in it. A member that is down
-looks just like one that is cut off: nobody can tell from inside.
+looks just like one that is cut off: nobody can tell from inside. So a part refuses clients for
+`purge_ns` only. Members still unreachable then count as failed for ever, and the lowest of the
+remaining members decides: a member that never returns denies no client service.
 
 Paper: [GES] §4 (units may vanish). The policy is of our design (A3.9), where the last full view
 says who is in the cluster.
@@ -59,7 +61,7 @@ class Fragment:
         leave: Callable[[Collection[Address]], None],
     ) -> None:
         self.is_closed = False
-        self.counters = {"clients_sent_out": 0, "came_apart": 0}
+        self.counters = {"clients_sent_out": 0, "came_apart": 0, "members_failed": 0}
         self._policy = parameters.partition_policy
         self._home = place.address
         self._stays_until_ns = 0
@@ -77,6 +79,7 @@ class Fragment:
         self.members: dict[Address, BrokerNumber] = {}
         self._near: tuple[BrokerNumber, ...] = ()
         self._told: dict[ClientId, None] = {}
+        self._failed: dict[Address, None] = {}
         self._looked_at = -1
 
     def use(self, hierarchy: Hierarchy, near: Collection[BrokerNumber]) -> None:
@@ -95,7 +98,11 @@ class Fragment:
         self._looked_at = self._view.changes
         if self._place.address != self._home:
             self._deadlines.cancel(self._deadline)
-        elif min(self.members, default=self._home) in self._part():
+            return
+        part = self._part()
+        self._failed = {each: None for each in self._failed if each not in part}
+        counted = [each for each in self.members if each not in self._failed]
+        if min(counted, default=self._home) in part:
             self._deadlines.cancel(self._deadline)
             if self.is_closed:
                 self.is_closed = False
@@ -110,12 +117,23 @@ class Fragment:
         return self._wait_ns if is_first else self._wait_ns * 3 // 2
 
     def waited(self) -> None:
-        """The lowest member has been out of reach for long: clients, or all here, go elsewhere."""
+        """Close this part to clients, or move it, or reopen it `purge_ns` after it closed.
+
+        Paper: [GES] §4, §6 (a broker may fail for ever, and clients are not denied service).
+        """
+        if self.is_closed:
+            part = self._part()
+            self._failed = {each: None for each in self.members if each not in part}
+            self.counters["members_failed"] += len(self._failed)
+            self._looked_at = -1
+            self.look()
+            return
         self.counters["came_apart"] += 1
         if self._policy == READDRESS:
             self._leave(self._part())
             return
         self.is_closed = True
+        self._deadlines.set(self._deadline, self._machine.now_ns + self._wait_ns)
         self._refuse(REFUSAL)
         self.send_out()
 

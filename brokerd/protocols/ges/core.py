@@ -7,6 +7,7 @@ Paper: [GES] §2, §3.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber
@@ -41,7 +42,7 @@ from brokerd.protocols.ges.slow import SLOW, SlowBroker
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges.view import GraphView
-from brokerd.protocols.interface import OverlayChanged
+from brokerd.protocols.interface import CoreStatus, OverlayChanged
 from brokerd.protocols.parts.clients.service import ClientService
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
@@ -91,14 +92,15 @@ class UnitBroker(ForwardingCore):
         self._purge_ns = parameters.purge_ns
         self._near = neighbours = dict(neighbours)
         self._left: Collection[BrokerNumber] = hierarchy.left
+        self._linked: dict[BrokerNumber, None] = {}
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
         self._router = Router(broker, place, view, paths, parameters.reroute_limit)
         self.profiles = Profiles(decode_attributes)
-        self._graph = Graph(self, place, view, neighbours, self.reaches)
+        self._graph = Graph(self, place, view, neighbours, self.is_linked)
         self._propagation = Propagation(
-            self, broker, place, neighbours, self.profiles, self.reaches
+            self, broker, place, neighbours, self.profiles, self.is_linked
         )
         self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
         self._hints = RoamingHints(
@@ -107,7 +109,7 @@ class UnitBroker(ForwardingCore):
             self._deadlines,
             parameters,
             self._is_near,
-            lambda: [peer for peer in self._near if self._is_near(peer) and self.reaches(peer)],
+            lambda: [peer for peer in self._near if self._is_near(peer) and self.is_linked(peer)],
             lambda: list(self._clients.here),
         )
         self._fragment = Fragment(
@@ -118,12 +120,13 @@ class UnitBroker(ForwardingCore):
             self._deadlines,
             parameters,
             parameters.purge_ns,
-            self.reaches,
+            self.is_linked,
             lambda: list(self._clients.here),
             self._refuse_clients,
             self._leave_cluster,
         )
         self._fragment.use(hierarchy, [*neighbours])
+        self._use(hierarchy)
         self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
 
     def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
@@ -147,6 +150,14 @@ class UnitBroker(ForwardingCore):
         address = self._near.get(peer)
         return address is not None and self.place.seen_as(address) == address
 
+    def is_linked(self, peer: BrokerNumber) -> bool:
+        """Return True if a neighbour has a session and has acknowledged this broker's address.
+
+        Messages about connections and profiles name units as the receiver sees them, so a
+        neighbour without the current address receives none.
+        """
+        return peer in self._linked and self.reaches(peer)
+
     def unit_handlers(self) -> dict[type, MessageHandler]:
         """Who takes what brokers say of connections and profiles."""
         return {
@@ -156,6 +167,28 @@ class UnitBroker(ForwardingCore):
             ProfileReached: self._propagation.on_reached,
             ClientsCounted: self._hints.on_counted,
         }
+
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
+        return replace(super().status(), discrepancies=self.discrepancies())
+
+    def discrepancies(self) -> tuple[str, ...]:
+        """Return what this broker's view has that its topology and its own statements have not."""
+        found = []
+        wanting = [each for each in self._left if self.profiles.wants(each)]
+        if wanting:
+            found.append(f"has subscriptions of brokers that have left: {wanting}")
+        outbid = sum(self.outbid_counters().values())
+        if outbid:
+            found.append(
+                f"others have stated profiles or connections in its name {outbid} times, forged "
+                "or damaged; it has replaced them"
+            )
+        return tuple(found)
+
+    def outbid_counters(self) -> Mapping[str, int]:
+        """Return how often others have stated something in this broker's name."""
+        return {**self._graph.counters, **self._propagation.counters}
 
     def link_factor(self, peer: BrokerNumber) -> int:
         """By what this broker says that the cost of its connection to a neighbour is multiplied."""
@@ -172,6 +205,7 @@ class UnitBroker(ForwardingCore):
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: it is told of connections and profiles."""
+        self._linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
         self._graph.on_up(peer)
         self._propagation.offer_all(peer)
@@ -180,6 +214,7 @@ class UnitBroker(ForwardingCore):
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See ForwardingCore: ways around it are taken from now on."""
+        self._linked.pop(peer, None)
         self._graph.on_down(peer)
         self._hints.went(peer)
         self._purge_later(peer)
@@ -218,7 +253,9 @@ class UnitBroker(ForwardingCore):
                 self._propagation.give_up(peer)
         self.change_neighbours(near)
         self._fragment.use(hierarchy, near)
+        self._use(hierarchy)
         for peer in [peer for peer in self._near if peer not in near]:
+            self._linked.pop(peer, None)
             self._deadlines.cancel((PURGE, peer))
             self._graph.on_down(peer)
             self._hints.went(peer)
@@ -229,6 +266,11 @@ class UnitBroker(ForwardingCore):
             self._graph.speak_for_broker(broker)
             self._propagation.speak_for_broker(broker)
         self._look_later()
+
+    def _use(self, hierarchy: Hierarchy) -> None:
+        """Take the brokers and links of a topology; statements about others are refused."""
+        self._graph.use(hierarchy)
+        self._propagation.use(hierarchy)
 
     def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
         self._graph.on_stated(peer, message)
@@ -291,7 +333,7 @@ class Ges(UnitBroker):
         )
         self._readdressing.use(hierarchy)
         about = broker, self, self._deadlines, parameters
-        self._load = LinkLoad(*about, self._graph, self._reached, self.reaches)
+        self._load = LinkLoad(*about, self._graph, self._reached, self.is_linked)
         self._slow = SlowBroker(*about, self.view, self._reached)
         self._forwarding = PublicationForwarding(
             self, self.place, self._router, self.profiles, self.reaches, self._load.sent
@@ -302,14 +344,17 @@ class Ges(UnitBroker):
         handlers: dict[type, MessageHandler] = {
             **self.unit_handlers(),
             RoutedPublications: self._forwarding.on_routed,
+        }
+        heard = {kind: self._readdressing.heard(handler) for kind, handler in handlers.items()}
+        # A probe names no unit: unanswered, it would make its link dear until the session ends.
+        probes: dict[type, MessageHandler] = {
             LoadProbe: self._load.on_probe,
             LoadAnswered: self._load.on_answered,
         }
-        heard = {kind: self._readdressing.heard(handler) for kind, handler in handlers.items()}
-        self.begin(subscriptions, {**heard, **self._readdressing.handlers()})
+        self.begin(subscriptions, {**heard, **probes, **self._readdressing.handlers()})
 
     def _reached(self) -> list[BrokerNumber]:
-        return [peer for peer in self._near if self.reaches(peer)]
+        return [peer for peer in self._near if self.is_linked(peer)]
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See UnitBroker; it has to know first where this broker is."""
@@ -377,6 +422,7 @@ class Ges(UnitBroker):
             **self._hints.counters,
             **self._fragment.counters,
             **self._readdressing.counters,
+            **self.outbid_counters(),
             "spoken_for": self._ageing.spoken_for,
         }
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.messages import GraphStated
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.leaps import is_leap
 
 UP = 1
 DEAREST = 8
@@ -40,6 +41,8 @@ class Graph:
         self._view = view
         self._neighbours = neighbours
         self._reaches = reaches
+        self.counters = {"statements_outbid": 0}
+        self._links: dict[Link, None] = {}
         self._factors: dict[BrokerNumber, int] = {}
         self._only_outside: dict[tuple[Link, BrokerNumber], Statement] = {}
 
@@ -80,6 +83,9 @@ class Graph:
         """A neighbour says what it knows of connections."""
         for statement in message.statements:
             self._check(peer, statement)
+        for statement in message.statements:
+            if self._view.is_forged(statement):
+                self._outbid(statement)
         statements = [self._view.precise(each) for each in message.statements]
         self._note_only_outside(message.statements)
         news = [each for each in statements if self._view.learn(each)]
@@ -89,6 +95,8 @@ class Graph:
             for each in message.statements
             if self._view.is_refuted(each) and _other_end(each) in self._neighbours
         ]
+        for each in refuted:
+            self._view.outbid(each.version)
         self._tell_others([self._state_anew(each) for each in refuted], None)
         later = [self._view.spoken_for_since(each) for each in message.statements]
         self._tell(peer, [each for each in later if each is not None])
@@ -114,6 +122,21 @@ class Graph:
         """Say for such a broker that it has no connection; one that lives says otherwise."""
         found = [each for each in self._only_outside.values() if each.by == broker and each.factor]
         self._tell_others([self._view.state_for_unknown(each) for each in found], None)
+
+    def _outbid(self, forged: Statement) -> None:
+        """State a connection as it is, under a version later than a forged one."""
+        self.counters["statements_outbid"] += 1
+        self._view.outbid(forged.version)
+        peer = _other_end(forged)
+        if peer in self._neighbours:
+            self._tell_others([self._state_anew(forged)], None)
+        else:
+            self._tell_others([self._view.deny(forged)], None)
+
+    def use(self, hierarchy: Hierarchy) -> None:
+        """Take the links of a topology: connections elsewhere are refused."""
+        links = (*hierarchy.links, *hierarchy.links_of_left)
+        self._links = dict.fromkeys((min(link), max(link)) for link in links)
 
     def _note_only_outside(self, statements: Iterable[Statement]) -> None:
         for each in statements:
@@ -153,6 +176,13 @@ class Graph:
             or not DOWN <= statement.factor <= DEAREST
         ):
             raise RemoteProtocolError(peer, f"no connection can be so: {statement}"[:300])
+        if (statement.low, statement.high) not in self._links:
+            raise RemoteProtocolError(peer, f"no such link in the topology: {statement}"[:300])
+        known = self._view.latest(statement)
+        if known is not None and is_leap(known.version, statement.version):
+            raise RemoteProtocolError(
+                peer, f"its version leaps from {known.version}: {statement}"[:300]
+            )
 
 
 def _other_end(statement: Statement) -> BrokerNumber:

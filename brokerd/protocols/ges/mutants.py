@@ -340,7 +340,7 @@ BUGS: Final = (
         "Clients are sent to brokers that are there.",
         "core.py",
         (
-            "[peer for peer in self._near if self._is_near(peer) and self.reaches(peer)]",
+            "[peer for peer in self._near if self._is_near(peer) and self.is_linked(peer)]",
             "[peer for peer in self._near if self._is_near(peer)]",
         ),
         (
@@ -398,8 +398,8 @@ BUGS: Final = (
         "The part with the lowest member goes on as it was.",
         "apart.py",
         (
-            "elif min(self.members, default=self._home) in self._part():",
-            "elif len(self._part()) >= len(self.members):",
+            "if min(counted, default=self._home) in part:",
+            "if len(part) >= len(self.members):",
         ),
     ),
     _bug(
@@ -431,6 +431,101 @@ BUGS: Final = (
         "Without the policy clients stay, and new ones are taken.",
         "apart.py",
         ("if self._policy == STAY or self._looked_at", "if self._looked_at"),
+    ),
+    _bug(
+        "refuses-clients-for-ever",
+        "Members unreachable for twice `purge_ns` do not decide any more which part is closed.",
+        "apart.py",
+        (
+            "self._failed = {each: None for each in self.members if each not in part}",
+            "self._failed = {}",
+        ),
+    ),
+    _bug(
+        "failed-though-it-returned",
+        "A member that is reached again decides again which part is closed.",
+        "apart.py",
+        (
+            "self._failed = {each: None for each in self._failed if each not in part}",
+            "pass",
+        ),
+    ),
+    _bug(
+        "sends-before-its-address-is-taken",
+        "A neighbour without the current address receives no connections and profiles.",
+        "core.py",
+        ("return peer in self._linked and self.reaches(peer)", "return self.reaches(peer)"),
+    ),
+    _bug(
+        "probes-wait-for-the-address",
+        "A probe is answered whether or not its sender has the current address.",
+        "core.py",
+        ("{**heard, **probes, **self", "{**heard, **self"),
+        (
+            "            RoutedPublications: self._forwarding.on_routed,\n        }",
+            "            RoutedPublications: self._forwarding.on_routed,\n"
+            "            LoadProbe: self._load.on_probe,\n"
+            "            LoadAnswered: self._load.on_answered,\n        }",
+        ),
+    ),
+    _bug(
+        "versions-leap",
+        "A version that is too far ahead of the known one is refused.",
+        "propagation.py",
+        ("if known is not None and is_leap(known, message.version):", "if False:"),
+    ),
+    _bug(
+        "profiles-of-nobody",
+        "Profiles are accepted for brokers of the topology only.",
+        "propagation.py",
+        ("if message.origin not in self._brokers:", "if False:"),
+    ),
+    _bug(
+        "profile-without-end",
+        "A profile has a limited number of subscriptions.",
+        "propagation.py",
+        ("if len(entries) > self._room(message):", "if False:"),
+    ),
+    _bug(
+        "forged-profile-stays",
+        "A broker outbids a profile in its name that it has not stated.",
+        "propagation.py",
+        (
+            "        if self._is_forged(message):\n            self._outbid(message.version)\n"
+            "        elif self._is_refuted(message):",
+            "        if self._is_refuted(message):",
+        ),
+    ),
+    _bug(
+        "forged-change-stays",
+        "A broker outbids a change of its profile that it has not made.",
+        "propagation.py",
+        (
+            "        if self._is_forged(message):\n            self._outbid(message.version)\n"
+            "            return\n",
+            "",
+        ),
+    ),
+    _bug(
+        "forged-connection-stays",
+        "A broker outbids a statement in its name that it has not made.",
+        "graph.py",
+        ("if self._view.is_forged(statement):", "if False:"),
+    ),
+    _bug(
+        "connections-of-nobody",
+        "Connections are accepted for links of the topology only.",
+        "graph.py",
+        ("if (statement.low, statement.high) not in self._links:", "if False:"),
+    ),
+    _bug(
+        "leap-while-nothing-is-known",
+        "A known version that leaps from a stated one gives way to it.",
+        "propagation.py",
+        (
+            "message.version > known or is_leap(message.version, known)",
+            "message.version > known",
+        ),
     ),
     _bug(
         "alone-and-unaware",

@@ -92,6 +92,11 @@ class Profiles:
             if known.predicates and is_inside(known.place, unit)
         ]
 
+    def size(self, origin: BrokerNumber) -> int:
+        """Return the number of subscriptions in a broker's profile."""
+        known = self._by_origin.get(origin)
+        return len(known.predicates) if known is not None else 0
+
     def wants(self, origin: BrokerNumber) -> bool:
         """Whether clients of a broker want anything, as far as is known."""
         known = self._by_origin.get(origin)

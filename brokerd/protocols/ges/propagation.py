@@ -8,13 +8,13 @@ sends a profile out of a unit puts the unit in the place of the origin inside it
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.protocols.ges.messages import (
     Entry,
     ProfileChanged,
@@ -25,6 +25,10 @@ from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.leaps import is_leap
+
+ENTRIES_LIMIT: Final = 1 << 18
+"""Subscriptions in one broker's profile: as many as clients that a broker accepts can have."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class Propagation:
 
     Attributes:
         reached: is called once all others have a version of this broker's own profile.
+        counters: for statistics.
     """
 
     def __init__(
@@ -68,6 +73,8 @@ class Propagation:
         self._neighbours = neighbours
         self._profiles = profiles
         self._reaches = reaches
+        self.counters = {"profiles_outbid": 0}
+        self._brokers: Container[BrokerNumber] = ()
         self._given_up: dict[BrokerNumber, None] = {}
         self._awaited: dict[BrokerNumber, list[_Awaited]] = {}
         self._only_outside: dict[BrokerNumber, Version] = {}
@@ -102,6 +109,10 @@ class Propagation:
         self._given_up[peer] = None
         for origin in tuple(self._awaited):
             self._answered(origin, peer, lambda version: True)
+
+    def use(self, hierarchy: Hierarchy) -> None:
+        """Take the brokers of a topology: profiles of others are refused."""
+        self._brokers = range(len(hierarchy.addresses))
 
     def next_version(self) -> Version:
         """The version that this broker's profile has after its next change."""
@@ -159,7 +170,9 @@ class Propagation:
         """A neighbour says all that is known of a profile."""
         self._check(peer, message)
         message = self._precise(message)
-        if self._is_refuted(message):
+        if self._is_forged(message):
+            self._outbid(message.version)
+        elif self._is_refuted(message):
             self._answer_known(peer, message)
             self._refute(peer, message)
         elif self._is_news(message):
@@ -171,6 +184,9 @@ class Propagation:
     def on_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
         """A neighbour says how a profile has changed."""
         self._check(peer, message)
+        if self._is_forged(message):
+            self._outbid(message.version)
+            return
         if not self._is_news(message):
             self._answer_known(peer, message)
             return
@@ -196,13 +212,46 @@ class Propagation:
                 raise RemoteProtocolError(peer, f"{subscription} in {message.origin}'s profile")
         if not 0 < len(message.place) <= len(self._place.address):
             raise RemoteProtocolError(peer, f"{message.place} is no unit of this hierarchy")
+        if message.origin not in self._brokers:
+            raise RemoteProtocolError(peer, f"the topology has no broker {message.origin}")
+        known = self._profiles.version(message.origin)
+        if known is not None and is_leap(known, message.version):
+            raise RemoteProtocolError(
+                peer, f"version {message.version} of {message.origin}'s profile leaps from {known}"
+            )
+        if len(entries) > self._room(message):
+            raise RemoteProtocolError(
+                peer, f"{message.origin}'s profile has more than {ENTRIES_LIMIT} subscriptions"
+            )
+
+    def _room(self, message: ProfileStated | ProfileChanged) -> int:
+        """Return how many subscriptions a message may add to a profile."""
+        has = self._profiles.size(message.origin) if isinstance(message, ProfileChanged) else 0
+        return ENTRIES_LIMIT - has
+
+    def _is_forged(self, message: ProfileStated | ProfileChanged) -> bool:
+        """Return True for a version of this broker's own profile that it has not stated."""
+        own = self._profiles.version(self._broker)
+        if message.origin != self._broker or own is None or message.version <= own:
+            return False
+        return is_its_own(message.version) or message.version[0] > own[0]
+
+    def _outbid(self, forged: Version) -> None:
+        """State the own profile under a version later than a forged one, which it replaces.
+
+        Link-state protocols do the same with statements of their own that they have not made.
+        """
+        self._profiles.change(self._broker, (forged[0], after(forged[1])), (), ())
+        self.counters["profiles_outbid"] += 1
+        self._pass_on(self._profiles.statement(self._broker), None)
 
     def _is_news(self, message: ProfileStated | ProfileChanged) -> bool:
         """Whether it says more than is known; what is inside is told inside, and more precisely."""
         if message.origin == self._broker or self._place.is_in(message.place):
             return False
         known = self._profiles.version(message.origin)
-        return known is None or message.version > known
+        # A known version that leaps from this one was forged while nothing was known here.
+        return known is None or message.version > known or is_leap(message.version, known)
 
     def _precise(self, message: ProfileStated) -> ProfileStated:
         """What others outside say in the place of a broker in an own unit, as it is known inside.

@@ -17,6 +17,7 @@ from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
+from brokerd.protocols.parts.leaps import is_leap
 
 DOWN = 0
 Edge = tuple[Unit, Unit]
@@ -99,7 +100,10 @@ class GraphView:
             if end != self._place.address and self._place.is_in(end):
                 return False
         known = self.latest(statement)
-        if known is not None and known.version >= statement.version:
+        # A known version that leaps from this one was forged while nothing was known here.
+        if known is not None and not (
+            statement.version > known.version or is_leap(statement.version, known.version)
+        ):
             return False
         self._take(statement)
         return True
@@ -137,6 +141,31 @@ class GraphView:
         own = self.latest(statement)
         incarnation = statement.version[0]
         return own is not None and own.version[0] == incarnation and own.version < statement.version
+
+    def is_forged(self, statement: Statement) -> bool:
+        """Return True for a statement in this broker's name that it has not made.
+
+        Those that others make in its place have its incarnation, and a number that it leaves out.
+        """
+        if statement.by != self._broker:
+            return False
+        known = self.latest(statement)
+        own = known.version if known is not None else (self._incarnation, FIRST)
+        is_in_place = not is_its_own(statement.version) and statement.version[0] == own[0]
+        return statement.version > own and not is_in_place
+
+    def outbid(self, forged: Version) -> None:
+        """Let the statements of this broker from now on be later than a forged one."""
+        latest = max(forged, (self._incarnation, self._counter))
+        self._incarnation, self._counter = latest
+
+    def deny(self, forged: Statement) -> Statement:
+        """Return this broker's statement that it has no such connection."""
+        self._counter = after(self._counter)
+        version = self._incarnation, self._counter
+        made = replace(forged, version=version, factor=DOWN)
+        self._take(made)
+        return made
 
     def connected(self) -> Iterable[Unit]:
         """Brokers and units that say they have connections."""

@@ -138,6 +138,7 @@ class GesReliable(UnitBroker):
             "matching_misses": self._homed.memo.misses,
             **self._hints.counters,
             **self._fragment.counters,
+            **self.outbid_counters(),
             "spoken_for": self._ageing.spoken_for,
         }
 
@@ -164,6 +165,7 @@ class GesReliable(UnitBroker):
             queued=queued,
             subscriptions=len(self.storage.registrations) if self.storage else own,
             own_subscriptions=own,
+            discrepancies=self.discrepancies(),
             wanted=self._neighbours,
             ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),

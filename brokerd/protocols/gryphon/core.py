@@ -43,7 +43,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.backoff import backed_off_ns, dials_at_once
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -94,6 +94,7 @@ class Gryphon(LogFirstMachine):
         self._sessions: dict[BrokerNumber, int] = {}
         self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
+        self._established_ns: dict[BrokerNumber, int] = {}
         self._lineage = 0
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
@@ -253,6 +254,7 @@ class Gryphon(LogFirstMachine):
             wanted=neighbours,
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
+            discrepancies=self._exchange.discrepancies(),
         )
 
     def streams(self) -> Iterator[Stream]:
@@ -318,6 +320,7 @@ class Gryphon(LogFirstMachine):
             return
         assert peer not in self._sessions, f"second session with {peer}"
         self._sessions[peer] = event.session
+        self._established_ns[peer] = self.now_ns
         self._deadlines.cancel((RETRY, peer))
         self._waited_ns.pop(peer, None)
         is_new = self._incarnations.get(peer) != event.incarnation
@@ -338,7 +341,15 @@ class Gryphon(LogFirstMachine):
         self._relay.lost(event.peer)
         self.flow.lost(event.peer)
         self._look_at_all()
-        self._retry_later(event.peer)
+        self._retry_lost(event)
+
+    def _retry_lost(self, event: SessionLost) -> None:
+        assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
+        established_ns = self._established_ns.pop(event.peer)
+        if dials_at_once(event.reason, established_ns, self.now_ns, self._parameters):
+            self.emit(OpenSession(event.peer))
+        else:
+            self._retry_later(event.peer)
 
     def _retry_later(self, peer: Peer) -> None:
         assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
@@ -497,7 +508,7 @@ class Gryphon(LogFirstMachine):
 
     def _ask(self, identity: StreamId) -> None:
         stream = self._relay.stream(identity)
-        self._relay.ask(stream, stream.subend.gaps.due(self.now_ns))
+        self._relay.ask(stream, [(piece,) for piece in stream.subend.gaps.due(self.now_ns)])
         self._time_gaps(stream)
 
     def _time_gaps(self, stream: Stream) -> None:

@@ -29,6 +29,7 @@ from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.leaps import is_leap
 
 FILTERED: Final = "filtered"
 """Per broker, the version of its filter against which events here were held."""
@@ -44,6 +45,9 @@ class Exchange:
         known: the last tick of each pubend of this broker that anybody may know.
         on_beginning: somebody's pubends hold events against a filter of this broker.
         on_less: less is wanted of what is known here.
+
+    Attributes:
+        outbid: how often others have stated a filter in this broker's name.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Exchange:
         on_beginning: Callable[[Beginning], None],
         on_less: Callable[[], None],
     ) -> None:
+        self.outbid = 0
         self._broker = broker
         self._routes = routes
         self._table = table
@@ -73,6 +78,15 @@ class Exchange:
         ] = {}
         self._unwritten: dict[BrokerNumber, FilterVersion] = {}
         self._is_writing = False
+
+    def discrepancies(self) -> tuple[str, ...]:
+        """Return what others have stated in this broker's name, in words."""
+        if not self.outbid:
+            return ()
+        return (
+            f"others have stated filters in its name {self.outbid} times, forged or of a disk that "
+            "it lost; it has replaced them",
+        )
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Who takes which message of a neighbour."""
@@ -155,6 +169,9 @@ class Exchange:
             self._check(peer, version)
         if any(broker not in self._table for broker in message.lacking):
             raise RemoteProtocolError(peer, f"lacks filters of {message.lacking}"[:300])
+        for version in message.versions:
+            if self._is_forged(version):
+                self._outbid(version)
         newer = [each for each in message.versions if each > self._table.version(each.broker)]
         for version in newer:
             self._table.replace(version, None)
@@ -169,6 +186,9 @@ class Exchange:
     def _on_set(self, peer: BrokerNumber, message: FilterSet) -> None:
         version = message.version
         self._check(peer, version)
+        if self._is_forged(version):
+            self._outbid(version)
+            return
         key = peer, version.broker
         begun = self._parts.pop(key, None)
         predicates = begun[1] if begun is not None and begun[0] == version else {}
@@ -188,6 +208,9 @@ class Exchange:
     def _on_change(self, peer: BrokerNumber, message: FilterChange) -> None:
         version = message.version
         self._check(peer, version)
+        if self._is_forged(version):
+            self._outbid(version)
+            return
         ours = self._table.version(version.broker)
         if version <= ours:
             return
@@ -208,15 +231,31 @@ class Exchange:
         self._hold_against((version,))
 
     def _check(self, peer: BrokerNumber, version: FilterVersion) -> None:
-        """Versions are of brokers with clients, and of this one no newer than its own.
+        """Check that a version is of a broker with clients, and does not leap from the known one.
 
         Raises:
-            RemoteProtocolError: they are not.
+            RemoteProtocolError: it is not, or leaps.
         """
         broker = version.broker
-        is_ours = broker == self._broker and broker in self._table
-        if broker not in self._table or (is_ours and version > self._table.version(broker)):
+        if broker not in self._table:
             raise RemoteProtocolError(peer, f"there is no filter {tuple(version)}")
+        known = self._table.version(broker)
+        if is_leap(known[1:], version[1:]):
+            raise RemoteProtocolError(peer, f"filter {tuple(version)} leaps from {tuple(known)}")
+
+    def _is_forged(self, version: FilterVersion) -> bool:
+        """Return True for a version of this broker's own filter that it has not stated."""
+        return version.broker == self._broker and version > self._table.version(self._broker)
+
+    def _outbid(self, forged: FilterVersion) -> None:
+        """State the own filter under a version later than a forged one, which it replaces.
+
+        A broker that lost its disk finds versions of earlier incarnations, which it replaces too.
+        """
+        self.outbid += 1
+        version = forged._replace(number=forged.number + 1)
+        self._table.replace(version, dict(self._table.predicates(self._broker) or {}))
+        self._tell_set(self._broker, filter(self._has_session, self._routes.neighbours))
 
     # ------------------------------------------------------------ where what was added begins
 
@@ -248,6 +287,8 @@ class Exchange:
     def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> None:
         for beginning in message.beginnings:
             self._check(peer, beginning.version)
+            if self._is_forged(beginning.version):
+                raise RemoteProtocolError(peer, f"there is no filter {tuple(beginning.version)}")
             if beginning.broker not in self._table or len(beginning.ticks) != len(self._known()):
                 raise RemoteProtocolError(peer, f"no pubends begin with {beginning}"[:300])
         for beginning in message.beginnings:

@@ -277,6 +277,15 @@ BUGS: Final = (
         ("tuple(self._known())", "tuple(tick + 100_000 for tick in self._known())"),
     ),
     _bug(
+        "forged-filter-stays",
+        "A broker outbids a filter in its name that it has not stated.",
+        "exchange.py",
+        (
+            "return version.broker == self._broker and version > self._table",
+            "return version.broker == -1 and version > self._table",
+        ),
+    ),
+    _bug(
         "begins-behind-what-a-crash-takes",
         "The ticks at which a subscription begins are on disk.",
         "core.py",
@@ -410,6 +419,21 @@ BUGS: Final = (
         "What is being asked for counts as asked.",
         "stream.py",
         ("self.asked.add(*gap)\n", "pass\n"),
+    ),
+    _bug(
+        "waits-although-its-peer-is-there",
+        "A session that its peer closed after long is dialled at once.",
+        "core.py",
+        ("if dials_at_once(", "if established_ns < 0 and dials_at_once("),
+    ),
+    _bug(
+        "one-message-for-a-whole-gap",
+        "Each piece of a gap is a message of its own.",
+        "core.py",
+        (
+            "[(piece,) for piece in stream.subend.gaps.due(self.now_ns)]",
+            "[stream.subend.gaps.due(self.now_ns)]",
+        ),
     ),
     _bug(
         "asks-for-a-tick-more",

@@ -279,24 +279,34 @@ class Relay:
 
     # ------------------------------------------------------------ up
 
-    def ask(self, stream: Stream, ranges: Sequence[Range], *, sideways: bool = True) -> None:
-        """Ask upstream for what is unknown, unless somebody here has just done so."""
-        assert stream.upstream is not None, f"{stream.identity} is of this broker, lacks {ranges}"
-        whom = self.links.up(stream.identity, stream.via, sideways=sideways) if ranges else ()
+    def ask(
+        self, stream: Stream, pieces: Sequence[Sequence[Range]], *, sideways: bool = True
+    ) -> None:
+        """Request unknown ticks upstream, unless this broker has just requested them.
+
+        Each piece is one `Nack`, so a lost message delays the answer to its own piece only.
+
+        Paper: [GD02] §4.2.
+        """
+        assert stream.upstream is not None, f"{stream.identity} is of this broker, lacks {pieces}"
+        whom = self.links.up(stream.identity, stream.via, sideways=sideways) if pieces else ()
         if not whom:
             return
         now_ns = self._machine.now_ns
-        fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.curiosity_forgotten_ns)
-        self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
-        if fresh:
-            source, publisher, _ = stream.identity
+        until_ns = now_ns + self._parameters.curiosity_forgotten_ns
+        source, publisher, _ = stream.identity
+        for piece in pieces:
+            fresh = stream.ask(piece, now_ns, until_ns)
+            self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
+            if not fresh:
+                continue
             asked_ns = TICK_NS * sum(end - start for start, end in fresh)
             for peer in whom:
                 self._machine.send(peer, Nack(stream.identity, tuple(fresh)))
                 self._machine.emit(
                     retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
                 )
-            self.forget_asked()
+        self.forget_asked()
 
     def forget_asked(self) -> None:
         """Whoever asks again is heard again, after a while.
@@ -362,7 +372,7 @@ class Relay:
             if stream.upstream is None:
                 self._on_doubt(stream, highest)
             else:
-                self.ask(stream, unknown, sideways=peer not in self._routes.peers)
+                self.ask(stream, [unknown], sideways=peer not in self._routes.peers)
 
     def _may_doubt(self, tick: int) -> bool:
         """Whether somebody may ask for a tick that has not come: clocks differ by any amount."""

@@ -33,6 +33,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.leaps import check_generation
 
 GIVING: Final = "giving"
 """Purpose of the deadline at which owners are told again to give topics away."""
@@ -256,6 +257,8 @@ class Assignments:
 
     def on_assign(self, peer: BrokerNumber, message: Assign) -> None:
         """Own these topics, unless a later attempt has given them here already."""
+        for topic, number in message.generations:
+            check_generation(peer, topic, self._kept.get(topic, 0), number)
         new = [each for each in message.generations if each.number > self._kept.get(each.topic, 0)]
 
         def kept() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.multi_proxy.messages import Claim, Locate, Located, Merge, Move, Owner
+from brokerd.protocols.parts.leaps import check_generation
 
 
 class Claims:
@@ -98,6 +99,8 @@ class Claims:
         Raises:
             RemoteProtocolError: no such topic or server, or another one was said to own it.
         """
+        for owner in owners:
+            check_generation(peer, owner.topic, self._generations.get(owner.topic, 0), owner[2])
         new: list[Owner] = []
         for owner in owners:
             topic, server, generation = owner

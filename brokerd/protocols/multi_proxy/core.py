@@ -58,7 +58,7 @@ from brokerd.protocols.multi_proxy.sharing import PERIOD, Passing, Sharing
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.decommissioning import Decommissioning
+from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
@@ -87,6 +87,7 @@ class MultiProxy(LogFirstMachine):
         places: Places,
         parameters: MultiProxyParameters,
         decode_attributes: DecodeAttributes,
+        authority: DecommissionAuthority = NOBODY,
     ) -> None:
         super().__init__()
         self._broker = broker
@@ -101,6 +102,7 @@ class MultiProxy(LogFirstMachine):
             broker,
             self._disk,
             Decommissioned,
+            authority,
             places.neighbours,
             has_session=self._sessions.__contains__,
             may_leave=places.edges.__contains__,
@@ -356,7 +358,8 @@ class MultiProxy(LogFirstMachine):
             self._proxy.lost(peer)
         else:
             self._reaches(peer, ())
-        self._retry_later(peer)
+        if peer not in self._gone:
+            self._neighbours.retry_lost(peer, event)
 
     def _retry_later(self, peer: Peer) -> None:
         if peer not in self._gone:
@@ -469,4 +472,5 @@ def make_core(context: CoreContext) -> MultiProxy:
     """A broker's core."""
     parameters: MultiProxyParameters = context.parameters
     places = Places(context.broker, context.topology, parameters.topics)
-    return MultiProxy(context.broker, places, parameters, context.decode_attributes)
+    authority = DecommissionAuthority.of(context)
+    return MultiProxy(context.broker, places, parameters, context.decode_attributes, authority)

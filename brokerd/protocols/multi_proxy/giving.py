@@ -25,6 +25,7 @@ from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.sharing import Hosting, Passing, SharingParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.leaps import check_generation
 
 
 class Giving(Passing):
@@ -124,6 +125,7 @@ class GivenOwners(MovingOwners):
         """See Owners: whoever says it, the highest generation counts."""
         self._check(peer, owners)
         for owner in owners:
+            check_generation(peer, owner.topic, self._generation(owner), owner.generation)
             before = self._known.get(owner.topic)
             if before not in (None, owner.server) and owner.generation == self._generation(owner):
                 reason = f"topic {owner.topic} is {before}'s and not {owner.server}'s"

@@ -16,6 +16,7 @@ from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
+from brokerd.protocols.parts.decommissioning import Signed
 
 LOST: Final = "early release"
 """Why a subscriber does not get what it has missed."""
@@ -434,12 +435,12 @@ class Transferred:
 
 @record
 class Decommissioned:
-    """These brokers are gone for good, says whoever runs them: to all, from neighbour to neighbour.
+    """Brokers that the operator has decommissioned, each with the authority's signature.
 
-    Who is among them must not go on.
+    Each broker passes it on to its neighbours; a broker that is among them ends.
     """
 
-    brokers: tuple[BrokerNumber, ...]
+    decommissions: tuple[Signed, ...]
 
 
 Request = Put | Follow | Get | Locate | Claim

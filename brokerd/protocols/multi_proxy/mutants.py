@@ -11,7 +11,8 @@ _FOLDER: Final = "brokerd/protocols/multi_proxy"
 
 
 def _bug(name: str, leaves_out: str, file: str, *texts: tuple[str, str]) -> NamedBug:
-    return NamedBug(name, leaves_out, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+    folder = "brokerd/protocols" if file.startswith("parts/") else _FOLDER
+    return NamedBug(name, leaves_out, tuple(Edit(f"{folder}/{file}", *text) for text in texts))
 
 
 BUGS: Final = (
@@ -239,6 +240,21 @@ BUGS: Final = (
         "A broker that is given up is so after a restart.",
         "core.py",
         ("        self._gone.recover(event.recovered)\n", "        pass\n"),
+    ),
+    _bug(
+        "given-up-on-a-neighbours-word",
+        "A decommission from a neighbour carries the signature of the deployment's authority.",
+        "parts/decommissioning.py",
+        (
+            "if broker not in self._gone and not self._authority.has_signed(broker, signature):",
+            "if False:",
+        ),
+    ),
+    _bug(
+        "generations-leap",
+        "A generation that is too far ahead of the known one is refused.",
+        "parts/leaps.py",
+        ("if is_leap((0, known), (0, stated)):", "if False:"),
     ),
     _bug(
         "given-up-and-let-in",
@@ -751,6 +767,24 @@ BUGS: Final = (
         "Servers that own the same topic merge.",
         "paper.py",
         ("known.get(owner.topic, owner.server) != owner.server]", "not owner.server + 1]"),
+    ),
+    _bug(
+        "waits-although-its-peer-is-there",
+        "A session that its peer closed after long is dialled at once.",
+        "neighbours.py",
+        (
+            "if dials_at_once(",
+            "if established_ns < 0 and dials_at_once(",
+        ),
+    ),
+    _bug(
+        "dials-whatever-its-peer-closes",
+        "A session that its peer closes soon is dialled after a wait.",
+        "neighbours.py",
+        (
+            "if dials_at_once(",
+            "if established_ns >= 0 or dials_at_once(",
+        ),
     ),
 )
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Instant, OpenSession, SessionEstablished, SessionLost
 from brokerd.protocols.multi_proxy.messages import Answer
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.backoff import backed_off_ns, dials_at_once
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -49,6 +49,7 @@ class Neighbours:
         self._deadlines = deadlines
         self._parameters = parameters
         self._waited_ns: dict[BrokerNumber, int] = {}
+        self._established_ns: dict[BrokerNumber, Instant] = {}
         self._over: dict[BrokerNumber, BrokerNumber] = {}
 
     def open(self, peer: BrokerNumber) -> None:
@@ -59,16 +60,25 @@ class Neighbours:
         """A session is up."""
         assert peer not in self.sessions, f"second session with {peer}"
         self.sessions[peer] = event.session
+        self._established_ns[peer] = self._machine.now_ns
         self._deadlines.cancel((RETRY, peer))
         self._waited_ns.pop(peer, None)
 
     def lost(self, peer: BrokerNumber, event: SessionLost) -> None:
-        """A session is over."""
+        """Record that a session is lost."""
         assert self.sessions.get(peer) == event.session, f"no session for {event}"
         del self.sessions[peer]
 
+    def retry_lost(self, peer: BrokerNumber, event: SessionLost) -> None:
+        """Dial a broker again after its session was lost: at once, or after a wait."""
+        established_ns = self._established_ns.pop(peer)
+        if dials_at_once(event.reason, established_ns, self._machine.now_ns, self._parameters):
+            self.open(peer)
+        else:
+            self.retry_later(peer)
+
     def retry_later(self, peer: Peer) -> None:
-        """There is no session with a broker, and one is wanted."""
+        """Dial a broker again after a wait, unless there is a session."""
         assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
         if peer in self.sessions:
             return

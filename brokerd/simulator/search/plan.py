@@ -13,7 +13,8 @@ As text a plan is its own story. Lines that begin with `#` are for people:
                                          an adversary is drawn, those below are all there are
     publisher p0-b1                      a client at b1
     consumer c1-b1 3                     one that keeps nothing, and commits after 3 at most
-    at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes
+    at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes;
+                                         a kind that is no letter is as JSON has it: true, 1, "1"
     at 0.25 subscribe s1-b3 kind = 'a'
     at 0.28 unsubscribe s1-b3 1          its first subscription
     at 0.29 detach s1-b3                 it leaves for good, and says so
@@ -37,6 +38,7 @@ from typing import Any
 
 from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
+from brokerd.model.predicate import Scalar
 from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
@@ -57,7 +59,7 @@ class PlanError(ConfigError):
 class Contents:
     """What one publication carries."""
 
-    kind: str
+    kind: Scalar
     price: int
     payload_bytes: int
 
@@ -591,7 +593,10 @@ class _Reader:
             return Publishing(
                 at,
                 self._client(rest[0]),
-                tuple(Contents(kind, int(price), int(size)) for kind, price, size in contents),
+                tuple(
+                    Contents(_read_kind(kind), int(price), int(size))
+                    for kind, price, size in contents
+                ),
             )
         if verb == "subscribe":
             predicate = line.split(None, 4)[4]
@@ -639,9 +644,23 @@ class _Reader:
         return name
 
 
+def _read_kind(word: str) -> Scalar:
+    if word.isalpha() and word not in ("true", "false"):
+        return word
+    kind: Scalar = json.loads(word)
+    return kind
+
+
+def _write_kind(kind: Scalar) -> str:
+    plain = isinstance(kind, str) and kind.isalpha() and kind not in ("true", "false")
+    return str(kind) if plain else json.dumps(kind)
+
+
 def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
     if type(move) is Publishing:
-        contents = (f"{item.kind},{item.price},{item.payload_bytes}" for item in move.contents)
+        contents = (
+            f"{_write_kind(item.kind)},{item.price},{item.payload_bytes}" for item in move.contents
+        )
         return f"publish {move.client} {' '.join(contents)}"
     if type(move) is Subscribing:
         return f"subscribe {move.client} {move.predicate}"

@@ -16,6 +16,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
+from brokerd.model.predicate import Scalar
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
 from brokerd.simulator.checks.invariants import Watcher
@@ -661,8 +662,8 @@ class PlanRun:
         return counters
 
 
-@lru_cache(maxsize=256)
-def _blob(kind: str, price: int) -> bytes:
+@lru_cache(maxsize=256, typed=True)
+def _blob(kind: Scalar, price: int) -> bytes:
     return encode_attributes({"kind": kind, "price": price})
 
 

@@ -43,9 +43,11 @@ from brokerd.wire.attributes import encode_attributes
 Action = tuple[Any, ...]
 """A lane, or a verb and what it is done to."""
 
-KINDS = ("a", "b", "c")
+KINDS = (True, 1, "1")
+"""Values of different kinds that a language may take for equal."""
+
 BLOBS = tuple(encode_attributes({"kind": kind}) for kind in KINDS)
-PREDICATE_TEXTS = ("true", "kind = 'a'", "kind = 'b'", "kind in ('b', 'c')", "kind = 'c'")
+PREDICATE_TEXTS = ("true", "kind = true", "kind = 1", "kind in (1.0, '1')", "kind = '1'")
 PREDICATES: tuple[Predicate, ...] = tuple(parse_predicate(text) for text in PREDICATE_TEXTS)
 
 ENDLESS = 60_000

@@ -20,6 +20,7 @@ from brokerd.client.state import Home, Positions
 from brokerd.errors import ConfigError
 from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.operator_acts import DECOMMISSION
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Joined, Topology
@@ -47,6 +48,7 @@ from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
 from brokerd.simulator.checks.redeliveries import Redeliveries
+from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
@@ -280,7 +282,7 @@ class SimulatedCluster:
                 if client.broker == number and not client.detached:
                     self._lose(client)
             for each in others:
-                each.tell(BrokerDecommissioned(number))
+                each.tell(BrokerDecommissioned(number, signed(DECOMMISSION, name)))
         return refusals
 
     @property
@@ -714,6 +716,7 @@ class SimulatedCluster:
             self._topologies[number],
             self.parameters,
             decode_attribute_table,
+            AUTHORITY,
         )
 
     def repeat_events(self, number: BrokerNumber) -> None:

@@ -364,7 +364,11 @@ class Network:
             return
         here, there = attempt.endpoint, self.endpoints[attempt.peer]
         blocked = self._blocked((here.key, there.key)) or self._blocked((there.key, here.key))
-        if blocked or there.frozen:
+        if blocked:
+            self._wait_for_timeout(attempt)
+            return
+        if there.frozen:  # its kernel has the connection: it reads Hello when its time goes on
+            there.deferred.append((self._hello_arrives, (attempt,)))
             self._wait_for_timeout(attempt)
             return
         if not there.alive:

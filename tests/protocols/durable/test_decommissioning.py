@@ -1,14 +1,23 @@
 """Brokers of subscribers that never come back, and those that do all the same."""
 
 import pytest
+from _pytest.outcomes import Failed
 
 from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import Decommissioned
 from brokerd.protocols.durable.mutants import MUTANTS
-from brokerd.protocols.interface import BrokerDecommissioned, MessageReceived
+from brokerd.protocols.interface import (
+    BrokerDecommissioned,
+    Commit,
+    MessageReceived,
+    Send,
+    SessionEstablished,
+)
 from brokerd.protocols.registry import definition_of
-from tests.helpers.durable_cores import core_of, relay
+from brokerd.simulator.world.authority import signed
+from tests.helpers.durable_cores import core_of, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.gryphon_stories import cells
 from tests.protocols.durable.test_moves import MovingStory
@@ -131,7 +140,7 @@ def test_who_was_down_when_a_broker_was_given_up_learns_of_it_later() -> None:
     story.cluster.run_for(1)
     b1 = story.cluster.broker("b1").broker
     assert not story.core("b1").farewell(2).is_known
-    b1.tell(BrokerDecommissioned(2))
+    b1.tell(BrokerDecommissioned(2, signed(DECOMMISSION, "s1")))
     story.cluster.run_for(1)
     assert story.core("b1").farewell(2).is_known
     assert story.core("p1").farewell(2).is_known
@@ -149,7 +158,7 @@ def test_one_that_is_up_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 9], ids=["itself", "between others", "nobody"])
 def test_who_is_no_leaf_is_not_given_up_on_a_neighbours_word(gone: int) -> None:
-    message = MessageReceived(0, 10, Decommissioned((gone,)))
+    message = MessageReceived(0, 10, Decommissioned(((gone, bytes(64)),)))
     with pytest.raises(RemoteProtocolError, match=f"broker {gone} cannot be decommissioned"):
         relay().handle(message, 0)
 
@@ -162,3 +171,48 @@ def test_only_leaves_can_be_given_up_and_only_where_the_protocol_goes_on() -> No
     with pytest.raises(ConfigError, match="with gryphon no broker is given up for good"):
         definition_of("gryphon").check_decommissioned(topology, 2, "here")
     assert core_of(0, topology).farewell(2).refusals == ()
+
+
+FORGED = {
+    "unsigned": b"",
+    "wrongly signed": bytes(64),
+    "of another broker": signed(DECOMMISSION, "p1"),
+    "of another act": signed(ACCEPT_LOSS, "s1"),
+    "of another version": signed(DECOMMISSION, "s1", 1),
+}
+
+
+def a_forged_one_is_refused(at: int, signature: bytes) -> None:
+    """A neighbour's word decommissions nobody: its session is closed, and nothing changes."""
+    core = relay() if at == 1 else core_of(2, cells("p1-b1", "b1-s1"))
+    peer = 0 if at == 1 else 1
+    if at == 2:
+        core.handle(SessionEstablished(1, 10, 1), 0)
+    message = MessageReceived(peer, 10, Decommissioned(((2, signature),)))
+    with pytest.raises(RemoteProtocolError, match="authority has not signed a decommission of 2"):
+        handle(core, message)
+    assert not core.farewell(2).is_known
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["another", "itself"])
+@pytest.mark.parametrize("signature", FORGED.values(), ids=FORGED)
+def test_a_forged_decommission_is_refused(at: int, signature: bytes) -> None:
+    a_forged_one_is_refused(at, signature)
+    bug = MUTANTS["decommissioned-on-a-neighbours-word"]
+    with planted([bug]), pytest.raises(Failed):
+        a_forged_one_is_refused(at, signature)
+
+
+def test_the_signature_travels_with_the_act_and_survives_a_restart() -> None:
+    """b1 passes the act on to p1 with the signature; the same act again changes nothing."""
+    signature = signed(DECOMMISSION, "s1")
+    core = relay()
+    message = MessageReceived(0, 10, Decommissioned(((2, signature),)))
+    effects = handle(core, message)
+    rows = [each for effect in effects if isinstance(effect, Commit) for each in effect.changes]
+    assert [each.value for each in rows if each.table == "decommissioned"] == [signature]
+    assert Decommissioned(((2, signature),)) in [
+        each.message for each in effects if isinstance(each, Send)
+    ]
+    assert core.farewell(2).is_known
+    assert not [each for each in handle(core, message) if isinstance(each, Commit)]

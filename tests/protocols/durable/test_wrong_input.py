@@ -1,13 +1,16 @@
 """What a peer may not say of what is over, and what a client's old token gets."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from brokerd.config import SECOND_NS
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Connect, Refused, Subscribe, Subscribed
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import (
     Beyond,
     Deferred,
@@ -20,7 +23,8 @@ from brokerd.protocols.durable.messages import (
     NothingFetched,
     Released,
 )
-from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events
 from brokerd.protocols.interface import (
     Deliver,
@@ -29,7 +33,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.protocols.registry import check_runs_on
+from brokerd.protocols.registry import check_runs_on, definition_of
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.gryphon_stories import paper_cells
 from tests.helpers.stream_runs import STREAM
@@ -157,6 +161,40 @@ def test_people_are_told_what_early_release_costs() -> None:
     assert DurableParameters().warnings() == ()
     (warning,) = DurableParameters(max_retain_ns=2_500_000_000).warnings()
     assert "away for longer than 2.5 s" in warning
+
+
+def test_a_hold_is_not_cut_short_by_default_but_for_its_bug() -> None:
+    test_a_hold_lasts_as_long_as_its_client_may_be_away()
+    with planted([MUTANTS["default-hold-ends-before-its-client"]]), pytest.raises(AssertionError):
+        test_a_hold_lasts_as_long_as_its_client_may_be_away()
+
+
+def test_a_hold_lasts_as_long_as_its_client_may_be_away() -> None:
+    day_ns = 24 * 3600 * SECOND_NS
+    chosen = DurableParameters.from_mapping({"client_linger_ns": 2 * day_ns}, "here")
+    assert chosen.hold_lease_ns == 2 * day_ns
+    assert chosen.gap_age_ns is None
+    assert DurableParameters().hold_lease_ns == DurableParameters().client_linger_ns
+    at_once = DurableParameters.from_mapping({"client_linger_ns": 0}, "here")
+    at_once.check("here")
+    assert at_once.hold_lease_ns == LEAST_LEASE_NS
+
+
+def test_a_lease_that_is_shorter_than_an_absence_is_warned_of_and_promises_gaps() -> None:
+    chosen = DurableParameters.from_mapping({"hold_lease_ns": 60 * SECOND_NS}, "here")
+    (warning,) = chosen.warnings()
+    assert "unreachable for 60 s may receive a gap" in warning
+    assert definition_of("durable").promised(chosen).gap_age_ns == 60 * SECOND_NS
+    both = replace(chosen, max_retain_ns=5 * SECOND_NS)
+    assert definition_of("durable").promised(both).gap_age_ns == 5 * SECOND_NS
+    assert definition_of("durable").promised(DurableParameters()).gaps == ()
+
+
+@pytest.mark.parametrize("lease_ns", [0, 1, LEAST_LEASE_NS - 1])
+def test_a_lease_that_cannot_be_renewed_is_refused(lease_ns: int) -> None:
+    chosen = DurableParameters.from_mapping({"hold_lease_ns": lease_ns}, "core")
+    with pytest.raises(ConfigError, match=f"core: hold_lease_ns = {lease_ns}; at least 1000000000"):
+        chosen.check("core")
 
 
 def test_cells_of_several_brokers_and_total_order_are_refused() -> None:

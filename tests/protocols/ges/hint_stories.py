@@ -198,7 +198,7 @@ def clients_of_a_part_that_came_off_go_elsewhere() -> None:
     link.cut()
     cluster.run_for(2)
     assert not parted.sent, "it may be back in a moment"
-    cluster.run_for(5)
+    cluster.run_for(2.5)
     assert sorted(parted.sent) == [("s-b", ("c", "a")), ("s-d", ("c", "a"))]
     assert [parted.where(f"s-{at}") for at in "abd"] == ["a", "c", "c"]
     late = cluster.client("late", "d")
@@ -237,6 +237,28 @@ def a_broker_that_starts_alone_is_cut_off() -> None:
     assert [parted.where(f"s-{at}") for at in "abd"] == ["a", "b", "a"]
 
 
+def a_lowest_member_that_never_returns_denies_no_service() -> None:
+    """a is dead: b and d send their clients to c, and accept clients again `purge_ns` later."""
+    parted = Parted()
+    parted.cluster.broker("a").kill()
+    parted.cluster.run_for(5)
+    late = parted.cluster.client("late", "d")
+    parted.cluster.run_for(0.5)
+    assert (parted.where("late"), late.refused) == ("nowhere", [])
+    parted.cluster.run_for(6)
+    assert parted.where("late") == "d"
+    parted.cluster.link("b", "d").cut()
+    parted.cluster.run_for(4)
+    assert parted.sent[2:] == [("late", ("c", "a", "b"))], "d is cut off from b, the lowest left"
+    parted.cluster.broker("a").start()
+    parted.cluster.link("b", "d").heal()
+    parted.cluster.run_for(2)
+    parted.cluster.link("a", "b").cut()
+    parted.cluster.run_for(7)
+    assert "s-b" not in [client for client, _ in parted.sent[3:]], "it has gone to c already"
+    assert parted.cluster.brokers[1].core.statistics()["came_apart"] == 2
+
+
 def without_a_policy_clients_stay_where_they_are() -> None:
     parted = Parted("stay")
     parted.cluster.link("a", "b").cut()
@@ -273,6 +295,7 @@ STORIES = (
     a_broker_that_starts_alone_is_cut_off,
     without_a_policy_clients_stay_where_they_are,
     who_has_left_is_not_missed,
+    a_lowest_member_that_never_returns_denies_no_service,
 )
 SEEN = {
     "sent-to-another-cluster": those_that_came_last_go_next_door,
@@ -289,6 +312,8 @@ SEEN = {
     "whole-and-takes-no-clients": clients_of_a_part_that_came_off_go_elsewhere,
     "across-before-beyond": clients_of_a_part_that_came_off_go_elsewhere,
     "misses-who-has-left": who_has_left_is_not_missed,
+    "refuses-clients-for-ever": a_lowest_member_that_never_returns_denies_no_service,
+    "failed-though-it-returned": a_lowest_member_that_never_returns_denies_no_service,
     "alone-and-unaware": a_broker_that_starts_alone_is_cut_off,
     "roams-unasked": without_a_policy_clients_stay_where_they_are,
 }

@@ -39,7 +39,12 @@ class Readdressed:
         self._begin(Topology.from_mapping(values, "row"), policy)
 
     def _begin(self, topology: Topology, policy: str) -> None:
-        parameters = GesParameters(partition_policy=policy, purge_ns=PURGE_S * SECOND_NS)
+        parameters = GesParameters(
+            partition_policy=policy,
+            purge_ns=PURGE_S * SECOND_NS,
+            slow_link_ns=SECOND_NS,
+            cost_check_ns=100 * MILLISECOND_NS,
+        )
         self.cluster = SimulatedCluster(topology, "ges", strict=False, parameters=parameters)
         self.cluster.start().run_until_quiet()
         self.wanted = {
@@ -226,6 +231,38 @@ def in_the_end_all_are_where_they_were() -> None:
     assert moves > 6
 
 
+def subscriptions_wait_until_neighbours_take_the_address() -> None:
+    """b subscribes while c has its profile of before the change, and has no later one."""
+    story = Readdressed("abd")
+    story.cluster.link("b", "c").delay(300 * MILLISECOND_NS)
+    story.cluster.broker("a").kill()
+    while story.addresses()[1] == HOME[1]:
+        story.cluster.run_for(0.05)
+    for _ in range(30):
+        story.cluster.subscribe("b", "kind = 'b'")
+        story.cluster.run_for(0.05)
+    assert story.moves() == [0, 1, 1]
+    story.cluster.link("b", "c").heal()
+    story.cluster.broker("a").start()
+    story.cluster.run_for(4 * PURGE_S)
+    story.settle()
+    assert all(story.reached(at) == [*"abdc"] for at in "abdc")
+
+
+def a_probe_that_comes_before_the_address_is_answered() -> None:
+    """c probes b before it has b's new address; the link is as cheap as before."""
+    story = Readdressed("abd")
+    story.cluster.link("b", "c").delay(150 * MILLISECOND_NS)
+    story.cluster.broker("a").kill()
+    while story.addresses()[1] == HOME[1]:
+        story.cluster.run_for(0.05)
+    for _ in range(300):
+        story.cluster.publish("c", kind="a")
+        story.cluster.run_for(0.01)
+    story.cluster.run_for(2)
+    assert [story.core("c").link_factor(peer) for peer in (1, 2)] == [1, 1]
+
+
 def nobody_is_told_of_an_address_that_cannot_be() -> None:
     core = Readdressed("abd").core("b")
     for address in ((0, 63), (0, 63, 1), (1, 1, 2), (0, 64, 2), (0, -1, 2), (0, 0, 2)):
@@ -246,6 +283,8 @@ STORIES = (
     there_is_no_room_for_another_unit,
     a_part_is_beside_the_unit_that_it_has_ways_to,
     in_the_end_all_are_where_they_were,
+    subscriptions_wait_until_neighbours_take_the_address,
+    a_probe_that_comes_before_the_address_is_answered,
 )
 SEEN = {
     "each-of-a-part-goes-alone": a_part_that_came_off_is_a_unit_of_its_own,
@@ -258,4 +297,6 @@ SEEN = {
     "wants-at-its-old-address": a_part_that_came_off_is_a_unit_of_its_own,
     "knows-what-it-saw-before": a_part_that_came_off_is_a_unit_of_its_own,
     "link-stays-where-it-was": a_part_that_came_off_is_a_unit_of_its_own,
+    "sends-before-its-address-is-taken": subscriptions_wait_until_neighbours_take_the_address,
+    "probes-wait-for-the-address": a_probe_that_comes_before_the_address_is_answered,
 }

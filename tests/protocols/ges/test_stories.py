@@ -18,6 +18,7 @@ from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
 from tests.protocols.ges import (
     apart_stories,
+    forged_stories,
     hint_stories,
     load_stories,
     readdress_stories,
@@ -352,6 +353,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     who_has_left_dies_before_its_clients_have_gone,
     brokers_come_and_go_while_others_are_away,
     *apart_stories.STORIES,
+    *forged_stories.STORIES,
     *load_stories.STORIES,
     *hint_stories.STORIES,
     *readdress_stories.STORIES,
@@ -384,6 +386,7 @@ SEEN = {
     "links-of-who-has-left": who_has_left_dies_before_its_clients_have_gone,
     "who-has-left-wants": who_has_left_dies_before_its_clients_have_gone,
     **apart_stories.SEEN,
+    **forged_stories.SEEN,
     **load_stories.SEEN,
     **hint_stories.SEEN,
     **readdress_stories.SEEN,

@@ -108,7 +108,8 @@ def both_questions_miss_somebody() -> None:
     """
     story = JoinStory()
     story.lose("b1", "s1", Join)
-    story.lose("s2", "b1", Nack)
+    for _ in range(64):  # one for each piece of the gap
+        story.lose("s2", "b1", Nack)
     story.begin()
     story.cluster.run_for(0.1)
     story.sent += story.publish(1, at="s2", pause_s=0.1)

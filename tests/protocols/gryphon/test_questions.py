@@ -45,7 +45,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.growth import sizes_of
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
-from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
+from tests.helpers.gryphon_stories import TWO_SUBENDS, Story, cells
 from tests.helpers.stream_runs import STREAM, run_at
 
 P1, B1, S1, S2 = range(4)
@@ -266,3 +266,54 @@ def test_nothing_is_kept_of_what_was_answered_when_the_last_question_is_forgotte
     assert kept_of_questions() == 0
     with planted([MUTANTS["kept-of-what-was-answered"]]):
         assert kept_of_questions() == 15
+
+
+def pieces_of_a_gap() -> list[tuple[tuple[int, int], ...]]:
+    """Return the ranges of each message with which s1 requests a gap of 2.3 s."""
+    one = One(S1)
+    one.has_subscriber()
+    one.hears(B1, told_of(1, 10, 3))
+    one.hears(B1, told_of(2_300_010, 2_300_020, 2_300_015))
+    one.waits(250 * MILLISECOND_NS)
+    return [m.ranges for m in one.tells(B1, Nack)]
+
+
+def delayed_by_one_lost_message() -> list[int]:
+    """Return how many events s1 lacks after a stall of 2.4 s, 100 ms after its requests.
+
+    One request is lost.
+    """
+    story = Story()
+    subscription = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    story.publish(1)
+    story.lose_some(1.0)
+    sent = story.publish(60)
+    story.lose_some(0)
+    story.lose("s1", "b1", Nack)
+    sent += story.publish(1, pause_s=0.001)
+    story.wait_for(lambda: bool(story.from_to("s1", "b1", Nack)))
+    story.cluster.run_for(0.1)
+    knowledge = story.cluster.broker("s1").broker.core._relay.stream(STREAM).knowledge
+    lacking = [sum(end - start for start, end in knowledge.known.gaps(1, knowledge.highest))]
+    story.cluster.run_for(2)
+    assert subscription.received[-61:] == sent
+    return lacking
+
+
+def test_each_piece_of_a_gap_is_a_message_of_its_own() -> None:
+    """[GD02] section 4.2: so the effect of a nack message being lost is small."""
+    asked = pieces_of_a_gap()
+    assert len(asked) == 5
+    assert [len(ranges) for ranges in asked] == [1] * 5
+    assert (asked[0][0][0], asked[-1][0][1]) == (10, 2_300_010)
+    with planted([MUTANTS["one-message-for-a-whole-gap"]]):
+        assert len(pieces_of_a_gap()) == 1
+
+
+def test_a_lost_request_delays_the_answer_to_its_own_piece_only() -> None:
+    (lacking,) = delayed_by_one_lost_message()
+    assert 0 < lacking <= 500_001
+    with planted([MUTANTS["one-message-for-a-whole-gap"]]):
+        (lacking,) = delayed_by_one_lost_message()
+        assert lacking > 2_000_000

@@ -162,6 +162,7 @@ A = FilterVersion(2, 1, 2)
 WANTS_A = FilterSet(A, (Named(2, parse_predicate("kind = 'a'")),), True)
 WANTS_B = Named(2, parse_predicate("kind = 'b'"))
 NOBODYS, TOO_NEW = FilterVersion(7, 1, 1), FilterVersion(1, 9, 1)
+LEAPS = FilterVersion(2, 65_538, 1)
 ZEROS = (0, 0, 0, 0)
 
 
@@ -169,13 +170,13 @@ ZEROS = (0, 0, 0, 0)
     "message, why",
     [
         (FilterVersions((A, NOBODYS), ()), r"there is no filter \(7, 1, 1\)"),
-        (FilterVersions((TOO_NEW,), ()), r"there is no filter \(1, 9, 1\)"),
+        (FilterVersions((LEAPS,), ()), r"filter \(2, 65538, 1\) leaps from \(2, 1, 2\)"),
         (FilterVersions((), (7,)), r"lacks filters of \(7,\)"),
         (FilterSet(NOBODYS, (), True), r"there is no filter \(7, 1, 1\)"),
-        (FilterSet(TOO_NEW, (), True), r"there is no filter \(1, 9, 1\)"),
-        (FilterSet(TOO_NEW, (), False), r"there is no filter \(1, 9, 1\)"),
+        (FilterSet(LEAPS, (), True), r"filter \(2, 65538, 1\) leaps from \(2, 1, 2\)"),
+        (FilterSet(LEAPS, (), False), r"filter \(2, 65538, 1\) leaps from \(2, 1, 2\)"),
         (FilterChange(NOBODYS, (), (2,)), r"there is no filter \(7, 1, 1\)"),
-        (FilterChange(TOO_NEW, (), (2,)), r"there is no filter \(1, 9, 1\)"),
+        (FilterChange(LEAPS, (), (2,)), r"filter \(2, 65538, 1\) leaps from \(2, 1, 2\)"),
         (FilterChange(FilterVersion(2, 1, 3), (WANTS_B,), ()), "adds to .* what it has"),
         (Beginnings((Beginning(7, A, ZEROS),)), "no pubends begin"),
         (Beginnings((Beginning(0, A, ZEROS), Beginning(0, A, (0,)))), "no pubends begin"),
@@ -348,3 +349,34 @@ def test_a_subscription_asked_for_again_on_a_new_session_is_told_of_when_it_is_o
 def tokens(effects: list[Effect]) -> list[int]:
     """Of what is to be said when it is on disk."""
     return [each.token for each in effects if type(each) is Commit and each.token is not None]
+
+
+def outbid_by(message: Any) -> FilterSet:
+    """Return what b1 tells p1 of its own filter once s1 has stated a later one in its name."""
+    core = core_of(1, filters=True)
+    for peer in (0, 2):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+    told = core.handle(MessageReceived(2, 12, message), 0)
+    (found,) = [e.message for e in told if isinstance(e, Send) and e.peer == 0]
+    assert core.status().discrepancies
+    again = core.handle(MessageReceived(2, 12, message), 0)
+    assert not any(
+        isinstance(e, Send) and type(e.message) is FilterSet and e.peer == 0 for e in again
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        FilterVersions((TOO_NEW,), ()),
+        FilterSet(TOO_NEW, (), True),
+        FilterSet(TOO_NEW, (), False),
+        FilterChange(TOO_NEW, (), (2,)),
+    ],
+    ids=["versions", "set", "part of a set", "change"],
+)
+def test_a_filter_in_its_name_that_it_has_not_stated_is_outbid(message: Any) -> None:
+    assert outbid_by(message) == FilterSet(FilterVersion(1, 9, 2), (), True)
+    with planted([MUTANTS["forged-filter-stays"]]), pytest.raises((ValueError, AssertionError)):
+        outbid_by(message)

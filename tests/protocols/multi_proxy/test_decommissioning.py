@@ -3,14 +3,17 @@
 from collections.abc import Callable
 
 import pytest
+from _pytest.outcomes import Failed
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import SourceId
+from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
 from brokerd.named_bugs import planted
-from brokerd.protocols.interface import BrokerDecommissioned
+from brokerd.protocols.interface import BrokerDecommissioned, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Decommissioned, Elsewhere, Periodic, Stored
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.world.authority import signed
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_causal import HOME as CARRIED
 from tests.protocols.multi_proxy.test_causal import a_server, carry, transfer
@@ -130,7 +133,8 @@ def test_who_was_not_told_learns_of_it_from_neighbours_at_once_or_later() -> Non
     cut = [story.cluster.link("e2", proxy).cut() for proxy in ("x1", "x2")]
     story.cluster.run_for(1)
     cores = [story.cluster.broker(name).broker.core for name in ("v2", "e2")]
-    story.cluster.broker("v1").broker.tell(BrokerDecommissioned(number))
+    act = BrokerDecommissioned(number, signed(DECOMMISSION, "e1"))
+    story.cluster.broker("v1").broker.tell(act)
     story.cluster.run_for(1)
     assert [core.farewell(number).is_known for core in cores] == [True, False]
     for link in cut:
@@ -163,4 +167,33 @@ def test_proxies_and_servers_are_not_given_up() -> None:
 @pytest.mark.parametrize("gone", [0, SERVER, 9], ids=["who says it", "itself", "nobody"])
 def test_who_is_no_edge_is_not_given_up_on_a_neighbours_word(gone: int) -> None:
     with pytest.raises(RemoteProtocolError, match=f"broker {gone} cannot be decommissioned"):
-        Disk().tell(Decommissioned((gone,)))
+        Disk().tell(Decommissioned(((gone, bytes(64)),)))
+
+
+FORGED = {
+    "unsigned": b"",
+    "wrongly signed": bytes(64),
+    "of another broker": signed(DECOMMISSION, "e2"),
+    "of another act": signed(ACCEPT_LOSS, "e1"),
+    "of another version": signed(DECOMMISSION, "e1", 1),
+}
+
+
+def a_forged_one_is_refused(at: str, signature: bytes) -> None:
+    """A neighbour says that e1 is decommissioned: its session is closed, and nothing changes."""
+    story = Story()
+    number, x1 = story.topology.number_of("e1"), story.topology.number_of("x1")
+    broker = story.cluster.broker(at).broker
+    message = Decommissioned(((number, signature),))
+    event = MessageReceived(x1, broker.session_with(x1), message)
+    with pytest.raises(RemoteProtocolError, match="authority has not signed a decommission of"):
+        broker.core.handle(event, story.cluster.schedule.now_ns)
+    assert not broker.core.farewell(number).is_known
+
+
+@pytest.mark.parametrize("at", ["e1", "v1"], ids=["itself", "another"])
+@pytest.mark.parametrize("signature", FORGED.values(), ids=FORGED)
+def test_a_forged_decommission_is_refused(at: str, signature: bytes) -> None:
+    a_forged_one_is_refused(at, signature)
+    with planted([MUTANTS["given-up-on-a-neighbours-word"]]), pytest.raises(Failed):
+        a_forged_one_is_refused(at, signature)

@@ -7,6 +7,7 @@ import pytest
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
+from brokerd.model.operator_acts import DECOMMISSION
 from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
@@ -40,6 +41,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
 
@@ -88,6 +90,7 @@ class Disk:
                 topic_window=self._topic_window,
             ),
             decode_attribute_table,
+            AUTHORITY,
         )
         ends = LogEnds(self._first, self._first + len(self._records))
         self._do(Started(incarnation, incarnation > 1, self._rows, {LOG: ends}))
@@ -135,7 +138,9 @@ class Disk:
 
     def give_up(self, broker: int) -> None:
         """Whoever runs the brokers says that one never comes back; that is on disk."""
-        self._happens(BrokerDecommissioned(broker), Commit, Append)
+        name = sides(proxies=1, servers=self._servers, edges=2).brokers[broker]
+        signature = signed(DECOMMISSION, name)
+        self._happens(BrokerDecommissioned(broker, signature), Commit, Append)
 
     def _happens(self, event: Any, *writes: type) -> list[Any]:
         self._do(event)

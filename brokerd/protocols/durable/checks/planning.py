@@ -6,12 +6,15 @@ from random import Random
 from typing import Any, Final
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, drawn_tree, tree_of_cells
-from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
+from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS, SECOND_NS
 
 _LINKS_A_FETCH: Final = 5
 """Between the two brokers of a drawn tree that are farthest apart."""
+
+_LEASES_NS: Final = (NEVER_NS, NEVER_NS, LEAST_LEASE_NS, 4 * SECOND_NS)
+"""Of holds: a lease that is shorter than a client may be away allows gaps."""
 
 _EVENTS_A_COMMIT: Final = 4
 """So many of a batch a consumer that wants all commits at a time, at least on average."""
@@ -39,7 +42,7 @@ class DurablePlanning(GryphonPlanning):
             order="publisher",
             silence_percent=0,
             filters=False,
-            hold_lease_ns=NEVER_NS,
+            hold_lease_ns=Random(f"hold {seed}").choice(_LEASES_NS),
             token_lanes=tokens.choice((1, 1, 1, 4)),
             token_batch=tokens.choice((0, 0, 0, 0, 0, 1, 2, 2)),
         )
@@ -75,11 +78,14 @@ class DurablePlanning(GryphonPlanning):
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: what is missed may be said to be over first.
 
-        A subscription that has come is held, then let go of, and then not held any more.
+        A subscription that has come is held, then let go of, and then not held any more. A hold
+        whose lease has ended is asked for again.
         """
         chosen: DurableParameters = parameters
+        lease_ns = chosen.hold_lease_ns if chosen.hold_lease_ns < NEVER_NS else 0
         return (
-            super().discovery_ns(parameters)
+            lease_ns
+            + super().discovery_ns(parameters)
             + 4 * (chosen.commit_interval_ns + chosen.silence_interval_ns)
             + 3 * chosen.nack_repetition_limit_ns
         )

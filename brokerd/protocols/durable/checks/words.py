@@ -48,8 +48,8 @@ class DurableWording(GryphonWording):
                 return f"held {_whose(message)} {' '.join(there) or 'nothing'}"
             case Moved():
                 return f"moved {_whose(message)}"
-            case Decommissioned(brokers=brokers):
-                return f"decommissioned {' '.join(map(str, brokers))}"
+            case Decommissioned(decommissions=signed):
+                return f"decommissioned {' '.join(str(broker) for broker, _ in signed)}"
             case LetGo():
                 return f"let go {_whose(message)}"
         return super().message(message)

@@ -48,7 +48,9 @@ MARKS = (
     Mark("cheaper", "a broker said that it costs less again", seeds=20),
     Mark("clients-counted", "brokers of a cluster said how many clients they have", seeds=8),
     Mark("sent-elsewhere", "a broker told a client to go to another one", seeds=16),
-    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=0),
+    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=20),
+    Mark("member-failed", "a part took clients again, without members that are away", seeds=40),
+    Mark("readdressed", "a part of a cluster took addresses of a unit of its own", seeds=100),
     Mark("dearer-again", "what a link costs rose soon after it had fallen", seeds=0),
 )
 
@@ -61,6 +63,8 @@ _COUNTED = {
     "clients-counted": "client_counts_told",
     "sent-elsewhere": "clients_redirected",
     "cut-off": "came_apart",
+    "member-failed": "members_failed",
+    "readdressed": "readdressed",
 }
 
 

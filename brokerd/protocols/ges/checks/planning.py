@@ -9,6 +9,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.parameters import INDUCE_ROAM, READDRESS, STAY
 from brokerd.protocols.ges.units import is_inside
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
@@ -32,13 +33,15 @@ class GesPlanning(ProtocolPlanning):
         """
         if long:
             return parameters
-        purge_ns = Random(f"ges {seed}").choice((600, 2_000)) * MILLISECOND_NS
+        policy = partition_policy(seed, (INDUCE_ROAM, READDRESS))
+        purge_ns = Random(f"ges {seed}").choice(purge_choices_ms(policy)) * MILLISECOND_NS
         random = Random(f"ges load {seed}")
         return replace(
             parameters,
             purge_ns=purge_ns,
             slow_link_ns=random.choice((0, 150)) * MILLISECOND_NS,
             cost_check_ns=random.choice((40, 80)) * MILLISECOND_NS,
+            partition_policy=policy,
             **hints(seed),
         )
 
@@ -84,6 +87,20 @@ def hints(seed: int) -> dict[str, Any]:
     random = Random(f"hints {seed}")
     above, check_ms = random.choice((0, 0, 1)), random.choice((20, 100))
     return {"roam_clients_above": above, "roam_check_ns": check_ms * MILLISECOND_NS}
+
+
+def partition_policy(seed: int, policies: Sequence[str]) -> str:
+    """Return the policy of a seed for parts of a cluster: "stay" in half of the seeds."""
+    random = Random(f"partition policy {seed}")
+    return random.choice((*[STAY] * len(policies), *policies))
+
+
+def purge_choices_ms(policy: str) -> Sequence[int]:
+    """Return the values of `purge_ns` that seeds draw, in milliseconds.
+
+    With a policy, brokers that are down or cut off for a moment make clusters come apart.
+    """
+    return (600, 2_000) if policy == STAY else (150, 600)
 
 
 def linked_newcomers(

@@ -8,6 +8,7 @@ G4  each broker knows just what clients of the others want, each behind the larg
     it is not in itself (`settled`)
 G5  a graph has no more brokers and units than the blocks of its levels hold (`settled`)
 G6  what is said of a connection is told only in the unit that both its ends are in (`_check_told`)
+G8  no honest broker's statement looks forged to the broker that it is about (`_check_names`)
 G7  a broker keeps nothing on disk but how far its own publishers have come (`_check_kept`)
 """
 
@@ -50,7 +51,11 @@ class GesChecks(ProtocolChecks):
         came: dict[tuple[int, Unit, Unit], None] = {}
         if type(event) is MessageReceived and type(event.message) is RoutedPublications:
             came = {_what(target): None for target in event.message.targets}
-        elif type(event) is MessageReceived and type(event.message) is GraphStated:
+        elif (
+            type(event) is MessageReceived
+            and type(event.message) is GraphStated
+            and event.session == broker.session_with(event.peer)
+        ):
             _check_told(broker, event.peer, event.message)
         for effect in effects:
             _check_kept(broker, effect)
@@ -82,6 +87,8 @@ class GesChecks(ProtocolChecks):
         cores: dict[BrokerNumber, Any] = {
             broker.number: broker.core for broker in brokers if broker.alive
         }
+        for number, core in cores.items():
+            _check_names(brokers[number].name, core)
         addresses = {number: core.place.address for number, core in cores.items()}
         up = {
             (broker.number, peer): max(
@@ -123,6 +130,12 @@ def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
         within = each.low_end[: len(place.address) - level - 1]
         if not place.is_in(within):
             raise InvariantViolated("scope", f"{broker.name} is told {each}")
+
+
+def _check_names(name: str, core: Any) -> None:
+    outbid = {key: value for key, value in core.outbid_counters().items() if value}
+    if outbid:
+        raise InvariantViolated("forged", f"nobody forges, and {name} found {outbid}")
 
 
 def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]]) -> None:

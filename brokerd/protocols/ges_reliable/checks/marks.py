@@ -64,7 +64,7 @@ MARKS = (
     Mark("leaver-told", "a broker heard that a neighbour has left", seeds=12),
     Mark("clients-counted", "brokers of a cluster said how many clients they have", seeds=8),
     Mark("sent-elsewhere", "a broker told a client to go to another one", seeds=16),
-    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=0),
+    Mark("cut-off", "a part of a cluster without its lowest member took no clients", seeds=20),
     Mark("log-read", "a storage read its log after a restart", seeds=12),
     Mark("log-chopped", "what all were done with went off the disk", seeds=2),
 )

@@ -9,7 +9,14 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.checks.planning import hints, is_whole_without, linked_newcomers
+from brokerd.protocols.ges.checks.planning import (
+    hints,
+    is_whole_without,
+    linked_newcomers,
+    partition_policy,
+    purge_choices_ms,
+)
+from brokerd.protocols.ges.parameters import INDUCE_ROAM
 from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import check_storages
@@ -35,8 +42,9 @@ class GesReliablePlanning(ProtocolPlanning):
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: answers of a few publications."""
         random = Random(f"ges_reliable {seed}")
+        policy = partition_policy(seed, (INDUCE_ROAM,))
         chosen: GesReliableParameters = replace(
-            parameters, purge_ns=random.choice((600, 2_000)) * MILLISECOND_NS
+            parameters, purge_ns=random.choice(purge_choices_ms(policy)) * MILLISECOND_NS
         )
         if long:
             return parameters
@@ -49,6 +57,7 @@ class GesReliablePlanning(ProtocolPlanning):
             receipt_interval_ns=random.choice((1, 100)) * MILLISECOND_NS,
             held_limit=random.choice((4, 16_384)),
             changes_root=random.random() < 0.9,
+            partition_policy=policy,
             **hints(seed),
         )
 

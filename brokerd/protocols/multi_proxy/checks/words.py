@@ -74,8 +74,8 @@ class MultiProxyWording(Wording):
                 what = self.ranges(tuple((run.source, run.first, run.last) for run in runs))
                 positions = f"{message.first} to {message.last}"
                 return f"lost for {self.name(home)} topic {topic} {positions}: {what}"
-            case Decommissioned(brokers=brokers):
-                return f"decommissioned {' '.join(map(self.name, brokers))}"
+            case Decommissioned(decommissions=signed):
+                return f"decommissioned {' '.join(self.name(broker) for broker, _ in signed)}"
             case Answered():
                 return f"answered {self._between(message.server, message.home)}"
             case Owned(owners=owners):

@@ -251,7 +251,8 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
             if local.started:
                 self.started -= 1
                 self._index.remove(local)
-            if not drain:
+            # A subscription that is not claimed on this session gets nothing more on it.
+            if not (drain and local.claimed == client.session):
                 self.windows.give_up(local)
         self.memo.forget()
         self._on_ended(over)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
+    MOST_INCARNATION,
     Acknowledge,
     CommitConsumed,
     Connect,
@@ -34,9 +35,6 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.protocols.parts.publishers import PublisherTable
-
-MOST_INCARNATION: Final = 1 << 48
-"""The highest incarnation that a client may state; sources leave room above it."""
 
 MOST_INSTANCE_BYTES: Final = 16
 """The longest `instance` that a client may state."""

@@ -34,6 +34,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_roles,
     fail,
 )
+from brokerd.simulator.search.planning.kinds import draw_alike
 from brokerd.simulator.search.planning.settings import (
     draw_parameters,
     draw_wire,
@@ -153,7 +154,7 @@ def draw_plan(
             trouble += draw_short_absences(absences, draft, consumers, heal)
     lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
     gone = [name for move in lost if type(move) is Failing for name in move.on]
-    return Plan(
+    plan = Plan(
         protocol=protocol,
         topology=topology,
         adversarial=adversarial,
@@ -189,6 +190,7 @@ def draw_plan(
             ),
         ]
     )
+    return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
 
 
 def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:

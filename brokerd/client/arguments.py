@@ -1,0 +1,195 @@
+"""Checks of what an application passes to a client: refused at the call, by kind, with the value.
+
+What is accepted here can be encoded, and is not refused by a broker for its form. So the tasks in
+the background of a client never fail because of an argument.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.errors import ConfigError
+from brokerd.model.predicate import Predicate, PredicateError
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import Buffer
+from brokerd.sessions.session import MAXIMUM_CLIENT_NAME
+from brokerd.wire.attributes import (
+    MAXIMUM_BLOB_BYTES,
+    EncodedAttributes,
+    decode_attribute_table,
+    encode_attributes,
+)
+from brokerd.wire.shapes import TEXT_LIMIT_BYTES
+
+_LARGEST: Final = (1 << 63) - 1
+_REMEMBERED_BLOBS: Final = 4_096
+_SHOWN: Final = 80
+"""Characters of a value that an error shows."""
+
+
+def check_name(name: object) -> None:
+    """Refuse a name that no broker takes.
+
+    Raises:
+        ConfigError: not text, empty, too long, or with a character that cannot be printed.
+    """
+    if type(name) is not str or not 0 < len(name) <= MAXIMUM_CLIENT_NAME or not name.isprintable():
+        raise ConfigError(
+            f"client name = {_shown(name)}; from 1 to {MAXIMUM_CLIENT_NAME} printable characters"
+        )
+
+
+def check_text(key: str, value: object) -> None:
+    """Refuse what is no text, or too long for a message.
+
+    Raises:
+        ConfigError: it is.
+    """
+    try:
+        fits = type(value) is str and len(value.encode()) <= TEXT_LIMIT_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise ConfigError(f"{key} = {_shown(value)}; text of at most {TEXT_LIMIT_BYTES} bytes")
+
+
+def check_integer(key: str, value: object, lowest: int, highest: int = _LARGEST) -> None:
+    """Refuse what is no integer in a range.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ConfigError(f"{key} = {_shown(value)}; an integer from {lowest} to {highest}")
+
+
+def check_duration(key: str, value: object) -> None:
+    """Refuse what is no time in seconds.
+
+    Raises:
+        ConfigError: not a number, NaN, or below 0.
+    """
+    if type(value) not in (int, float) or not value >= 0:  # type: ignore[operator]
+        raise ConfigError(f"{key} = {_shown(value)}; a number of seconds, 0 or more")
+
+
+def check_address(key: str, address: object, *, is_dialled: bool) -> None:
+    """Refuse an address that cannot be dialled.
+
+    Args:
+        is_dialled: it is dialled by TCP, so it has to be "host:port"; else any text will do.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    check_text(key, address)
+    host, _, port = str(address).rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16
+    if not address or (is_dialled and not (host and host.isprintable() and is_port)):
+        raise ConfigError(f'{key} = {_shown(address)}; "host:port"')
+
+
+def predicate_of(predicate: object) -> Predicate:
+    """Return the predicate that an application passes, as text or as itself.
+
+    Raises:
+        PredicateError: it cannot be read, or is neither.
+    """
+    if isinstance(predicate, Predicate):
+        return predicate
+    if isinstance(predicate, str):
+        return parse_predicate(predicate)
+    kind = type(predicate).__name__
+    raise PredicateError(f"a predicate is text or a Predicate, and not of type {kind}")
+
+
+def payload_of(payload: object) -> Buffer:
+    """Return a payload as bytes.
+
+    Raises:
+        ValueError: it is not made of bytes.
+    """
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, bytes | bytearray):
+        return memoryview(payload)
+    if isinstance(payload, memoryview) and payload.c_contiguous:
+        return payload if payload.format == "B" and payload.ndim == 1 else payload.cast("B")
+    raise ValueError(f"a payload is bytes, and not {_shown(payload)}")
+
+
+class AttributeBlobs:
+    """Encoded attribute maps: those of one client, each checked once while it is remembered."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, None] = {}
+
+    def encoded(self, attributes: object) -> bytes:
+        """Return the blob of a mapping, or a blob as it is.
+
+        Raises:
+            ValueError: no publication can have such attributes; says which.
+        """
+        if type(attributes) is bytes:
+            if attributes not in self._known:
+                self.check((attributes,))
+            return attributes
+        return encode_attributes(attributes)  # type: ignore[arg-type]
+
+    def check(self, table: Sequence[bytes]) -> None:
+        """Refuse a table with anything but encoded attribute maps.
+
+        Raises:
+            ValueError: one is none.
+        """
+        if type(table) is EncodedAttributes:
+            return
+        known = self._known
+        try:
+            new = [blob for blob in table if blob not in known]
+        except TypeError:  # a list, or something else that has no hash
+            new = [*table]
+        if not new and table:
+            return
+        if {*map(type, new)} != {bytes}:
+            raise ValueError(
+                f"an attribute table has bytes only, and at least one: {_shown(table)}"
+            )
+        # A long one is looked at by itself, so that what is decoded at once stays small.
+        long = next((blob for blob in new if len(blob) > MAXIMUM_BLOB_BYTES), None)
+        decode_attribute_table([long] if long is not None else new)
+        if len(known) + len(new) > _REMEMBERED_BLOBS:
+            known.clear()
+        known.update(dict.fromkeys(new[:_REMEMBERED_BLOBS]))
+
+
+def check_publications(
+    index: Sequence[int],
+    payload_lengths: int | tuple[int, ...],
+    payload: Buffer,
+) -> None:
+    """Refuse publications whose parts do not fit together.
+
+    Raises:
+        ValueError: they do not; says what is wrong.
+    """
+    count = len(index)
+    if not count:
+        raise ValueError("there is nothing to publish")
+    if type(payload_lengths) is int:
+        shortest, size = payload_lengths, payload_lengths * count
+    elif type(payload_lengths) is tuple and {*map(type, payload_lengths)} == {int}:
+        if len(payload_lengths) != count:
+            raise ValueError(f"{len(payload_lengths)} payload lengths of {count} publications")
+        shortest, size = min(payload_lengths), sum(payload_lengths)
+    else:
+        raise ValueError(
+            f"payload_lengths = {_shown(payload_lengths)}; an integer, or a tuple of integers"
+        )
+    if shortest < 0 or size != len(payload):
+        raise ValueError(f"{count} payloads of {size} bytes together, and {len(payload)} are given")
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error: a part of it, in which all characters can be printed."""
+    shown = ascii(value if not isinstance(value, str | bytes) else value[:_SHOWN])
+    return shown if len(shown) <= 2 * _SHOWN else f"{shown[:_SHOWN]}…"

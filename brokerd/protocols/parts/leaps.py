@@ -1,0 +1,32 @@
+"""Versions that are too far ahead of the known one: no broker can have stated both.
+
+A version is an incarnation of a broker, and a number within it. A version near the end of its range
+would leave its broker no later one to answer with, so a peer that states one is refused. From a
+known version a forger can only advance by one bound per message.
+"""
+
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import Peer
+
+INCARNATION_LEAP: Final = 1 << 16
+NUMBER_LEAP: Final = 1 << 32
+"""No broker restarts, or changes what it states, so often between two statements."""
+
+
+def is_leap(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
+    """Return True if a version is later than another one by more than a broker can advance."""
+    begins_at = earlier[1] if later[0] == earlier[0] else 0
+    is_ahead = later[0] - earlier[0] > INCARNATION_LEAP or later[1] - begins_at > NUMBER_LEAP
+    return later > earlier and is_ahead
+
+
+def check_generation(peer: Peer, what: int, known: int, stated: int) -> None:
+    """Check that a counter in a peer's message does not leap from the known one.
+
+    Raises:
+        RemoteProtocolError: it does.
+    """
+    if is_leap((0, known), (0, stated)):
+        raise RemoteProtocolError(peer, f"generation {stated} of {what} leaps from {known}")

@@ -1,0 +1,42 @@
+"""The authority of simulated deployments; its secret is public, as everything simulated is."""
+
+import hashlib
+from typing import Final
+
+from brokerd.model.ed25519 import BASE, ORDER, compress, digest_number, multiply
+from brokerd.model.operator_acts import OperatorAct, OperatorAuthority
+
+DEPLOYMENT: Final = "simulated"
+_SECRET: Final = bytes(32)
+
+
+def sign(secret: bytes, message: bytes) -> bytes:
+    """Return the signature of a message, not in constant time: for secrets of no worth.
+
+    Source: RFC 8032 §5.1.6.
+    """
+    scalar, prefix = _expanded(secret)
+    public = compress(multiply(scalar, BASE))
+    nonce = digest_number(prefix + message)
+    commitment = compress(multiply(nonce, BASE))
+    challenge = digest_number(commitment + public + message)
+    return commitment + ((nonce + challenge * scalar) % ORDER).to_bytes(32, "little")
+
+
+def public_key(secret: bytes) -> bytes:
+    """Return the public key of a secret."""
+    return compress(multiply(_expanded(secret)[0], BASE))
+
+
+def signed(act: str, target: str, version: int = 0) -> bytes:
+    """Return the simulated authority's signature of an act."""
+    return sign(_SECRET, OperatorAct(DEPLOYMENT, act, target, version).statement())
+
+
+def _expanded(secret: bytes) -> tuple[int, bytes]:
+    content = hashlib.sha512(secret).digest()
+    scalar = int.from_bytes(content[:32], "little") & ((1 << 254) - 8) | (1 << 254)
+    return scalar, content[32:]
+
+
+AUTHORITY: Final = OperatorAuthority(DEPLOYMENT, public_key(_SECRET))

@@ -1,0 +1,31 @@
+"""Samples of processes, and the processes themselves, without a free file descriptor."""
+
+import os
+
+import pytest
+
+from brokerd.agent.processes import ProcessIdentity, machine_busy_s, sampled
+from tests.helpers.descriptors import no_free_descriptors
+
+
+def test_a_sample_without_a_free_descriptor_is_left_out() -> None:
+    own = ProcessIdentity.of(os.getpid())
+    samples = (own.processor_s, own.busiest_thread, own.cores, own.is_stopped, machine_busy_s)
+    with no_free_descriptors():
+        assert [sampled(take) for take in samples] == [None] * 5
+    assert None not in [sampled(take) for take in samples]
+
+
+def test_a_process_is_not_dead_because_no_descriptor_is_free() -> None:
+    own, nobody = ProcessIdentity.of(os.getpid()), ProcessIdentity(2**22 + 1, 1)
+    with no_free_descriptors():
+        assert own.is_alive()
+        assert not nobody.is_alive()
+
+
+def test_another_failure_of_a_sample_is_raised() -> None:
+    def take() -> None:
+        raise PermissionError("no")
+
+    with pytest.raises(PermissionError):
+        sampled(take)

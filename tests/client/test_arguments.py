@@ -1,0 +1,286 @@
+"""What an application passes by mistake is refused at the call, and costs the client nothing."""
+
+import enum
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.client.client import Client, connect
+from brokerd.errors import ConfigError
+from brokerd.model.predicate import Constraint, Predicate, PredicateError
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.wire.attributes import EncodedAttributes, encode_attributes
+from tests.client.test_client import brokers, client_of, take
+from tests.helpers.virtual_time import in_virtual_time
+
+HALF = "\ud800"
+OIL = encode_attributes({"topic": "oil"})
+DEEP = "(" * 9 + "x = 1" + ")" * 9
+
+
+class Three(enum.IntEnum):
+    A = 3
+
+
+class Text(str):
+    """Text of an application's own."""
+
+
+REFUSED_PREDICATES: dict[str, Any] = {
+    "half a character": f"x = '{HALF}'",
+    "half a character in a list": f"x in (1, '{HALF}')",
+    "half a character of a name": f"{HALF} = 1",
+    "no predicate": None,
+    "bytes": b"x = 1",
+    "number": 5,
+    "too deep": DEEP,
+    "too large integer": f"x = {1 << 63}",
+    "too long": "x = '" + "a" * 300 + "'",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_PREDICATES)
+@in_virtual_time
+async def test_a_predicate_that_cannot_be_sent_is_refused_at_the_call(what: str) -> None:
+    async with brokers() as (b0,), client_of(b0, "s") as client:
+        with pytest.raises(PredicateError):
+            await client.subscribe(REFUSED_PREDICATES[what])
+        with pytest.raises(PredicateError):
+            client.subscribe_nowait(REFUSED_PREDICATES[what])
+        await still_works(client)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Constraint("x", "=", HALF),
+        lambda: Constraint(HALF, "=", 1),
+        lambda: Constraint("x", "prefix", HALF),
+        lambda: Constraint("x", "in", ("a", HALF)),
+        lambda: Constraint("x", "=", math.nan),
+        lambda: Constraint("x", "=", 1 << 63),
+        lambda: Constraint("x", "=", b"1"),
+        lambda: Constraint("x", "=", None),
+        lambda: Constraint(None, "=", 1),
+        lambda: Constraint(5, "=", 1),
+        lambda: Constraint("x", HALF, 1),
+        lambda: Constraint("x", None, 1),
+        lambda: Predicate([(Constraint("x", "=", 1),)]),
+        lambda: Predicate(([Constraint("x", "=", 1)],)),
+        lambda: Predicate((("x", "=", 1),)),
+        lambda: Predicate(None),
+        lambda: Predicate(((Constraint("x", "=", 1),) * 65,)),
+    ],
+)
+def test_a_predicate_that_cannot_be_sent_cannot_be_made(make: Callable[[], object]) -> None:
+    with pytest.raises(PredicateError) as refused:
+        make()
+    assert str(refused.value).isprintable()
+
+
+REFUSED_ATTRIBUTES: dict[str, Any] = {
+    "none": None,
+    "list": [("a", 1)],
+    "text": "a",
+    "half a character": {"a": HALF},
+    "half a character of a name": {HALF: 1},
+    "half a character of a long text": {"a": "b" * 100 + HALF},
+    "bytes": {"a": b"x"},
+    "no value": {"a": None},
+    "map": {"a": {}},
+    "list of values": {"a": [1]},
+    "large integer": {"a": 1 << 63},
+    "nan": {"a": math.nan},
+    "no name": {"": 1},
+    "name of another kind": {1: 1},
+    "long name": {"a" * 257: 1},
+    "long value": {"a": "b" * 257},
+    "many": {f"a{n}": n for n in range(65)},
+    "no encoded map": b"garbage",
+    "nothing encoded": b"",
+    "two encoded maps": OIL + OIL,
+    "encoded list": b"\x80",
+    "encoded bytes": b"\xa1\x61a\x41x",
+    "array of bytes": bytearray(OIL),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_ATTRIBUTES)
+@in_virtual_time
+async def test_attributes_that_cannot_be_sent_are_refused_at_the_call(what: str) -> None:
+    async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
+        attributes = REFUSED_ATTRIBUTES[what]
+        refused = ""
+        try:
+            await client.publish(attributes, b"lost")
+        except ValueError as error:
+            refused = str(error)
+        assert refused, f"{what} was taken"
+        assert refused.isprintable()
+        if isinstance(attributes, bytes):
+            with pytest.raises(ValueError, match="attribute"):
+                client.publish_many_nowait([OIL, attributes], b"\0", 1, b"x")
+        assert client.outstanding == 0
+        await still_works(client)
+
+
+@pytest.mark.parametrize("payload", ["text", None, 5, [1], memoryview(b"abcd")[::2]])
+@in_virtual_time
+async def test_a_payload_that_is_no_bytes_is_refused_at_the_call(payload: Any) -> None:
+    async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
+        with pytest.raises(ValueError, match="a payload is bytes"):
+            await client.publish({"topic": "oil"}, payload)
+        with pytest.raises(ValueError, match="a payload is bytes"):
+            client.publish_many_nowait([OIL], b"\0", 1, payload)
+        await still_works(client)
+
+
+@in_virtual_time
+async def test_a_payload_that_changes_afterwards_is_as_it_was() -> None:
+    async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
+        await client.subscribe("topic = 'oil'")
+        changing = bytearray(b"before")
+        await client.publish(OIL, changing)
+        changing[:] = b"behind"
+        assert (await anext(client.publications())).payload == b"before"
+        await client.publish(OIL, memoryview(b"\1\0\2\0").cast("H"))
+        assert (await anext(client.publications())).payload == b"\1\0\2\0"
+
+
+@pytest.mark.parametrize(
+    "parts, why",
+    [
+        (([], b"\0", 1, b"x"), "at least one"),
+        ((["a"], b"\0", 1, b"x"), "bytes only"),
+        (([OIL], b"", 1, b""), "nothing to publish"),
+        (([OIL], b"\1", 1, b"x"), "not into a table of 1"),
+        (([OIL], [-1], 1, b"x"), "not into a table of 1"),
+        (([OIL], [0.0], 1, b"x"), "not into a table of 1"),
+        (([OIL], b"\0", -1, b"x"), "-1 bytes together"),
+        (([OIL], b"\0", 2, b"x"), "1 payloads of 2 bytes together, and 1 are given"),
+        (([OIL], b"\0\0", (2,), b"xx"), "1 payload lengths of 2 publications"),
+        (([OIL], b"\0\0", (-1, 3), b"xx"), "2 payloads of 2 bytes"),
+        (([OIL], b"\0\0", (1.0, 1.0), b"xx"), "payload_lengths"),
+        (([OIL], b"\0", "1", b"x"), "payload_lengths"),
+        (([OIL], b"\0", 1 << 20, bytes(1 << 20)), "a publication of"),
+    ],
+)
+@in_virtual_time
+async def test_publications_whose_parts_do_not_fit_are_refused_at_the_call(
+    parts: tuple[Any, ...], why: str
+) -> None:
+    async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
+        with pytest.raises(ValueError, match=why):
+            client.publish_many_nowait(*parts)
+        assert (client.outstanding, client.next_sequence) == (0, 1)
+        await still_works(client)
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"name": ""}, "client name = ''"),
+        ({"name": HALF}, r"client name = '\\ud800'"),
+        ({"name": "a\nb"}, "client name"),
+        ({"name": "a" * 101}, "from 1 to 100 printable characters"),
+        ({"name": None}, "client name = None"),
+        ({"name": b"s"}, "client name = b's'"),
+        ({"deployment_id": HALF}, "deployment_id"),
+        ({"deployment_id": "d" * 1_025}, "deployment_id"),
+        ({"deployment_id": 7}, "deployment_id = 7"),
+        ({"incarnation": -1}, "incarnation = -1"),
+        ({"incarnation": 1 << 63}, "incarnation"),
+        ({"incarnation": "1"}, "incarnation = '1'"),
+        ({"incarnation": True}, "incarnation = True"),
+        ({"incarnation": 1 << 49}, "incarnation = 562949953421312"),
+        ({"unreachable_after_s": -1}, "unreachable_after_s = -1"),
+        ({"unreachable_after_s": math.nan}, "unreachable_after_s = nan"),
+        ({"unreachable_after_s": "1"}, "unreachable_after_s = '1'"),
+        ({"window": 0}, "window = 0"),
+        ({"window": 1.5}, "window = 1.5"),
+        ({"address": []}, "address"),
+        ({"address": ""}, "address = ''"),
+        ({"address": "localhost"}, "address = 'localhost'; \"host:port\""),
+        ({"address": "localhost:"}, "address"),
+        ({"address": "localhost:0"}, "address"),
+        ({"address": "localhost:70000"}, "address"),
+        ({"address": "localhost:1.5"}, "address"),
+        ({"address": f"{HALF}:1"}, "address"),
+        ({"address": ["127.0.0.1:1", None]}, "address = None"),
+        ({"elsewhere": ["nowhere"]}, "address = 'nowhere'"),
+    ],
+)
+@in_virtual_time
+async def test_a_client_that_no_broker_would_take_is_not_made(
+    changes: dict[str, Any], why: str
+) -> None:
+    values = {"address": "127.0.0.1:1", "name": "s", **changes}
+    with pytest.raises(ConfigError, match=why) as refused:
+        async with connect(**values):
+            pytest.fail("it was made")
+    assert str(refused.value).isprintable()
+
+
+@in_virtual_time
+async def test_what_encodes_is_taken_and_arrives_as_it_is() -> None:
+    """Numbers and texts of an application's own types, infinity, and what has no glyph."""
+    attributes = {
+        "a": Three.A,
+        "b": Text("x"),
+        "c": math.inf,
+        "d": "\0\n",
+        "é": "𝄞",
+        "f": -(1 << 63),
+    }
+    async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
+        await client.subscribe("a = 3 and f < 0")
+        await client.subscribe(Predicate(((Constraint("a", "=", Three.A),),)))
+        await client.subscribe(Predicate(((Constraint("b", "=", Text("x")),),)))
+        await client.publish(attributes, b"")
+        await client.publish_many(EncodedAttributes([encode_attributes(attributes)]), b"\0", 0, b"")
+        publications = client.publications()
+        for _ in range(2):
+            assert (await anext(publications)).attributes == attributes
+
+
+@in_virtual_time
+async def test_an_address_to_move_to_is_one() -> None:
+    async with connect("127.0.0.1:1", "s") as client:
+        with pytest.raises(ConfigError, match="address = 'nowhere'"):
+            await client.move("nowhere")
+
+
+@pytest.mark.parametrize("text", [f"x = '{HALF}'", DEEP, f"x prefix '{HALF}'"])
+def test_a_text_that_cannot_be_read_is_refused_in_words_that_can(text: str) -> None:
+    with pytest.raises(PredicateError) as refused:
+        parse_predicate(text)
+    assert str(refused.value).isprintable()
+
+
+async def still_works(client: Client) -> None:
+    """A client that has refused something goes on."""
+    number = await client.subscribe("true")
+    if client.next_sequence == 1 and client.source is not None:
+        await client.publish(OIL, b"kept")
+        (delivered,) = await client.receive(1)
+        assert (delivered.run.source, delivered.subscriptions) == (client.source, (number,))
+
+
+@in_virtual_time
+async def test_others_do_not_notice() -> None:
+    async with (
+        brokers() as (b0,),
+        client_of(b0, "p", publishes=True) as publisher,
+        client_of(b0, "s") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        for attributes in REFUSED_ATTRIBUTES.values():
+            with pytest.raises(ValueError, match="attribute"):
+                await publisher.publish(attributes, b"")
+            await publisher.publish(OIL, b"x")
+        with trio.fail_after(5):
+            received = await take(subscriber, len(REFUSED_ATTRIBUTES))
+        assert received == [*range(1, len(REFUSED_ATTRIBUTES) + 1)]

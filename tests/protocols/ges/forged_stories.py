@@ -1,0 +1,176 @@
+"""Stories about statements that a neighbour forges in the names of other brokers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import SubscriptionId
+from brokerd.model.predicate import NOTHING
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.ges.messages import GraphStated, ProfileChanged, ProfileStated
+from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.interface import MessageReceived
+from brokerd.protocols.registry import parameters_on
+from brokerd.simulator.world.cluster import SimulatedCluster
+
+FAR: Sequence[Version] = ((1, 1 << 62), (1 << 62, 0), (1 << 40, 2), ((1 << 63) - 1, (1 << 63) - 2))
+NEAR: Sequence[Version] = ((1, 1_000), (2, 0), (500, 8), (500, 9))
+
+
+class Attacked:
+    """Two clusters, a-b-d and c-e; c is attacked through the session of its neighbour b."""
+
+    def __init__(self, protocol: str) -> None:
+        values: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": "attacked",
+            "kind": "hierarchy",
+            "brokers": ["a", "b", "c", "d", "e"],
+            "hierarchy": {
+                "addresses": {"a": "0.0.0", "b": "0.0.1", "d": "0.0.2", "c": "0.1.0", "e": "0.1.1"},
+                "links": [["a", "b"], ["b", "d"], ["b", "c"], ["c", "d"], ["c", "e"]],
+                "storages": {"e": 2},
+            },
+        }
+        topology = Topology.from_mapping(values, "attacked")
+        parameters = parameters_on(topology, protocol)
+        self.cluster = SimulatedCluster(topology, protocol, strict=False, parameters=parameters)
+        self.cluster.start().run_until_quiet()
+        self.wanted = {name: self.cluster.subscribe(name, "true") for name in "abcde"}
+        self.cluster.run_until_quiet()
+
+    def core(self, name: str) -> Any:
+        core = self.cluster.broker(name).broker.core
+        assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
+        return core
+
+    def forge(self, message: Any, at: str = "c", by: str = "b") -> bool:
+        """Let a broker receive a message in its neighbour's session; False: it refuses."""
+        broker = self.cluster.broker(at).broker
+        peer = self.cluster.topology.number_of(by)
+        event = MessageReceived(peer, broker.session_with(peer), message)
+        try:
+            broker._handle(event)
+        except RemoteProtocolError:
+            return False
+        return True
+
+    def is_served(self) -> bool:
+        """Return True if a publication at each broker reaches the subscriber at each broker."""
+        for at in "abcde":
+            before = {name: len(each.received) for name, each in self.wanted.items()}
+            self.cluster.publish(at, kind="a")
+            self.cluster.run_for(3)
+            if [name for name in "abcde" if len(self.wanted[name].received) == before[name]]:
+                return False
+        return True
+
+
+def _profile(origin: int, version: Version) -> ProfileStated:
+    return ProfileStated(origin, (0,) if origin in (0, 1, 3) else (0, 1, 1), version, ())
+
+
+def forged_profiles(protocol: str) -> None:
+    """Those far in the future, and of brokers that do not exist, are refused; others outbid."""
+    story = Attacked(protocol)
+    for origin in range(5):
+        for version in FAR:
+            assert not story.forge(_profile(origin, version)), (origin, version)
+    for origin in (5, 60, 1 << 62):
+        assert not story.forge(_profile(origin, (1, 2)))
+    for version in NEAR:
+        for origin in range(5):
+            place = story.core("c").profiles.statement(origin).place
+            assert story.forge(ProfileStated(origin, place, version, ())), (origin, version)
+        story.cluster.run_for(5)
+    late = story.cluster.subscribe("d", "kind = 'a'")
+    story.cluster.run_for(5)
+    assert story.is_served()
+    assert len(late.received) == 5
+    story.cluster.run_until_quiet()
+    outbid = [story.core(name).statistics()["profiles_outbid"] for name in "abde"]
+    assert all(outbid), outbid
+    (told,) = story.core("a").status().discrepancies
+    assert "in its name" in told
+
+
+def forged_changes_of_profiles() -> None:
+    """A forged change of the owner's own profile is outbid, too; one without end is refused."""
+    story = Attacked("ges")
+    origin = story.cluster.topology.number_of("c")
+    incarnation, number = story.core("c").profiles.version(origin)
+    gone = tuple(story.core("c").profiles.known()[origin].predicates)
+    change = ProfileChanged(origin, (0, 1), (incarnation, number + 2), (), gone)
+    assert story.forge(change, at="b", by="c")
+    story.cluster.run_for(5)
+    assert all(story.core(name).profiles.size(origin) for name in "abcde")
+    assert story.is_served()
+    many = tuple((SubscriptionId(origin, 1, each), NOTHING) for each in range((1 << 18) + 1))
+    known = story.core("b").profiles.version(origin)
+    more = ProfileChanged(origin, (0, 1), (known[0], known[1] + 2), many, ())
+    assert not story.forge(more, at="b", by="c")
+
+
+def forged_connections(protocol: str) -> None:
+    """A connection that the topology does not have is refused; one said to be down is up again."""
+    story = Attacked(protocol)
+    known = list(story.core("c").view.known())
+    for each in known:
+        for version in FAR:
+            assert not story.forge(GraphStated((replace(each, version=version),)))
+    made_up = replace(known[0], low=0, high=4, by=0)
+    assert not story.forge(GraphStated((made_up,)))
+    assert not story.forge(GraphStated((replace(known[0], low=7, high=9, by=7),)))
+    for version in NEAR:
+        forged = [replace(each, version=version, factor=0) for each in known]
+        story.forge(GraphStated(tuple(forged)))
+        story.cluster.run_for(5)
+    assert story.is_served()
+    assert sum(story.core(name).statistics()["statements_outbid"] for name in "abcde")
+
+
+def a_broker_that_restarted_beside_the_attacker() -> None:
+    """It knows nothing, and takes versions that leap: the first honest neighbour corrects it."""
+    story = Attacked("ges")
+    origin = story.cluster.topology.number_of("a")
+    for name in ("b", "d"):
+        story.cluster.link("c", name).cut()
+    story.cluster.run_for(2)
+    for name in ("e", "c"):
+        story.cluster.broker(name).kill()
+    for name in ("e", "c"):
+        story.cluster.broker(name).start()
+    story.cluster.run_for(2)
+    honest = ProfileStated(origin, (0, 0), (1, 4), ())
+    assert story.forge(replace(honest, version=(1 << 61, 0)), by="e")
+    assert story.forge(honest, by="e")
+    assert story.core("c").profiles.version(origin) == (1, 4)
+    assert not story.forge(replace(honest, version=(1 << 61, 0)), by="e")
+
+
+def forged_profiles_in_ges() -> None:
+    forged_profiles("ges")
+
+
+def forged_connections_in_ges() -> None:
+    forged_connections("ges")
+
+
+STORIES = (
+    forged_profiles_in_ges,
+    forged_changes_of_profiles,
+    forged_connections_in_ges,
+    a_broker_that_restarted_beside_the_attacker,
+)
+SEEN = {
+    "versions-leap": forged_profiles_in_ges,
+    "profiles-of-nobody": forged_profiles_in_ges,
+    "forged-profile-stays": forged_profiles_in_ges,
+    "forged-change-stays": forged_changes_of_profiles,
+    "profile-without-end": forged_changes_of_profiles,
+    "forged-connection-stays": forged_connections_in_ges,
+    "connections-of-nobody": forged_connections_in_ges,
+    "leap-while-nothing-is-known": a_broker_that_restarted_beside_the_attacker,
+}

@@ -1,0 +1,228 @@
+"""No order of a client's messages ends a broker: it answers, or refuses with RemoteProtocolError.
+
+Of each seed: fuzzed clients at two brokers, honest clients beside them, sessions that are lost,
+brokers that restart. A message that is refused has changed nothing: without it the broker does the
+same. `python -m tests.fuzz.sessions` does this to real brokers.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Consume,
+    Deliveries,
+    Detach,
+    Publish,
+    Subscribe,
+    Unsubscribed,
+)
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.registry import definition_of
+from brokerd.wire.attributes import encode_attributes
+from tests.fuzz.simulated import FuzzedClient, FuzzedCluster
+from tests.helpers.every_protocol import PROTOCOLS
+from tests.protocols.ges_reliable.test_trees import TREES
+
+SEEDS = 4
+STEPS = 500
+PUBLISHER = Connect(True, 1, 1, 0, ())
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "total order": ("gryphon", {"order": "total", "pubends": 2}),
+    "no filters": ("gryphon", {"filters": False}),
+    "small gryphon": ("gryphon", {"client_window": 2, "client_subscriptions": 2}),
+    "logged": ("delta_tree", {"publication_log": True}),
+    "paper": ("delta_tree", {"profile": "paper", "assist": "off"}),
+    "small tree": ("delta_tree", {"client_window": 2, "client_subscriptions": 2}),
+    "catch-up": ("durable", {"catchup_batch": 2, "catchup_window": 4, "live_limit": 4}),
+    "early release": ("durable", {"max_retain_ns": 1_000_000_000}),
+    "rendezvous": ("multi_proxy", {"ownership": "rendezvous", "topic_attribute": "kind"}),
+    "small topics": ("multi_proxy", {"topic_attribute": "kind", "topics": 4, "client_window": 2}),
+    "causal": ("multi_proxy", {"ownership": "causal"}),
+    "small home": ("ges_reliable", {"client_window": 2, "home_window": 4, "held_limit": 4}),
+}
+
+
+def fuzzed(protocol: str, name: str, parameters: Mapping[str, Any]) -> FuzzedCluster:
+    """A cluster after one seed; the honest clients have all, and what was refused did nothing."""
+    cluster = FuzzedCluster(protocol, Random(name), **parameters)
+    for _ in range(STEPS):
+        cluster.step()
+    assert cluster.end() == [], name
+    cluster.repeat()
+    return cluster
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_broker_answers_or_refuses_whatever_its_clients_send(protocol: str) -> None:
+    clusters = [fuzzed(protocol, f"{protocol} {seed}", {}) for seed in range(SEEDS)]
+    assert sum(each.messages for each in clusters) > SEEDS * STEPS / 10, "they sent hardly anything"
+    assert sum(each.hostile_deliveries for each in clusters) > SEEDS, (
+        "they received hardly anything"
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_so_it_does_with_other_parameters(variant: str) -> None:
+    protocol, parameters = VARIANTS[variant]
+    fuzzed(protocol, variant, parameters)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_so_it_does_where_clients_go_from_broker_to_broker(protocol: str) -> None:
+    fuzzed(protocol, f"roams {protocol}", {"homes": ("c1", "c2", "c3"), "roams": True})
+
+
+def test_so_it_does_where_there_are_several_storages() -> None:
+    parameters = {"topology": TREES, "homes": ("g", "x", "y", "z"), "roams": True}
+    fuzzed("ges_reliable", "trees", parameters)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_name_that_was_abused_is_as_good_as_any_afterwards(protocol: str) -> None:
+    cluster = fuzzed(protocol, f"afterwards {protocol}", {})
+    for client in cluster.fuzzed:
+        subscription = cluster.take_in(client)
+        assert subscription.started
+        published = cluster.cluster.publish("c1", honest=True)
+        cluster.cluster.run_for(5)
+        assert subscription.received == [published]
+
+
+# ---------------------------------------------------------------- stories
+
+
+class StoryClient(FuzzedClient):
+    """A client that sends the messages of a story and keeps the messages it receives."""
+
+    def __init__(self, world: FuzzedCluster) -> None:
+        self.received: list[Any] = []
+        self._world = world
+        first = world.fuzzed[0]
+        super().__init__(str(first.key), first.broker, world.cluster)
+        self.script = first.script
+
+    def message_arrived(self, end: Any, message: Any) -> None:
+        """See Endpoint."""
+        self.received.append(message)
+
+    def session(self, *messages: Any) -> list[Any]:
+        """One session, with time for each message; returns what was received on it."""
+        self.received = []
+        self.dial()
+        self._world.cluster.run_for(0.1)
+        for message in messages:
+            self.say(message)
+            self._world.cluster.run_for(0.5)
+        return self.received
+
+    def end(self, seconds: float = 0.1) -> None:
+        """The session ends; so much time passes."""
+        self.hang_up()
+        self._world.cluster.run_for(seconds)
+
+
+def run_of(source: SourceId, first: int, count: int = 1) -> PublicationRun:
+    blob = encode_attributes({"kind": "a"})
+    sequences = range(first, first + count)
+    return PublicationRun(source, sequences, (blob,), bytes(count), 1, (b"x" * count,))
+
+
+def continued(source: SourceId, next_sequence: int) -> Connect:
+    """Return the Connect of a publisher that reconnects."""
+    return Connect(True, 1, next_sequence, next_sequence - 1, (), source)
+
+
+def source_given(received: list[Any]) -> SourceId:
+    (connected,) = [each for each in received if isinstance(each, Connected)]
+    assert connected.source is not None
+    return connected.source
+
+
+@pytest.mark.parametrize("drain", [True, False])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_client_leaves_without_asking_for_what_it_had_not_acknowledged(
+    protocol: str, drain: bool
+) -> None:
+    """Its broker answers at once, since it gets nothing more, and lives on."""
+    world = FuzzedCluster(protocol, Random(1))
+    client = StoryClient(world)
+    source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))
+    client.say(Publish(run_of(source, 1)))
+    world.cluster.run_for(1)
+    assert [each for each in client.received if isinstance(each, Deliveries)]
+    client.end()
+    again = continued(source, 2)
+    assert Unsubscribed(0) in client.session(again, Detach(drain=drain, done_through=0))
+    client.end(30)
+    world.cluster.publish("c1", honest=True)
+    assert world.end() == []
+    world.repeat()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_client_leaves_while_half_of_its_subscriptions_are_asked_for(protocol: str) -> None:
+    """Deliveries of a claimed subscription are drained; the others are released."""
+    world = FuzzedCluster(protocol, Random(1))
+    client = StoryClient(world)
+    wants = (Subscribe(1, EVERYTHING), Subscribe(2, EVERYTHING))
+    source = source_given(client.session(PUBLISHER, *wants))
+    client.say(Publish(run_of(source, 1, 3)))
+    world.cluster.run_for(1)
+    client.end()
+    again = continued(source, 4)
+    received = client.session(again, Subscribe(1, EVERYTHING), Detach(drain=True, done_through=0))
+    for each in [each for each in received if isinstance(each, Deliveries)]:
+        assert each.subscriptions == (1,)
+        client.say(Acknowledge(each.run.source, each.run.first, each.run.last))
+    world.cluster.run_for(1)
+    assert Unsubscribed(0) in client.received
+    client.end(30)
+    assert world.end() == []
+    world.repeat()
+
+
+@pytest.mark.parametrize("protocol", ["gryphon", "delta_tree"])
+def test_a_client_leaves_only_when_it_has_what_it_asked_for(protocol: str) -> None:
+    """Its Detach is answered behind its last acknowledgement; its window is one publication."""
+    world = FuzzedCluster(protocol, Random(1), client_window=1)
+    client = StoryClient(world)
+    source = source_given(client.session(PUBLISHER, Subscribe(1, EVERYTHING)))
+    for sequence in (1, 2, 3):
+        client.say(Publish(run_of(source, sequence)))
+    world.cluster.run_for(1)
+    client.say(Detach(drain=True, done_through=0))
+    for count in (1, 2, 3):
+        world.cluster.run_for(1)
+        assert Unsubscribed(0) not in client.received
+        delivered = [each for each in client.received if isinstance(each, Deliveries)]
+        assert len(delivered) == count
+        run = delivered[-1].run
+        client.say(Acknowledge(run.source, run.first, run.last))
+    world.cluster.run_for(1)
+    assert Unsubscribed(0) in client.received
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [each for each in PROTOCOLS if definition_of(each).promises.keeps_committed],
+)
+def test_a_consumer_leaves_without_asking_for_what_it_had_not_committed(protocol: str) -> None:
+    world = FuzzedCluster(protocol, Random(1))
+    client = StoryClient(world)
+    source = source_given(client.session(PUBLISHER, Consume(1, EVERYTHING, 5)))
+    client.say(Publish(run_of(source, 1, 3)))
+    world.cluster.run_for(1)
+    client.end()
+    again = continued(source, 4)
+    assert Unsubscribed(0) in client.session(again, Detach(drain=True, done_through=0))
+    client.end(30)
+    assert world.end() == []
+    world.repeat()

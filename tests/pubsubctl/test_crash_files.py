@@ -1,0 +1,52 @@
+"""Crash files: their arguments and values are for the user alone, whatever was there before."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.commands.app import run
+
+
+def _crash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Make a command fail with a bug of ours; return the path of its crash file."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("an internal error")
+
+    monkeypatch.setattr("pubsubctl.project.Project.__init__", broken)
+    capsys.readouterr()
+    assert run(["inventory", "list"]) == 70
+    return Path(capsys.readouterr().err.split("see ")[1].strip())
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_crash_file_is_private_in_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    (state / "pubsubctl/crashes").mkdir(mode=0o755, parents=True)  # of an earlier version
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    path = _crash(monkeypatch, capsys)
+    assert path.parent == state / "pubsubctl/crashes"
+    assert (_mode(path.parent), _mode(path)) == (0o700, 0o600)
+    assert "an internal error" in path.read_text()
+
+
+def test_a_crash_file_goes_elsewhere_if_its_folder_is_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, elsewhere = tmp_path / "state/pubsubctl", tmp_path / "elsewhere"
+    state.mkdir(parents=True)
+    elsewhere.mkdir()
+    (state / "crashes").symlink_to(elsewhere)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    path = _crash(monkeypatch, capsys)
+    assert not [*elsewhere.iterdir()]
+    assert path.is_relative_to(tmp_path)
+    assert (_mode(path.parent), _mode(path)) == (0o700, 0o600)
