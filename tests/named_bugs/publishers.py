@@ -57,4 +57,12 @@ ROWS: Final = (
         _TESTS + "test_impossible_numbers_in_connect_close_the_session",
         {"impossible": {"incarnation": 2**62}},
     ),
+    Row(
+        "older-store-of-a-publisher-accepted",
+        _SERVICE,
+        "        if message.highest_sequence < known:",
+        "        if False:",
+        _RESTARTED + "test_a_publisher_whose_store_is_an_older_copy_is_refused",
+        {"protocol": "gryphon"},
+    ),
 )

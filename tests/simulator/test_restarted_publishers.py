@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import bench
+from brokerd.client.core import ClientCore
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY
@@ -70,3 +71,29 @@ def test_a_publisher_and_its_broker_are_started_again_together(protocol: str) ->
     after = cluster.clients["shop"].core.source
     assert before != after
     assert sorted(subscription.client.received[1]) == sorted([(before, 1), (after, 1)])
+
+
+@pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable"])
+def test_a_publisher_whose_store_is_an_older_copy_is_refused(protocol: str) -> None:
+    """It would count again from where the copy was made, and lose what it publishes."""
+    cluster, at, home = _cluster(protocol)
+    subscription = cluster.subscribe(home)
+    cluster.run_until_quiet()
+    for number in range(5):
+        cluster.publish(at, n=number, client="shop")
+    cluster.run_until_quiet()
+    older = cluster.clients["shop"].core.state()
+    for number in range(5, 8):
+        cluster.publish(at, n=number, client="shop")
+    cluster.run_until_quiet()
+    shop = cluster.clients["shop"]
+    cluster.network.close(shop, shop.broker, "closed_by_us")
+    refusals: list[str] = []
+    shop.on_refused = lambda refused: refusals.append(refused.reason)
+    shop.core = ClientCore.restarted(older, instance=b"copy")
+    shop.dial()
+    cluster.run_for(5)
+    assert refusals
+    assert "continues behind 5, and has published up to 8" in refusals[0]
+    assert not shop.core.attached
+    assert len(subscription.client.received[1]) == 8

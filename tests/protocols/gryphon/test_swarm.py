@@ -70,6 +70,8 @@ BY_STORIES = (
     "kept-of-what-was-answered",
     "opposite-ways-wait-for-each-other",
     "publisher-changes-its-pubend",
+    "one-message-for-a-whole-gap",
+    "waits-although-its-peer-is-there",
 )
 """Those behind the first one: see the stories of cells, of total order, of pubends that begin, of
 questions, losses, restarts, filters and slow brokers, and the scenarios; and those of whole

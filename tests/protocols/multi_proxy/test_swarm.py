@@ -58,6 +58,8 @@ def test_each_bug_has_a_story() -> None:
         *WHERE_IT_IS_LET_GO_OF,
         *WHERE_A_HOME_IS_GONE,
         *WHERE_TOPICS_MOVE,
+        "waits-although-its-peer-is-there",
+        "dials-whatever-its-peer-closes",
         "over-a-hole",
         "begins-for-all",
         "begins-with-what-was-kept",

@@ -362,6 +362,9 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             self._log.take(message.run, publish_later=held)
 
+    def _known_of(self, source: SourceId) -> int:
+        return self._sequences.received(source)
+
     def _durable_of(self, source: SourceId) -> int | None:
         """See ClientService. The log forgets a source with which all are done, so it proves none.
 

@@ -259,8 +259,16 @@ class ClientService(ABC, Generic[Client, Subscription]):
         objection = self._publishers.objection_to(name, message)
         if objection and message.source is not None and not is_foreign:
             self._machine.record(LOSS_PROVED, client=name, cause=objection)
-        if objection or self.lineage or message.source is None:
+        if objection or message.source is None:
             return objection
+        known = self._known_of(message.source)
+        if message.highest_sequence < known:
+            return (
+                f"publisher {name!r} continues behind {message.highest_sequence}, and has "
+                f"published up to {known}: its store is an older copy; start it without the store"
+            )
+        if self.lineage:
+            return ""
         durable = self._durable_of(message.source)
         lost = lost_range(durable, message.next_sequence) if durable is not None else None
         if lost is None:
@@ -416,6 +424,14 @@ class ClientService(ABC, Generic[Client, Subscription]):
             first = had.get(stream, last - 1) + 1
             if first <= last and last:
                 yield Gap((number,), stream, first, last, STATE_LOST)
+
+    def _known_of(self, source: SourceId) -> int:
+        """Return how far a source has published, as far as this broker knows.
+
+        A publisher that continues at a lower number has lost its own counter: what it publishes
+        next would count as a duplicate.
+        """
+        return self._durable_of(source) or 0
 
     def _durable_of(self, source: SourceId) -> int | None:
         """Return how far a source has published, as far as that is on disk here.
