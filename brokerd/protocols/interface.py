@@ -52,8 +52,8 @@ class Started:
             there; of what was not, any number of Appends from the front.
         wall_ns: what the machine's clock shows as this is handled, nanoseconds since 1970. An
             earlier incarnation may have seen a later one: people and daemons put clocks right.
-        lineage: incarnation in which the operator accepted the last loss of durable state; 0 if
-            none was lost. Neighbours and clients may know more of this broker than it does then.
+        lineage: time in seconds at which the operator accepted the last loss of durable state; 0
+            if none was lost. Neighbours and clients may know more of this broker than it does then.
     """
 
     incarnation: int

@@ -138,7 +138,21 @@ class Commands:
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
             "loss": self.loss,
+            "durable": self._durable(),
+            "witnessed": {
+                self._own.names[peer]: [mark.commits, mark.groups]
+                for peer, mark in self._links.witness.marks.items()
+                if peer in self._own.names
+            },
         }
+
+    def _durable(self) -> list[int]:
+        """Return the durable writes of this broker, of rows and of logs."""
+        ledger = self._own.ledger
+        if ledger is None:
+            return [0, 0]
+        self._links.count_writes()
+        return [ledger.commits, ledger.groups]
 
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)

@@ -31,6 +31,7 @@ from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.fault_backoff import FaultBackoff
 from brokerd.sessions.messages import Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
+from brokerd.sessions.state_marks import StateWitness
 from brokerd.wire.codec import encode
 from brokerd.wire.straight import StraightReader
 
@@ -58,7 +59,8 @@ class Links:
         faults: what `fault_apply` put there; `faults_changed` must follow each change.
         reached_by: told which broker has opened a session, or tried whether it could.
         count_writes: counts the durable writes of this broker so far, before its state is marked.
-        on_loss: ends this broker, with the cause, where a neighbour proves that it lost state.
+        on_loss: ends this broker, with the cause and the highest incarnation that is known, where a
+            neighbour proves that it lost state.
         keep_witness: writes down the marks of neighbours that have changed.
     """
 
@@ -104,7 +106,7 @@ class Links:
         self._refusals_recorded = self._refusals_unrecorded = 0
         self.reached_by: Callable[[BrokerNumber], None] = lambda _peer: None
         self.count_writes: Callable[[], None] = lambda: None
-        self.on_loss: Callable[[str], None] = lambda _cause: None
+        self.on_loss: Callable[[str, int], None] = lambda _cause, _incarnation: None
         self.keep_witness: Callable[[], None] = lambda: None
         self._marked: dict[Connection, tuple[StateMark, StateMark | None]] = {}
         self._backoff = FaultBackoff()
@@ -182,6 +184,11 @@ class Links:
     def waiting_bytes(self) -> int:
         """Bytes queued for all peers."""
         return sum(each.outbox.waiting_bytes for each in self.connections.values())
+
+    @property
+    def witness(self) -> StateWitness:
+        """The newest state mark of each neighbour."""
+        return self._table.witness
 
     def session_peers(self) -> list[Peer]:
         """With whom there are sessions."""
@@ -535,7 +542,7 @@ class Links:
     def _end_on_loss(self) -> None:
         """End this broker if a neighbour has proved that it lost durable state."""
         if self._table.loss:
-            self.on_loss(self._table.loss)
+            self.on_loss(self._table.loss, self._table.lost_incarnation)
 
     def _state_advanced(self, peer: Peer, message: StateAdvanced) -> str | None:
         """Take what a neighbour reports of its durable state; returns what is wrong with it."""

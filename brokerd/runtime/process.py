@@ -249,14 +249,15 @@ class BrokerProcess:
         patience_s = config.begin_within_ms / 1_000
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
-    def _end_on_loss(self, stores: Stores, log: EventLog, cause: str) -> None:
+    def _end_on_loss(self, stores: Stores, log: EventLog, cause: str, incarnation: int) -> None:
         """End this broker, which a neighbour proved to have lost state.
 
         Raises:
             StateLost: always.
         """
         log.record("state_lost", {"cause": cause})
-        record_loss(Path(self._config.state_folder), stores.ledger.present.start, cause)
+        start = stores.ledger.present.start
+        record_loss(Path(self._config.state_folder), start, cause, incarnation)
         raise StateLost(loss_text(self._config, cause, stores.keeps_loss))
 
     def _record(

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, MustNotGoOn
@@ -96,10 +96,22 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
 # ---------------------------------------------------------------- losses
 
 
-def recorded_loss(folder: Path, start: bytes) -> tuple[str, bool]:
-    """Return the cause of the loss that is recorded in a state folder, and if it ends the broker.
+class RecordedLoss(NamedTuple):
+    """A loss that is recorded in a state folder.
 
-    The cause is "" if no loss is recorded.
+    Attributes:
+        cause: "" if none is recorded.
+        must_end: whether the broker must not start before the loss is accepted.
+        incarnation: the highest of the broker that a neighbour has proved.
+    """
+
+    cause: str = ""
+    must_end: bool = False
+    incarnation: int = 0
+
+
+def recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
+    """Return the loss that is recorded in a state folder.
 
     Args:
         start: random number of the last start on the folder. A record of another start belongs to
@@ -108,26 +120,38 @@ def recorded_loss(folder: Path, start: bytes) -> tuple[str, bool]:
     try:
         text = (folder / LOSS).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return "", False
+        return RecordedLoss()
     try:
         found = json.loads(text)
         is_current = found["start"] == start.hex() or not found["must_end"]
-        return (str(found["cause"])[:600], bool(found["must_end"])) if is_current else ("", False)
+        if not is_current:
+            return RecordedLoss()
+        cause, incarnation = str(found["cause"])[:600], int(found["incarnation"])
+        return RecordedLoss(cause, bool(found["must_end"]), incarnation)
     except (ValueError, KeyError, TypeError):
-        return "unknown", True  # a crash cut the file off; the loss stays one
+        return RecordedLoss("unknown", True)  # a crash cut the file off; the loss stays one
 
 
-def record_loss(folder: Path, start: bytes, cause: str, *, must_end: bool = True) -> None:
+def record_loss(
+    folder: Path, start: bytes, cause: str, incarnation: int = 0, *, must_end: bool = True
+) -> None:
     """Record a loss in a state folder, as of a start; durable when this returns.
 
     Args:
-        must_end: whether the broker must not start before the loss is accepted.
+        incarnation, must_end: see RecordedLoss.
     """
     descriptor = os.open(folder / LOSS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(
             descriptor,
-            json.dumps({"start": start.hex(), "must_end": must_end, "cause": cause}).encode(),
+            json.dumps(
+                {
+                    "start": start.hex(),
+                    "must_end": must_end,
+                    "incarnation": incarnation,
+                    "cause": cause,
+                }
+            ).encode(),
         )
         os.fsync(descriptor)
     finally:

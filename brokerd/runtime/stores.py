@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
 from brokerd.runtime.program import own_program
-from brokerd.runtime.state_folder import forget_loss, loss_text, recorded_loss
+from brokerd.runtime.state_folder import RecordedLoss, forget_loss, loss_text, recorded_loss
 from brokerd.sessions.messages import START_BYTES
 from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart
 from brokerd.storage.log_volume import LogVolume
@@ -26,6 +27,9 @@ from brokerd.storage.room import is_no_room
 NO_ROOM_STATE: Final = "no room on its disk"
 """The state of a broker that has not begun yet, because its disk is full."""
 KEY_BYTES: Final = 32
+LINEAGE_STEP: Final = 4_096
+"""How far the incarnation advances where a loss is accepted: beyond all that any neighbour may
+know, and less far than what neighbours refuse (`protocols.parts.leaps`)."""
 _OLD_LOG: Final = "publications"
 
 
@@ -96,9 +100,13 @@ class Stores:
             self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
         if recovering and (folder / _OLD_LOG).is_dir():
             raise StorageCorrupt(f"{folder / _OLD_LOG}: written by an earlier version of brokerd")
-        lineage = self._check_loss(recovering=recovering)
         groups = self.volume.groups if self.volume is not None else 0
-        new = NewMarks(os.urandom(KEY_BYTES), os.urandom(START_BYTES), groups, STARTS_KEPT, lineage)
+        new = NewMarks(os.urandom(KEY_BYTES), os.urandom(START_BYTES), groups, STARTS_KEPT)
+        accepted = self._check_loss(recovering=recovering)
+        lineage = 0
+        if accepted is not None:
+            lineage = max(self._meta.marks().lineage + 1, int(time.time()))
+            new = replace(new, lineage=lineage, step=LINEAGE_STEP, witnessed=accepted.incarnation)
         beginning = self._meta.begin(config.deployment_id, new)
         marks = self._meta.marks()
         starts = [StateStart(*each) for each in marks.starts]
@@ -111,34 +119,34 @@ class Stores:
             forget_loss(folder)
         return beginning
 
-    def _check_loss(self, *, recovering: bool) -> int:
-        """Return the lineage that the start begins, if it accepts a loss; 0 if nothing is lost.
+    def _check_loss(self, *, recovering: bool) -> RecordedLoss | None:
+        """Return the loss that the start accepts; None if nothing is lost.
 
         Raises:
             StateLost: something is lost, and that is not accepted; or the contrary.
         """
         config, folder = self._config, self._folder
         starts = self.meta.marks().starts if recovering else ()
-        cause, must_end = recorded_loss(folder, starts[-1][1]) if starts else ("", False)
-        if not cause and recovering and self.volume is not None:
+        found = recorded_loss(folder, starts[-1][1]) if starts else RecordedLoss()
+        if not found.cause and recovering and self.volume is not None:
             durable = starts[-1][3] if starts else 0
             missing = max(self.volume.lost_groups, durable - self.volume.groups)
             if missing > 0:
                 cause = f"{missing} groups at the end of its log were durable, and are missing"
-                must_end = True
+                found = RecordedLoss(cause, must_end=True)
         if not config.accept_loss:
-            if must_end:
-                raise StateLost(loss_text(config, cause, self.keeps_loss))
-            return 0
-        if cause and self.keeps_loss:
-            raise StateLost(loss_text(config, cause, self.keeps_loss))
-        if not cause:
+            if found.must_end:
+                raise StateLost(loss_text(config, found.cause, self.keeps_loss))
+            return None
+        if found.cause and self.keeps_loss:
+            raise StateLost(loss_text(config, found.cause, self.keeps_loss))
+        if not found.cause:
             raise StateLost(
                 f"{config.broker}: accept_loss, but no loss of its state is known; "
                 "start it without: a loss that a neighbour or a client can prove ends it"
             )
-        self.accepted_loss = cause
-        return max(1, int(time.time()))
+        self.accepted_loss = found.cause
+        return found
 
     def count_writes(self) -> None:
         """Bring the ledger up to what is durable."""
@@ -212,4 +220,6 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "unprobed": {},
         "run_id": "",
         "loss": "",
+        "durable": [0, 0],
+        "witnessed": {},
     }

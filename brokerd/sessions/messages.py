@@ -14,7 +14,7 @@ class StateMark(NamedTuple):
     """The durable state of a broker at one moment, sealed with the key of its state folder.
 
     Attributes:
-        lineage: incarnation in which a loss was accepted last; 0 if none was.
+        lineage: time in seconds at which a loss was accepted last; 0 if none was.
         incarnation: of the broker.
         start: random number of the start, START_BYTES.
         commits, groups: durable writes of the state folder so far, of rows and of logs.

@@ -108,11 +108,13 @@ class SessionTable:
         witness: what neighbours have had on their disks.
         loss: how a neighbour proved that this broker lost state; "" while none did. The broker
             must not go on then.
+        lost_incarnation: the highest incarnation that such a proof has shown.
     """
 
     own: SelfDescription
     witness: StateWitness = field(default_factory=StateWitness)
     loss: str = ""
+    lost_incarnation: int = 0
     sessions: dict[Peer, Session] = field(default_factory=dict)
     attempts: dict[Peer, Session] = field(default_factory=dict)
     _newest: dict[Peer, int] = field(default_factory=dict)
@@ -296,6 +298,7 @@ class SessionTable:
             return f"{own.names.get(peer, peer)} returns {error}"
         if loss is None:
             return None
+        self.lost_incarnation = max(self.lost_incarnation, mark.incarnation)
         self.loss = self.loss or f"{own.names.get(peer, peer)} proves that {loss}"
         return f"{own.name} has lost durable state: {loss}"
 

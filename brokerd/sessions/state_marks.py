@@ -46,7 +46,7 @@ class StateLedger:
 
     Attributes:
         key: secret of the folder.
-        lineage: incarnation in which a loss was accepted last; 0 if none was.
+        lineage: time in seconds at which a loss was accepted last; 0 if none was.
         is_vouched: a neighbour has returned a mark of this folder before.
         commits, groups: durable writes so far, of rows and of logs.
     """

@@ -38,7 +38,7 @@ class FolderMarks:
 
     Attributes:
         key: secret of the folder; b"" if it has none yet.
-        lineage: incarnation in which a loss was accepted last; 0 if none was.
+        lineage: time in seconds at which a loss was accepted last; 0 if none was.
         is_vouched: see `sessions.state_marks`.
         commits: transactions so far, but for those of WITNESSED alone.
         starts: (incarnation, start, commits, groups) of each start on record, ascending.
@@ -75,7 +75,9 @@ class NewMarks:
         start: random number of the start.
         groups: of the log, as the start found it.
         kept: how many starts stay on record.
-        lineage: incarnation of this start, which accepts a loss; 0: it accepts none.
+        lineage: of this start, which accepts a loss; 0: it accepts none.
+        step: how far the incarnation advances at least.
+        witnessed: the highest incarnation that a neighbour has proved.
     """
 
     key: bytes
@@ -83,6 +85,8 @@ class NewMarks:
     groups: int
     kept: int
     lineage: int = 0
+    step: int = 1
+    witnessed: int = 0
 
 
 class MetaStore(Protocol):
@@ -204,7 +208,8 @@ class SqliteMetaStore:
                         f"{self._protocol!r}"
                     )
                 if marks is not None:
-                    incarnation = max(incarnation, marks.lineage)
+                    incarnation = max(incarnation, int(about["incarnation"]) + marks.step)
+                    incarnation = max(incarnation, marks.witnessed + marks.step)
                     self._note_start(connection, incarnation, marks, has_key="key" in about)
                 connection.executemany(
                     "INSERT OR REPLACE INTO about VALUES (?, ?)",
@@ -241,7 +246,7 @@ class SqliteMetaStore:
         if not has_key:
             about.append(("key", marks.key.hex()))
         if marks.lineage:
-            about.append(("lineage", str(incarnation)))
+            about.append(("lineage", str(marks.lineage)))
             connection.execute("DELETE FROM rows WHERE name = ? AND key = ?", (WITNESSED, VOUCHED))
         connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about)
         connection.execute(

@@ -144,6 +144,15 @@ class Chain:
                     assert ended is None, (self.folder / name / "stderr").read_text()
                     await trio.sleep(0.02)
 
+    async def wait_witnessed(self, name: str, by: str) -> None:
+        """Wait until a neighbour has the mark of all that a broker has on disk."""
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                durable = (await self.status(name))["durable"]
+                if (await self.status(by))["witnessed"].get(name) == durable:
+                    return
+                await trio.sleep(0.02)
+
     async def wait_ready(self, *names: str) -> None:
         """Wait until brokers have every session that they want."""
         with trio.fail_after(PATIENCE_S):

@@ -127,15 +127,15 @@ ROWS: Final = (
     Row(
         "loss-is-accepted-where-none-is-known",
         "brokerd/runtime/stores.py",
-        "        if not cause:\n",
-        "        if not cause and not config.accept_loss:\n",
+        "        if not found.cause:\n",
+        "        if not found.cause and not config.accept_loss:\n",
         _FOLDERS + "test_a_loss_is_not_accepted_where_none_is_known",
     ),
     Row(
         "client-ends-a-broker-by-a-claim",
         "brokerd/runtime/stores.py",
-        "            if must_end:\n",
-        "            if cause:\n",
+        "            if found.must_end:\n",
+        "            if found.cause:\n",
         _FOLDERS + "test_a_loss_that_only_a_client_proved_ends_no_start_and_may_be_accepted",
     ),
     Row(

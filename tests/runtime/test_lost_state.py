@@ -68,7 +68,7 @@ def test_an_older_copy_ends_its_broker_and_no_other(protocol: str, tmp_path: Pat
         await before_the_loss(brokers, tmp_path, received)
         brokers.keep("c1")
         await publish_more(brokers, tmp_path, range(51, 101))
-        await trio.sleep(0.5)
+        await brokers.wait_witnessed("c1", by="c2")
         brokers.kill("c1")
         brokers.put_back("c1")
         brokers.start("c1")
@@ -112,7 +112,7 @@ def test_an_accepted_loss_is_announced_and_the_stream_goes_on(
         await before_the_loss(brokers, tmp_path, received)
         brokers.keep("c1")
         await publish_more(brokers, tmp_path, range(51, 101))
-        await trio.sleep(0.5)  # longer than a heartbeat takes to report what is durable
+        await brokers.wait_witnessed("c1", by="c2")
         brokers.kill("c1")
         if is_copy:
             brokers.put_back("c1")
@@ -145,7 +145,7 @@ def test_a_subscription_that_its_broker_lost_gets_a_gap(protocol: str, tmp_path:
         received = Receiver()
         await before_the_loss(brokers, tmp_path, received)
         await publish_more(brokers, tmp_path, range(51, 101))
-        await trio.sleep(0.5)
+        await brokers.wait_witnessed("c3", by="c2")
         brokers.kill("c3")
         shutil.rmtree(brokers.state("c3"))
         brokers.start("c3")
@@ -168,7 +168,7 @@ def test_a_subscription_that_its_broker_lost_gets_a_gap(protocol: str, tmp_path:
 def test_a_loss_that_cannot_be_announced_is_not_accepted(protocol: str, tmp_path: Path) -> None:
     async def story(brokers: Chain) -> None:
         await before_the_loss(brokers, tmp_path, Receiver())
-        await trio.sleep(0.5)
+        await brokers.wait_witnessed("c1", by="c2")
         brokers.kill("c1")
         shutil.rmtree(brokers.state("c1"))
         brokers.start("c1")
@@ -190,7 +190,7 @@ def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(tmp_path: Path) 
         await before_the_loss(brokers, tmp_path, received)
         brokers.keep("c1")
         await publish_more(brokers, tmp_path, range(51, 101))
-        await trio.sleep(0.5)
+        await brokers.wait_witnessed("c1", by="c2")
         brokers.kill("c1")
         newest = tmp_path / "newest"
         shutil.copytree(brokers.state("c1"), newest)
@@ -223,7 +223,7 @@ def test_the_folder_of_another_deployment_ends_its_broker(tmp_path: Path) -> Non
         brokers.keep("c1")
         shutil.rmtree(brokers.state("c1"))
         await before_the_loss(brokers, tmp_path, Receiver())
-        await trio.sleep(0.5)
+        await brokers.wait_witnessed("c1", by="c2")
         brokers.kill("c1")
         brokers.put_back("c1")
         brokers.start("c1")
@@ -238,7 +238,7 @@ def test_of_two_brokers_on_clones_of_a_folder_one_ends(tmp_path: Path) -> None:
         await before_the_loss(brokers, tmp_path, Receiver())
         brokers.keep("c1")
         await publish_more(brokers, tmp_path, range(51, 61))
-        await trio.sleep(0.5)
+        await brokers.wait_witnessed("c1", by="c2")
         clone = tmp_path / "elsewhere"
         (tmp_path / "c1").rename(clone)  # the running broker's folder, now at another host
         (tmp_path / "c1").mkdir(mode=0o700)

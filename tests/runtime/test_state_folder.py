@@ -64,9 +64,12 @@ def test_a_folder_without_its_last_segment_is_refused(
     with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
         assert stores.volume is not None
         assert stores.volume.groups < groups
-        assert stores.ledger.lineage == stores.ledger.present.incarnation > 1_000_000
+        lineage, incarnation = stores.ledger.lineage, stores.ledger.present.incarnation
+        assert lineage > 1_000_000
+        assert 4_096 < incarnation < 8_192
     with closing(begun(config_of(tmp_path))) as stores:
-        assert stores.ledger.lineage == stores.ledger.present.incarnation - 1
+        assert stores.ledger.lineage == lineage
+        assert stores.ledger.present.incarnation == incarnation + 1
 
 
 def test_a_log_that_ends_before_the_last_start_is_refused(
@@ -104,12 +107,13 @@ def test_a_folder_with_a_segment_of_the_future_is_refused(
 
 def test_a_recorded_loss_ends_each_start_until_it_is_accepted(tmp_path: Path) -> None:
     with closing(begun(config_of(tmp_path))) as stores:
-        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it", incarnation=700)
     for _ in range(2):
         with pytest.raises(StateLost, match="b2 proves it"):
             begun(config_of(tmp_path))
     with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
         assert stores.accepted_loss == "b2 proves it"
+        assert stores.ledger.present.incarnation == 700 + 4_096
     begun(config_of(tmp_path)).close()
 
 

@@ -45,6 +45,8 @@ from brokerd.simulator.world.network import Endpoint, Network, OldMessage, Sessi
 from brokerd.simulator.world.wall_clock import WallClocks
 
 DISK_NS = 2 * MILLISECOND_NS
+STEP = 4_096
+"""How far an incarnation advances where a loss is accepted."""
 ACCEPTED = 1_000_000
 """The first lineage: far behind all incarnations of clients, as the time in seconds is."""
 
@@ -165,8 +167,8 @@ class SimulatedBroker(Endpoint):
 
     def accept_loss(self) -> None:
         """Start on a disk that lost durable state, as the operator accepts."""
-        self.incarnation = max(self.incarnation, ACCEPTED)
-        self.lineage = self.incarnation + 1
+        self.incarnation += STEP
+        self.lineage = ACCEPTED + self.incarnation
         self.start()
 
     def kill(self, kept: int | None = None) -> None:
