@@ -138,7 +138,7 @@ class Commands:
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
             "loss": self.loss,
-            "durable": self._durable(),
+            "written": self._written(),
             "witnessed": {
                 self._own.names[peer]: [mark.commits, mark.groups]
                 for peer, mark in self._links.witness.marks.items()
@@ -146,7 +146,7 @@ class Commands:
             },
         }
 
-    def _durable(self) -> list[int]:
+    def _written(self) -> list[int]:
         """Return the durable writes of this broker, of rows and of logs."""
         ledger = self._own.ledger
         if ledger is None:

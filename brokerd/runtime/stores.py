@@ -220,6 +220,6 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "unprobed": {},
         "run_id": "",
         "loss": "",
-        "durable": [0, 0],
+        "written": [0, 0],
         "witnessed": {},
     }

@@ -148,7 +148,7 @@ class Chain:
         """Wait until a neighbour has the mark of all that a broker has on disk."""
         with trio.fail_after(PATIENCE_S):
             while True:
-                durable = (await self.status(name))["durable"]
+                durable = (await self.status(name))["written"]
                 if (await self.status(by))["witnessed"].get(name) == durable:
                     return
                 await trio.sleep(0.02)
