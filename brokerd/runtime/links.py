@@ -46,6 +46,9 @@ RecordEvent = Callable[[str, dict[str, Any]], None]
 Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
 """Makes a stream that has been accepted one that can be trusted, or closes it and says why not."""
 
+PAUSES: Final = "a pause after protocol errors"
+"""Reason of a refusal: earlier sessions of the peer ended with protocol errors."""
+
 
 class Links:
     """All connections of one broker.
@@ -508,7 +511,7 @@ class Links:
         self._table.own.recovering = self._is_recovering()
         self.count_writes()
         if hello.role == "broker" and self._backoff.left_ns(hello.number, clock_ns()):
-            decision: Accepted | Farewell = Farewell("refused", "a pause after protocol errors")
+            decision: Accepted | Farewell = Farewell("refused", PAUSES)
         else:
             decision = self._table.accept(hello, identity_of(stream))
         stuck = hello.role == "client" and hello.name in self._stuck

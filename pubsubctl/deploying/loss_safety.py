@@ -90,16 +90,17 @@ def counter_example(
     Returns:
         One in a unit with the fewest hosts, with as few brokers as are too many there.
     """
-    homes = tolerance.homes()
-    for unit in sorted(units, key=lambda unit: len(unit.hosts)):
-        taken = taken_with(unit, tolerance, host_of)
-        found = tolerance.excess(Lost(taken))
+    by_size = sorted(units, key=lambda unit: len(unit.hosts))
+    names = tolerance.topology.brokers
+    for unit in by_size:
+        found = tolerance.excess(Lost(taken_with(unit, tolerance, host_of)))
         if found is not None:
-            names = tuple(tolerance.topology.brokers[number] for number in found.brokers)
-            return CounterExample(unit, names, found.reason)
-        names = tuple(tolerance.topology.brokers[number] for number in taken)
-        if not set(homes) - set(names):
-            return CounterExample(unit, names, NO_HOME_LEFT)
+            return CounterExample(unit, tuple(names[each] for each in found.brokers), found.reason)
+    homes = tolerance.homes()
+    for unit in by_size:
+        taken = tuple(names[each] for each in taken_with(unit, tolerance, host_of))
+        if not set(homes) - set(taken):
+            return CounterExample(unit, taken, NO_HOME_LEFT)
     return None
 
 

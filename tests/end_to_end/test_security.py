@@ -86,8 +86,8 @@ def secured(lab: Lab) -> Lab:
 
 
 def keys_below(folder: Path) -> set[str]:
-    """A line out of the middle of each private key below a folder."""
-    return {path.read_text().splitlines()[2] for path in folder.rglob("*.key")}
+    """Return the last line of the body of each private key below a folder."""
+    return {path.read_text().splitlines()[-2] for path in folder.rglob("*.key")}
 
 
 @contextmanager
@@ -155,7 +155,8 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
         call("inject", "cut", "c1-c2", "--for", "500ms", "-vv")
         (authority,) = state.rglob("authority.key")
         secrets = keys_below(state) | keys_below(secured.folder / "mine") | {TOKEN}
-        assert len(secrets) == 7, "of the authority, three brokers, the load, me; and the token"
+        whose = "the authority, the operator, three brokers, the load, me; and the token"
+        assert len(secrets) == 8, whose
 
         # What is on the hosts is for one user alone, and the authority's key is not there.
         roots = [secured.state / host for host in ("e1", "e2")]

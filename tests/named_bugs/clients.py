@@ -29,11 +29,11 @@ ROWS: Final = (
         {"protocol": "gryphon"},
     ),
     Row(
-        "any-order-is-taken-gryphon",
+        "any-order-is-taken",
         _OWN,
         "if not (drain and local.claimed == client.session):",
         "if not drain:",
         f"{_STORIES}test_a_broker_answers_or_refuses_whatever_its_clients_send",
-        {"protocol": "gryphon"},
+        {"protocol": "multi_proxy"},
     ),
 )

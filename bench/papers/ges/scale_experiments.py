@@ -205,6 +205,8 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
         )
         for broker, machine in enumerate(machines)
     ]  # fmt: skip
+    for part in parts:
+        part.use(section)
     handlers: list[Mapping[str, Callable[[int, Any], None]]] = [
         {"ProfileStated": part.on_stated, "ProfileChanged": part.on_changed,
          "ProfileReached": part.on_reached}

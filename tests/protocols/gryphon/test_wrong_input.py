@@ -299,7 +299,8 @@ def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_sessio
     assert core.status().state == "recovering"
     for session in (1, 2):
         assert core.handle(SessionEstablished("p", session, 1), 0) == []
-        continuing = replace(CONNECT, source=SourceId(0, 0, 1))
+        sequences = {"next_sequence": 3, "highest_sequence": 2}
+        continuing = replace(CONNECT, source=SourceId(0, 0, 1), **sequences)
         assert core.handle(MessageReceived("p", session, continuing), 0) == []
         if session == 1:
             core.handle(SessionLost("p", 1, "silent"), 0)
