@@ -122,7 +122,7 @@ def test_without_a_clock_it_keeps_what_it_promises(tree: Path) -> None:
 @pytest.mark.parametrize(
     "bug, seed, rule",
     [
-        ("ring-forgets-who-was-away", 4, "liveness"),
+        ("ring-forgets-who-was-away", 30, "liveness"),
         ("ring-lets-go-early", 1, "RemoteProtocolError"),
     ],
 )
