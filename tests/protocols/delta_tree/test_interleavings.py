@@ -115,7 +115,7 @@ RULES = {
     "26_false_suspicions": Mutant.RESEND_AFTER_NEWER,
     "27_vector_killer": Mutant.SHORT_VECTORS,
     "27_vector_killer_by_source": Mutant.ANSWER_FORGETS_CUT,
-    "29_stall_then_kill": Mutant.DROP_UNREACHABLE_DESTINATIONS,
+    "29_stall_then_kill": Mutant.NO_RESEND_ON_ACTIVATION,
     "30_two_subscriptions_one_partition": Mutant.HALF_AN_INTERSECTION,
 }
 ELSEWHERE = {"13_simultaneous_open": "tests/sessions/test_session.py"}
