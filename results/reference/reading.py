@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from results.reference.clocks import Clocks
+from results.reference.counting import Count
 from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
 from results.reference.files import (
@@ -30,7 +31,9 @@ from results.reference.history import (
 )
 from results.reference.predicates import wants
 from results.reference.rule import check
-from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, Promises, doubt
+from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, doubt
+from results.witnesses import RunFolder, doubts_of_witnesses
+from results.witnesses.promises import promises_of
 
 _APPLICATION = 1
 
@@ -88,10 +91,8 @@ class _Folder:
         for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
             tables = read_json(sidecar).get("tables") or {}
             self._publisher_of |= tables.get("publisher_names") or {}
-        try:
-            self.promises = Promises.of_mapping(self.manifest.get("promises") or {})
-        except (AttributeError, TypeError, ValueError) as error:
-            raise Refused(f"{folder / 'manifest.json'}: {error}") from None
+        self.promises = promises_of(self.workload, self.topology)
+        self.records: dict[tuple[Path, str], Records] = {}
 
     @property
     def is_cut_short(self) -> bool:
@@ -136,7 +137,7 @@ class _Folder:
             deliveries_per_pair_min=self.workload.get("bars", {}).get(
                 "deliveries_per_pair_min", 100
             ),
-            doubts=(*self.doubts, *self._about_exercise(fault_log)),
+            doubts=(*self.doubts, *self._about_exercise(fault_log), *self._witnessed()),
             delta=wiring.get("delta", 1),
             newcomers=tuple(self.manifest.get("joined", ())),
             clock_errors=self._clock_errors(publishers, subscriptions),
@@ -204,7 +205,25 @@ class _Folder:
         records = read_records(process, layout, self.run_id)
         if records is not None:
             self.doubts += records.doubts
+            self.records[process, layout] = records
         return records
+
+    def moved(self, stamp_ns: int, host: str) -> int:
+        """See `Timeline`."""
+        return self._moved(stamp_ns, host)
+
+    def error_ns(self, a: str, b: str) -> int | None:
+        """See `Timeline`."""
+        return self.clocks.error_ns(a, b)
+
+    def _witnessed(self) -> tuple[str, ...]:
+        """What files say of each other; all records have been read."""
+        measured_until_ns = self.measured_until_ns
+        measured = None
+        if measured_until_ns is not None:
+            measured = self.origin_ns, self.origin_ns + measured_until_ns
+        count = Count(self.records, self._moved, self.content.fence_set, measured)
+        return doubts_of_witnesses(RunFolder(self.folder, self), count.rows())
 
     # --- Publishers ---------------------------------------------------------------------------
 

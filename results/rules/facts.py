@@ -26,6 +26,8 @@ from results.tables.logs import (
     notices_of,
 )
 from results.tables.manifest import Run
+from results.tables.row_counts import rows_of
+from results.witnesses import RunFolder, doubts_of_witnesses
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,12 @@ class RunFacts:
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
-            doubts=(*run.doubts, *logs.doubts, *doubts_about_churn(run.workload, absences)),
+            doubts=(
+                *run.doubts,
+                *logs.doubts,
+                *doubts_about_churn(run.workload, absences),
+                *doubts_of_witnesses(RunFolder(run.folder, run), rows_of(run, logs)),
+            ),
             delta=run.delta,
             newcomers=run.newcomers,
             notices=notices_of(logs, run.moved),

@@ -239,6 +239,35 @@ DOUBTS: Mapping[str, str] = {
     "absorb_silent": "fault {fault} ({verb} {target}) does not say what it absorbed",
     "absorbed_little": "only {n} publications were absorbed; the schedule asks for {minimum}",
     "spared": "nothing was at risk for the subscribers at {brokers}",
+    "disagree": "{one} and {other} disagree on {what}: {found!r} and {wanted!r}",
+    "missing_file": "{file} is missing, and {other} shows that it was written",
+    "missing_line": "{file} has no line about {what}, and {other} shows that it was written",
+    "unreadable": "{file} does not hold what was written: {why}",
+    "fences": "publications.rec and online.json: the fences of source {source} are {found}; its "
+    "first number and its highest are {wanted}",
+    "new_incarnation": "publications.rec: source {source} began incarnation {incarnation}, and "
+    "neither sessions.jsonl nor faults/faults.jsonl has a reason for it",
+    "gap_of_nothing": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "publications.rec has no such publications",
+    "gap_over_fence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "publications.rec has a fence in it",
+    "gap_when": "{file}: {who} was told of a gap {first} to {last} of {source} before "
+    "publications.rec has it sent, or after manifest.json has the run end",
+    "gap_without_absence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "neither sessions.jsonl, absences.jsonl nor faults/faults.jsonl has it absent before",
+    "passed_outage": "deliveries.rec and {file} disagree: {n:,} deliveries passed while {why} let "
+    "nothing pass",
+    "answered_outage": "acks.rec and {file} disagree: {n:,} acknowledgements came from a broker "
+    "that {why} had stopped",
+    "stats_go_on": "{file} and {other} disagree: {n} lines were written while {fault} had stopped "
+    "the broker",
+    "stats_stop": "{file} and {other} disagree: nothing was written for {s:.1f} s from {at_s:.1f} s"
+    " on, and no fault was a reason for it",
+    "exit_of_no_fault": "{file} and {other} disagree: the broker ended by {cause}",
+    "not_in_log": "{one} and {other} disagree: only the first has fault {fault}",
+    "stage_order": "{file} and faults/log.jsonl: fault {fault} was {after} before it was {before}",
+    "fault_outside": "{file} and {other} disagree: fault {fault} was {stage} outside the run",
+    "no_session": "sessions.jsonl and {other} disagree: only the second has client {who}",
     "no_pair": "there is no subscription that started, or no source",
     "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload asks for "
     "{minimum:,} of every source to every subscription",

@@ -24,6 +24,7 @@ from results.tables.json_files import (
     read_toml,
 )
 from results.tables.seals import Seal, verify_seal
+from results.witnesses.promises import promises_of
 
 OVERLAY_FILE = "overlay.json"
 RUN_STATES = ("running", "complete", "partial", "aborted")
@@ -149,6 +150,10 @@ class Run:
         until_ns = self.origin_ns + self.phase("measure").to_ns
         return self.clocks.error_between_ns(a, b, until_ns)
 
+    def error_ns(self, a: str, b: str) -> int | None:
+        """See `results.witnesses.folder.Timeline`."""
+        return self.clock_error_ns(a, b)
+
     @property
     def has_measured(self) -> bool:
         """Whether its measure phase came to an end."""
@@ -202,11 +207,13 @@ def _read_run(folder: Path, seal: Seal) -> Run:
     origin_ns = manifest.get("origin_ns")
     if not isinstance(origin_ns, int):
         origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
+    workload = read_toml(folder / "spec" / "workload.toml")
+    topology = read_toml(folder / "spec" / "topology.toml")
     run = Run(
         folder=folder,
         manifest=manifest,
-        workload=read_toml(folder / "spec" / "workload.toml"),
-        topology=read_toml(folder / "spec" / "topology.toml"),
+        workload=workload,
+        topology=topology,
         origin_ns=origin_ns,
         phases=tuple(
             Phase(phase["phase"], phase["t0_ns"] - origin_ns, phase["t1_ns"] - origin_ns)
@@ -220,7 +227,7 @@ def _read_run(folder: Path, seal: Seal) -> Run:
             str((manifest.get("clock") or {}).get("host_id", "")),
             read_json_lines(folder / CLOCK_FILE, missing_ok=True),
         ),
-        promises=Promises.of_mapping(manifest.get("promises") or {}),
+        promises=promises_of(workload, topology),
         overlay=read_json(overlay) if (overlay := folder / "spec" / OVERLAY_FILE).is_file() else {},
     )
     rows = tuple(fault_rows(run))
