@@ -31,7 +31,7 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
     """Yield what brokers' files and the fault log do not agree on."""
     if folder.is_simulated:
         return
-    brokers = {*map(str, folder.topology.get("brokers", ()))}
+    brokers = {*folder.brokers}
     running = [process for process in folder.processes if process.name in brokers]
     longest = {process.name: _silences(folder, process) for process in running}
     for process in running:
@@ -233,7 +233,8 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if event == "run_begun" and line.get("broker") != process.name:
             yield _differ(name, MANIFEST, "broker", line.get("broker"), process.name)
         if event == "fault_applied":
-            row = faults.get(str(line.get("fault_id")))
+            # Of a fault that several brokers apply, each names itself behind an "@".
+            row = faults.get(str(line.get("fault_id")).partition("@")[0])
             if row is None:
                 yield doubt("not_in_log", fault=line.get("fault_id"), one=name, other=FAULTS)
             elif row["verb"] != line.get("verb"):

@@ -66,7 +66,7 @@ def _about_schedule(folder: RunFolder) -> Iterator[str]:
         if line["verb"] != step.get("do"):
             yield _differ(PLAN, SCHEDULE, f"verb of {name}", line["verb"], step.get("do"))
         on = step.get("on")
-        names = {*folder.topology.get("brokers", ())}
+        names = {*folder.brokers}
         if isinstance(on, str) and on in names and line["target"] != on:
             yield _differ(PLAN, SCHEDULE, f"target of {name}", line["target"], on)
 

@@ -156,6 +156,17 @@ class RunFolder:
         return self.document(TOPOLOGY)
 
     @property
+    def joined(self) -> list[str]:
+        """The brokers that joined at run time, as the topology has them."""
+        rows = self.topology.get("joined", ())
+        return [str(row["name"] if isinstance(row, dict) else row[0]) for row in rows]
+
+    @property
+    def brokers(self) -> list[str]:
+        """All brokers of the topology, those that joined included."""
+        return [*dict.fromkeys([*map(str, self.topology.get("brokers", ())), *self.joined])]
+
+    @property
     def schedule(self) -> Line:
         return self.document(SCHEDULE)
 

@@ -8,7 +8,7 @@ a fence in it, because a fence is owed to every subscriber, and it names publica
 from collections.abc import Iterator
 
 from results.rules.terms import doubt
-from results.witnesses.folder import ProcessFolder, RunFolder
+from results.witnesses.folder import Line, ProcessFolder, RunFolder, span_of
 from results.witnesses.rows import Rows
 
 _SLACK_NS = 5_000_000
@@ -22,9 +22,8 @@ def doubts_about_gaps(folder: RunFolder, rows: Rows) -> Iterator[str]:
 
 
 def _about_gap(
-    folder: RunFolder, rows: Rows, process: ProcessFolder, line: dict[str, object] | object
+    folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
 ) -> Iterator[str]:
-    assert isinstance(line, dict)
     source, incarnation = str(line["source"]), int(line["incarnation"])
     first, last = int(line["first"]), int(line["last"])
     names = {
@@ -46,12 +45,20 @@ def _about_gap(
     if told_ns + error_ns < began_ns or (over_ns is not None and told_ns > over_ns + error_ns):
         yield doubt("gap_when", **names)
     client = str(line["sub_id"]).partition("/")[0]
-    away = [*folder.absences(client)]
+    away = [*folder.absences(client), *_broken(folder)]
     if not any(
         left_ns <= told_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
         for left_ns, back_ns in away
     ):
         yield doubt("gap_without_absence", **names)
+
+
+def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
+    """When a broker or a link did not work, so that its clients were without it."""
+    for row in folder.fault_rows:
+        span = None if str(row["verb"]).startswith("client-") else span_of(folder, row)
+        if span is not None:
+            yield span
 
 
 def _host_of(folder: RunFolder, source: str, rows: Rows) -> str:

@@ -42,7 +42,7 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
         yield _differ(
             WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol")
         )
-    joined = [row["name"] for row in folder.topology.get("joined", ()) if "name" in row]
+    joined = folder.joined
     if "joined" in manifest and [*manifest["joined"]] != joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], joined)
     if manifest.get("run_id") != folder.path.name and folder.is_witnessed:
@@ -95,7 +95,7 @@ def _about_roles(folder: RunFolder) -> Iterator[str]:
         if folder.is_witnessed and not folder.is_simulated:
             yield _differ("raw/", "roles", None, len(folder.processes))
         return
-    brokers = {*folder.topology.get("brokers", ())}
+    brokers = {*folder.brokers}
     found = {process.name: process for process in folder.processes}
     for name, about in roles.items():
         process = found.get(name)

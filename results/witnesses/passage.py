@@ -136,7 +136,7 @@ def _separating(
         )
         reached = {
             names[home]: frozenset(names[origin] for origin in origins)
-            for home, origins in running.reaches(outage).items()
+            for home, origins in running.reached(outage).items()
         }
 
     def separates(source: str, subscription: str) -> bool:
@@ -156,7 +156,7 @@ def _spans(folder: RunFolder) -> Iterator[_Span]:
         str(row["broker"]): str(row["host"])
         for row in folder.document("spec/placement.json").get("brokers", ())
     }
-    brokers = [*map(str, folder.topology.get("brokers", ()))]
+    brokers = folder.brokers
     for row in rows:
         verb, target = str(row["verb"]), str(row["target"])
         span = span_of(folder, row)

@@ -25,10 +25,28 @@ def doubts_about_sources(folder: RunFolder, rows: Rows) -> Iterator[str]:
     for source, incarnations in by_source.items():
         first, last = incarnations[0], incarnations[-1]
         wanted = [(first, 1), (last, rows.sources[source, last].highest)]
+        if folder.is_simulated:
+            wanted[0] = _first_simulated(folder, rows, source, first) or wanted[0]
         found = [(i, fence) for i in incarnations for fence in rows.sources[source, i].fences]
         if found != wanted:
             yield doubt("fences", source=source, found=_named(found), wanted=_named(wanted))
         yield from _about_incarnations(folder, rows, source, incarnations)
+
+
+def _first_simulated(
+    folder: RunFolder, rows: Rows, source: str, incarnation: int
+) -> tuple[int, int] | None:
+    """The opening fence of a simulated source: sent once all subscriptions have started."""
+    accepted = [
+        folder.timeline.moved(line["t_accepted_ns"], process.host)
+        for process in folder.processes
+        for line in process.lines("subscriptions.jsonl")
+    ]
+    for fence in rows.sources[source, incarnation].fences[:1]:
+        sent_ns = rows.sent_ns(source, incarnation, fence)
+        if accepted and sent_ns is not None and abs(sent_ns - max(accepted)) <= _SLACK_NS:
+            return incarnation, fence
+    return None
 
 
 def _about_incarnations(

@@ -44,7 +44,7 @@ def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if process.has(name):
             continue
         elsewhere = next((other.place for other in loads if other.has(name)), "")
-        if folder.is_witnessed or elsewhere:
+        if folder.is_witnessed or (elsewhere and folder.has("spec/cli.json")):
             other = f"{elsewhere}/{name}" if elsewhere else MANIFEST
             yield doubt("missing_file", file=f"{process.place}/{name}", other=other)
     if process.is_publisher:
@@ -205,6 +205,8 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
     named = {source: client for source, client in rows.client_of.items()}
     for client, (_, home) in folder.clients.items():
         lines = folder.session_lines.get(client, ())
+        if not lines and not folder.is_witnessed and not folder.has("spec/cli.json"):
+            continue
         if not lines:
             yield doubt("no_session", who=client, other=WORKLOAD)
             continue
