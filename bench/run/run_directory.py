@@ -20,7 +20,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/1"
+MANIFEST_SCHEMA = "pubsubctl/manifest/2"
+"""Since version 2 a folder has every witness of `results.witnesses`, and the last line of
+`log.jsonl` repeats the manifest."""
+NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
+"""Keys of the manifest that the journal does not repeat: nothing rests on them."""
 RunState = Literal["running", "complete", "partial", "aborted"]
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
@@ -119,9 +123,10 @@ class RunDirectory:
 
     def end(self, state: RunState, reasons: Sequence[str] = ()) -> None:
         """Close the run: last manifest, checksums of every file, a line in the index."""
-        self.log("end", state=state, reasons=list(reasons))
-        self._log.close()
         self.manifest.update(state=state, ended_utc=utc_now(), reasons=list(reasons))
+        repeated = {key: self.manifest[key] for key in self.manifest if key not in NOT_JOURNALED}
+        self.log("end", state=state, reasons=list(reasons), manifest=repeated)
+        self._log.close()
         self.write_manifest()
         write_checksums(self.path)
 

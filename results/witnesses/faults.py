@@ -158,12 +158,12 @@ def _about_stages(folder: RunFolder) -> Iterator[str]:
         fault = str(line["fault_id"])
         if line["stage"] == "failed":
             failed[fault] = line
-        else:
+        elif not _is_late(line):
             told[fault, str(line["stage"])] = line
         for key, column in (
             ("absorbed_publications", "absorbed_msgs"), ("absorbed_bytes", "absorbed_bytes"),
         ):  # fmt: skip
-            if key in (line.get("evidence") or {}):
+            if (line.get("evidence") or {}).get(key) is not None:
                 of = absorbed.setdefault(fault, {})
                 of[column] = max(of.get(column, 0), line["evidence"][key])
     for fault in dict.fromkeys(fault for fault, _ in told):

@@ -6,6 +6,7 @@ The controller's journal (`log.jsonl`) keeps the phases as they began, and how t
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from brokerd.protocols.registry import read_topology
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     JOURNAL,
@@ -15,6 +16,7 @@ from results.witnesses.folder import (
     WORKLOAD,
     RunFolder,
 )
+from results.witnesses.promises import running_protocol
 from results.witnesses.rows import Rows
 
 NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
@@ -43,10 +45,8 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
             WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol")
         )
     joined = folder.joined
-    if "joined" in manifest and [*manifest["joined"]] != joined:
+    if joined and [*manifest.get("joined", ())] != joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], joined)
-    if manifest.get("run_id") != folder.path.name and folder.is_witnessed:
-        yield _differ("the folder's name", "run_id", manifest.get("run_id"), folder.path.name)
     labelled = (manifest.get("labels") or {}).get("brokers") == "simulated"
     if folder.processes and labelled != folder.is_simulated:
         hosts = sorted({process.host for process in folder.processes})
@@ -63,6 +63,20 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
         if line["ref_host"] != clock.get("host_id"):
             yield _differ("clock.jsonl", "host_id", clock.get("host_id"), line["ref_host"])
     yield from _about_clock(folder)
+    yield from _about_topology(folder)
+
+
+def _about_topology(folder: RunFolder) -> Iterator[str]:
+    """The digest that all brokers of the deployment agreed on is the topology's."""
+    manifest = folder.manifest
+    parameters, protocol = manifest.get("parameters"), str(folder.workload.get("protocol"))
+    running = running_protocol(folder.workload, folder.topology)
+    if running is None or parameters is None or manifest.get("joined"):
+        return
+    topology = read_topology(folder.topology, TOPOLOGY)
+    wanted = topology.digest(protocol, parameters)
+    if manifest.get("topology_digest") != wanted:
+        yield _differ(TOPOLOGY, "topology_digest", manifest.get("topology_digest"), wanted)
 
 
 def _about_clock(folder: RunFolder) -> Iterator[str]:

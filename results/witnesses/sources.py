@@ -14,6 +14,9 @@ from results.witnesses.rows import Rows
 _SLACK_NS = 5_000_000
 """A session is logged a moment after its client may use it."""
 
+_SIMULATED_LOOK_NS = 150_000_000
+"""A simulation looks that often whether all subscriptions have started."""
+
 
 def doubts_about_sources(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield what publishers' logs and their sessions do not agree on."""
@@ -44,7 +47,7 @@ def _first_simulated(
     ]
     for fence in rows.sources[source, incarnation].fences[:1]:
         sent_ns = rows.sent_ns(source, incarnation, fence)
-        if accepted and sent_ns is not None and abs(sent_ns - max(accepted)) <= _SLACK_NS:
+        if accepted and sent_ns is not None and 0 <= sent_ns - max(accepted) <= _SIMULATED_LOOK_NS:
             return incarnation, fence
     return None
 

@@ -221,7 +221,7 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         events = [event for _, event, _ in lines]
         if events and events[0] != "up":
             yield _differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
-    for process in folder.processes:
+    for process in folder.processes if folder.is_witnessed or folder.has("spec/cli.json") else ():
         yield from _about_numbers(process)
     for (source, incarnation), of in rows.sources.items():
         lines = folder.session_lines.get(named.get(source, ""), ())
