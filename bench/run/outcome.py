@@ -47,6 +47,7 @@ class RunOutcome:
         load_cpu_us_per_message: the same by load generator.
         memory_bytes: by process, resident memory: first, largest and last.
         sessions_lost: by all brokers, of sessions among themselves.
+        resent_publications, duplicates_received: the last totals of all brokers' counters.
         broker_core_share: by broker, processor time per time of that phase.
         ready_after_s: what it took to have brokers that are ready, where they were deployed for it.
         lateness_p99_us: how late the load generators got to what was due.
@@ -72,6 +73,8 @@ class RunOutcome:
     load_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: Mapping[str, Memory] = field(default_factory=dict)
     sessions_lost: int = 0
+    resent_publications: int = 0
+    duplicates_received: int = 0
     broker_core_share: Mapping[str, float] = field(default_factory=dict)
     ready_after_s: float | None = None
     lateness_p99_us: float = 0.0
@@ -195,6 +198,8 @@ def outcome_of(
         online=online,
         memory_bytes=statistics.memory_bytes,
         sessions_lost=statistics.sessions_lost,
+        resent_publications=statistics.resent_publications,
+        duplicates_received=statistics.duplicates_received,
         ready_after_s=ready_after_s,
         not_healed=injection.not_healed if injection else (),
         down=injection.down if injection else (),

@@ -53,7 +53,11 @@ def read_history(folder: Path) -> History:
     Raises:
         Refused: a file is not what was written when the run had ended.
     """
-    return _Folder(folder).history()
+    try:
+        return _Folder(folder).history()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise Refused(f"{folder} does not hold what a run does: {what}") from error
 
 
 class _Folder:
@@ -312,6 +316,7 @@ class _Folder:
             for name, broker, entry in clients_of(self.workload, "subscribers", "sub")
         }
         sub_id, subscriber, broker, predicate = map(str, texts)
+        wants(predicate)
         who = f"subscription {sub_id}"
         if subscriber not in wanted or sub_id.partition("/")[0] != subscriber:
             self.doubts.append(doubt("not_asked", who=who))

@@ -267,6 +267,7 @@ DOUBTS: Mapping[str, str] = {
     "not_in_log": "{one} and {other} disagree: only the first has fault {fault}",
     "stage_order": "{file} and faults/log.jsonl: fault {fault} was {after} before it was {before}",
     "fault_outside": "{file} and {other} disagree: fault {fault} was {stage} outside the run",
+    "sessions_apart": "{one} and {other} disagree: {event} of {who} is {s:.1f} s apart",
     "no_session": "sessions.jsonl and {other} disagree: only the second has client {who}",
     "no_pair": "there is no subscription that started, or no source",
     "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload asks for "

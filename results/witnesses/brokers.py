@@ -21,7 +21,16 @@ from results.witnesses.folder import (
 _KILLS = ("kill", "term", "host-loss")
 _STOPS = (*_KILLS, "freeze")
 _SLACK_NS = 300_000_000
+_APART_NS = 2_000_000_000
+_USUAL_NS = 1_100_000_000
+"""Statistics are written once a second."""
 _SHORTEST_STOP_NS = 2 * _SLACK_NS
+_RISING = (
+    *("publications_received", "publications_forwarded", "publications_delivered", "cpu_s"),
+    *("resent_publications", "duplicates_received", "sessions_established", "sessions_lost"),
+    *("broker_sessions_lost", "confirmations_sent"),
+)
+"""Counters that never go back while a process lives."""
 _LONGEST_SILENCE_NS = 4_000_000_000
 _TIMES_AS_LONG = 3
 """A silence is one broker's own if it is so much longer than any of the others'."""
@@ -141,7 +150,7 @@ def _about_counters(
     if restarts:
         return
     for before, after in zip(lines, lines[1:], strict=False):
-        for counter in ("publications_received", "publications_delivered", "cpu_s"):
+        for counter in _RISING:
             if after.get(counter, 0) < before.get(counter, 0):
                 yield _differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
                 return
@@ -222,8 +231,15 @@ def _touches(folder: RunFolder, row: Line, from_ns: int, to_ns: int) -> bool:
 
 
 def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Broker events that name a run or a fault."""
+    """Broker events that name a run or a fault, and those about sessions."""
     name = f"{process.place}/events.jsonl"
+    if folder.is_foreign:
+        return
+    if folder.is_witnessed and not process.has("events.jsonl"):
+        yield doubt("missing_file", file=name, other=MANIFEST)
+        return
+    if folder.is_of_processes:
+        yield from _about_sessions(folder, process, name)
     run_id = folder.manifest.get("run_id")
     faults = {str(row["fault_id"]): row for row in folder.fault_rows}
     for line in process.lines("events.jsonl"):
@@ -241,6 +257,80 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 yield _differ(
                     name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
                 )
+
+
+def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
+    """A broker and its clients logged the same sessions, and its counters count them."""
+    stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
+    events = process.lines("events.jsonl")
+    begun = [line for line in events if line.get("event") == "run_begun"]
+    if stops & {*_KILLS, "restart"} or len(begun) != 1:
+        if not begun:
+            yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
+        return
+    if folder.manifest.get("state") == "complete":
+        if not any(line.get("event") == "run_ended" for line in events):
+            yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
+    brokers = {*folder.brokers}
+    lost = sum(line["event"] == "session_lost" and line["peer"] in brokers for line in events)
+    last = process.lines("stats.jsonl")[-1:]
+    counted = [line["broker_sessions_lost"] for line in last if "broker_sessions_lost" in line]
+    if counted and counted[0] != lost:
+        yield _differ(f"{process.place}/stats.jsonl", name, "sessions lost", counted[0], lost)
+    run = str(folder.manifest.get("run_id")).rpartition("-")[2]
+    apart_ns = _apart_ns(folder, process)
+    seen: dict[tuple[str, str], list[int]] = {}
+    for line in events:
+        at_ns = folder.timeline.moved(line["t_ns"], process.host)
+        seen.setdefault((line["event"], str(line.get("peer"))), []).append(at_ns)
+    for client, lines in folder.session_lines.items():
+        for event, here in (("up", "session_established"), ("down", "session_lost")):
+            theirs = [at for at, what, broker in lines if (what, broker) == (event, process.name)]
+            ours = seen.get((here, f"{client}.{run}"), [])
+            # A broker also sees sessions that their client gave up before it could use them.
+            if len(theirs) > len(ours):
+                yield _differ(
+                    "sessions.jsonl", name, f"{event} of {client}", len(theirs), len(ours)
+                )
+                continue
+            far_ns = max((min(abs(a - b) for b in ours) for a in theirs), default=0)
+            if far_ns > apart_ns and not stops:
+                yield doubt(
+                    "sessions_apart", one="sessions.jsonl", other=name, who=client, event=event,
+                    s=far_ns / 1e9,
+                )  # fmt: skip
+    for other in folder.processes:
+        for line in other.lines("subscriptions.jsonl"):
+            if line["broker"] != process.name or not line.get("t_accepted_ns"):
+                continue
+            accepted_ns = folder.timeline.moved(line["t_accepted_ns"], other.host)
+            started = [
+                folder.timeline.moved(event["t_ns"], process.host)
+                for event in events
+                if event["event"] == "subscription_started"
+                and event.get("client") == f"{line['subscriber']}.{run}"
+            ]
+            if started and accepted_ns < min(started) - apart_ns:
+                yield doubt(
+                    "sessions_apart", one=f"{other.place}/subscriptions.jsonl", other=name,
+                    who=line["sub_id"], event="accepted", s=(min(started) - accepted_ns) / 1e9,
+                )  # fmt: skip
+
+
+def _apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
+    """How far two processes' stamps of one thing may be apart on a machine this busy."""
+    longest = [
+        to_ns - from_ns
+        for other in folder.processes
+        if other.is_load or other.name == process.name
+        for from_ns, to_ns in _silences(folder, other)
+    ]
+    hosts = {other.host for other in folder.processes if other.is_load}
+    errors = [folder.timeline.error_ns(process.host, host) for host in hosts]
+    if any(error is None for error in errors):
+        return NEVER_NS
+    error_ns = max((error for error in errors if error is not None), default=0)
+    return _APART_NS + 2 * max((ns - _USUAL_NS for ns in longest), default=0) + error_ns
 
 
 def _back_s(times: Sequence[int]) -> float:

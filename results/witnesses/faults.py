@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from brokerd.units import parse_duration_ns
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     FAULT_JOURNAL,
@@ -65,10 +66,41 @@ def _about_schedule(folder: RunFolder) -> Iterator[str]:
             continue
         if line["verb"] != step.get("do"):
             yield _differ(PLAN, SCHEDULE, f"verb of {name}", line["verb"], step.get("do"))
+        yield from _about_step(folder, name, line, step)
         on = step.get("on")
         names = {*folder.brokers}
         if isinstance(on, str) and on in names and line["target"] != on:
             yield _differ(PLAN, SCHEDULE, f"target of {name}", line["target"], on)
+
+
+def _about_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterator[str]:
+    """The times of a planned step, where the schedule leaves nothing to be drawn."""
+    after = step.get("after")
+    wanted: dict[str, Any] = {"delay_ns": _fixed_ns(step.get("delay", "0s"))}
+    if isinstance(after, str):
+        before, _, stage = after.partition(".")
+        wanted |= {"after": [before, stage or "end"], "at_ns": None}
+    elif after is None:
+        wanted |= {"after": None, "at_ns": _fixed_ns(step.get("at", "0s"))}
+    if "for" in line.get("params", {}):
+        wanted["duration_ns"] = _fixed_ns(line["params"]["for"])
+        drawn = _fixed_ns(step.get("for"))
+        if drawn is not None and drawn != wanted["duration_ns"]:
+            yield _differ(PLAN, SCHEDULE, f"duration of {name}", line["params"]["for"], drawn)
+    elif "for" not in step:
+        wanted["duration_ns"] = None
+    for key, value in wanted.items():
+        is_drawn = value is None and key in ("delay_ns", "at_ns") and after is None
+        if (key in line or folder.is_witnessed) and not is_drawn and line.get(key) != value:
+            yield _differ(PLAN, SCHEDULE, f"{key} of {name}", line.get(key), value)
+
+
+def _fixed_ns(text: Any) -> int | None:
+    """A duration that a schedule fixes; None for one that is drawn."""
+    try:
+        return parse_duration_ns(text)
+    except ValueError:
+        return None
 
 
 def _about_plan(folder: RunFolder) -> Iterator[str]:
@@ -81,10 +113,11 @@ def _about_plan(folder: RunFolder) -> Iterator[str]:
         if line is None:
             continue
         for name in _NAMED:
-            if name in line and name in row and line[name] != row[name]:
-                yield _differ(
-                    FAULTS, PLAN, f"{name} of {row['fault_id']}", row[name], line[name]
-                )
+            if folder.is_witnessed or (name in line and name in row):
+                if line.get(name) != row.get(name):
+                    yield _differ(
+                        FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
+                    )
         yield from _about_planned_time(folder, row, line)
 
 
@@ -94,7 +127,7 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
         return
     wanted = None
     if line.get("at_ns") is not None:
-        wanted = folder.origin_ns + line["at_ns"]
+        wanted = folder.origin_ns + line["at_ns"] + line.get("delay_ns", 0)
     elif line.get("after"):
         step, stage = line["after"]
         before = [other for other in folder.fault_rows if other["step"] == step]
@@ -139,9 +172,10 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
             if error_ns is not None and off_ns > error_ns + 10_000_000_000:
                 yield _differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
     done = [stage for stage in _PROGRESS if row.get(f"t_{stage}_ns") is not None]
-    if folder.has(FAULT_JOURNAL) and row.get("state") in _PROGRESS and done:
-        if row["state"] != done[-1]:
-            yield _differ(FAULTS, FAULTS, f"state of {name}", row["state"], done[-1])
+    state = row.get("state")
+    if folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown") and done:
+        if state != done[-1]:
+            yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
 
 
 def _about_stages(folder: RunFolder) -> Iterator[str]:
@@ -166,6 +200,16 @@ def _about_stages(folder: RunFolder) -> Iterator[str]:
             if (line.get("evidence") or {}).get(key) is not None:
                 of = absorbed.setdefault(fault, {})
                 of[column] = max(of.get(column, 0), line["evidence"][key])
+        if folder.is_witnessed and fault in rows:
+            for name in _NAMED:
+                if line.get(name) != rows[fault].get(name):
+                    yield _differ(
+                        FAULTS, FAULT_JOURNAL, f"{name} of {fault}",
+                        rows[fault].get(name), line.get(name),
+                    )  # fmt: skip
+    stages = [(line["fault_id"], line["stage"]) for line in folder.lines(FAULT_JOURNAL)]
+    if len({*stages}) < len(stages) and not failed:
+        yield doubt("twice", what=f"one stage of {FAULT_JOURNAL}")
     for fault in dict.fromkeys(fault for fault, _ in told):
         if fault not in rows:
             yield doubt("not_in_log", fault=fault, one=FAULT_JOURNAL, other=FAULTS)
@@ -200,24 +244,21 @@ def _about_stages(folder: RunFolder) -> Iterator[str]:
                 "failed" if fault in failed else "not failed",
             )  # fmt: skip
         yield from _about_evidence(folder, row, told, failed.get(fault))
-        for column, least in absorbed.get(fault, {}).items():
-            found = row.get(column)
-            if found is None or found < least or (folder.is_witnessed and found != least):
+        for column in ("absorbed_msgs", "absorbed_bytes"):
+            found, least = row.get(column), absorbed.get(fault, {}).get(column)
+            is_more = found is not None and least is not None and found > least
+            if found != least and not (is_more and not folder.is_witnessed):
                 yield _differ(FAULTS, FAULT_JOURNAL, f"{column} of {fault}", found, least)
-        if not absorbed.get(fault) and row.get("absorbed_msgs") is not None:
-            yield _differ(
-                FAULTS, FAULT_JOURNAL, f"absorbed_msgs of {fault}", row["absorbed_msgs"], None
-            )
 
 
 def _about_evidence(
     folder: RunFolder, row: Line, told: Mapping[tuple[str, str], Line], failed: Line | None
 ) -> Iterator[str]:
     line = failed or told.get((str(row["fault_id"]), "observed"))
-    if line is None or not row.get("evidence"):
+    if line is None or (not row.get("evidence") and not folder.is_witnessed):
         return
     try:
-        evidence = json.loads(row["evidence"])
+        evidence = json.loads(row.get("evidence") or "null")
     except ValueError:
         evidence = row["evidence"]
     if evidence != line.get("evidence"):

@@ -193,6 +193,11 @@ class RunFolder:
         return self.manifest.get("schema") == WITNESSED_SCHEMA
 
     @property
+    def is_of_processes(self) -> bool:
+        """Whether real processes of this product wrote the folder."""
+        return not self.is_simulated and (self.is_witnessed or self.has("spec/cli.json"))
+
+    @property
     def is_simulated(self) -> bool:
         """Whether no process of its own ran any broker or client."""
         hosts = {process.host for process in self.processes}

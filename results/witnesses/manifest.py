@@ -22,6 +22,9 @@ from results.witnesses.rows import Rows
 NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
 """Keys of the manifest that the last line of the journal does not repeat."""
 
+LAST_COUNTERS: Final = ("resent_publications", "duplicates_received")
+"""Counters of brokers whose last values a verdict shows."""
+
 _SLACK_S = 1.0
 
 
@@ -134,6 +137,10 @@ def _about_roles(folder: RunFolder) -> Iterator[str]:
     for name in sorted({*found} - {*roles}):
         yield _differ("raw/", f"role of {name}", None, found[name].place)
     placed = {row["broker"]: row["host"] for row in _placement(folder)}
+    if folder.is_witnessed and not folder.is_foreign and not folder.is_simulated:
+        wanted = sorted(name for name, about in roles.items() if about["role"] == "broker")
+        if sorted(placed) != wanted:
+            yield _differ("spec/placement.json", "brokers", wanted, sorted(placed))
     for name, about in roles.items():
         if about["role"] == "broker" and name in placed and placed[name] != about["host"]:
             yield _differ("spec/placement.json", f"host of {name}", about["host"], placed[name])
@@ -171,8 +178,9 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
                 yield doubt("missing_line", file=JOURNAL, what="the end", other=MANIFEST)
         return
     for key in ("state", "reasons"):
-        if key in end and end[key] != manifest.get(key, end[key]):
-            yield _differ(JOURNAL, key, manifest.get(key), end[key])
+        is_there = key in end and (key in manifest or folder.is_witnessed)
+        if (is_there or folder.is_witnessed) and end.get(key) != manifest.get(key):
+            yield _differ(JOURNAL, key, manifest.get(key), end.get(key))
     if manifest.get("reasons") and manifest.get("state") == "complete":
         yield _differ(MANIFEST, "reasons", manifest["reasons"], "complete")
     yield from _about_repeated(folder, end.get("manifest"))
@@ -213,6 +221,19 @@ def _about_drain(folder: RunFolder) -> Iterator[str]:
         yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "evidence")
 
 
+def _statistics(folder: RunFolder) -> dict[str, int]:
+    """What brokers counted, in all: sessions among themselves that ended, and the last totals."""
+    found = dict.fromkeys(("sessions_lost", *LAST_COUNTERS), 0)
+    for process in folder.processes:
+        lines = process.lines("stats.jsonl")
+        counts = [line["broker_sessions_lost"] for line in lines if "broker_sessions_lost" in line]
+        steps = zip(counts, counts[1:], strict=False)
+        found["sessions_lost"] += sum(max(0, now - before) for before, now in steps)
+        for name in LAST_COUNTERS:
+            found[name] += lines[-1].get(name, 0) if lines else 0
+    return found
+
+
 # --- The headline ---------------------------------------------------------------------------
 
 
@@ -229,6 +250,10 @@ def _about_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
             for kind, n in process.document("online.json").get("totals", {}).items():
                 totals[kind] = totals.get(kind, 0) + n
     pairs.append(("online.json", "online", headline.get("online"), totals))
+    statistics = _statistics(folder)
+    for key, value in statistics.items():
+        if key in headline:
+            pairs.append(("stats.jsonl", key, headline[key], value))
     counted = rows.headline
     phase = folder.phase_ns("measure")
     if counted is not None and phase is not None:

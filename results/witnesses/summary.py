@@ -12,6 +12,16 @@ from results.witnesses.folder import MANIFEST, WORKLOAD, Line, ProcessFolder, Ru
 from results.witnesses.rows import LaneRows, Rows
 
 _SLACK_NS = 50_000_000
+_EARLY_NS = 1_000_000_000
+_RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
+_COLUMNS: Final = {
+    "publications": ("sequence", "intended_ns", "sent_ns", "publisher", "incarnation",
+                     "attribute_set"),
+    "acks": ("first", "last", "acked_ns", "publisher", "incarnation", "outcome"),
+    "intents": ("last", "at_ns", "publisher", "incarnation"),
+    "deliveries": ("sequence", "received_ns", "digest", "subscription", "publisher",
+                   "incarnation", "kind", "layer", "partition"),
+}  # fmt: skip
 _FINDINGS: Final = (
     *("duplicate", "reordered", "wrong_match", "corrupted", "phantom", "withheld_delivered"),
     *("withheld_late",),
@@ -21,6 +31,8 @@ _FINDINGS: Final = (
 def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield what load generators' files do not agree on."""
     for process in folder.processes:
+        if process.is_load:
+            yield from _about_sidecars(folder, process)
         if process.is_load and not folder.is_simulated:
             yield from _about_files(folder, process)
             yield from _about_totals(process, rows)
@@ -32,6 +44,28 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
 
 def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
     return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
+
+
+def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """A sidecar names the columns that are read, and all of one publisher the same sources."""
+    first: tuple[str, Any] | None = None
+    for layout, columns in _COLUMNS.items():
+        name = f"{process.place}/{layout}.rec.json"
+        if not process.has(f"{layout}.rec.json"):
+            continue
+        sidecar = process.document(f"{layout}.rec.json")
+        if "columns" in sidecar or folder.is_witnessed:
+            found = [*sidecar.get("columns", ())]
+            if found != [*columns]:
+                yield _differ(name, f"{process.place}/{layout}.rec", "columns", found, columns)
+        if sidecar.get("schema") != "pubsubctl/rec/1":
+            yield _differ(name, MANIFEST, "schema", sidecar.get("schema"), "pubsubctl/rec/1")
+        if layout == "deliveries" or not sidecar.get("tables"):
+            continue
+        if first is None:
+            first = name, sidecar["tables"]
+        elif sidecar["tables"] != first[1]:
+            yield _differ(name, first[0], "tables", sorted(sidecar["tables"]), sorted(first[1]))
 
 
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -67,7 +101,7 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     if not lines or "proc_id" not in lines[-1]:
         return
     for before, after in zip(lines, lines[1:], strict=False):
-        back = [key for key in ("t_ns", "sent", "delivered") if after[key] < before[key]]
+        back = [key for key in _RISING if after.get(key, 0) < before.get(key, 0)]
         if back:
             yield _differ(name, name, back[0], after[back[0]], before[back[0]])
     if any(line["proc_id"] != process.name for line in lines):
@@ -103,6 +137,9 @@ def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
         yield _differ(
             name, f"{process.place}/*.rec", "times", (told["t_start_ns"], told["t_exit_ns"]), ends
         )
+    began = folder.phase_ns("deploy")
+    if began is not None and folder.is_of_processes and told["t_start_ns"] < began[0] - _EARLY_NS:
+        yield _differ(name, MANIFEST, "t_start_ns", told["t_start_ns"], began[0])
     stamps = [line["t_ns"] for line in process.lines("stats.jsonl")]
     if stamps and not told["t_start_ns"] <= min(stamps) <= max(stamps) <= told["t_exit_ns"]:
         yield _differ(
@@ -120,8 +157,9 @@ def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
 def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
     name, online = f"{process.place}/online.json", process.document("online.json")
     records = f"{process.place}/deliveries.rec"
-    if online.get("run_id", folder.manifest.get("run_id")) != folder.manifest.get("run_id"):
-        yield _differ(name, MANIFEST, "run_id", online["run_id"], folder.manifest.get("run_id"))
+    run_id = folder.manifest.get("run_id")
+    if online.get("run_id", None if folder.is_witnessed else run_id) != run_id:
+        yield _differ(name, MANIFEST, "run_id", online.get("run_id"), run_id)
     lanes = {
         (lane["subscription"], lane["publisher"], lane["incarnation"]): lane
         for lane in online["lanes"]
@@ -129,8 +167,12 @@ def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     if len(lanes) < len(online["lanes"]):
         yield doubt("twice", what=f"one lane of {name}")
     for total, value in online["totals"].items():
+        if folder.is_witnessed and total != "order_differs":
+            if not all(total in lane for lane in online["lanes"]):
+                yield _differ(name, name, f"lanes of {total}", None, value)
         summed = sum(lane.get(total, 0) for lane in online["lanes"])
-        if total not in ("order_differs", "phantom") and summed != value:
+        is_more = total == "phantom" and summed < value
+        if total != "order_differs" and summed != value and not is_more:
             yield _differ(name, name, f"total of {total}", value, summed)
     if process.place not in rows.whole:
         return
@@ -205,7 +247,7 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
     named = {source: client for source, client in rows.client_of.items()}
     for client, (_, home) in folder.clients.items():
         lines = folder.session_lines.get(client, ())
-        if not lines and not folder.is_witnessed and not folder.has("spec/cli.json"):
+        if not lines and not folder.is_of_processes:
             continue
         if not lines:
             yield doubt("no_session", who=client, other=WORKLOAD)
@@ -219,9 +261,23 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if client not in folder.clients:
             yield doubt("not_asked", who=f"client {client} of sessions.jsonl")
         events = [event for _, event, _ in lines]
+        is_over = folder.is_of_processes and folder.manifest.get("state") == "complete"
+        if is_over and events[-1] != "down" and not folder.is_foreign:
+            yield _differ("sessions.jsonl", MANIFEST, f"last event of {client}", "up", "down")
         if events and events[0] != "up":
             yield _differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
-    for process in folder.processes if folder.is_witnessed or folder.has("spec/cli.json") else ():
+    for process in folder.processes if folder.is_of_processes else ():
+        for line in process.lines("subscriptions.jsonl"):
+            asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+            ups = folder.session_lines.get(str(line["subscriber"]), ())
+            issued_ns = folder.timeline.moved(asked_ns or 0, process.host)
+            if not asked_ns or (accepted_ns and accepted_ns < asked_ns) or (
+                ups and issued_ns < ups[0][0] - _SLACK_NS
+            ):
+                yield _differ(
+                    f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
+                    f"times of {line['sub_id']}", (asked_ns, accepted_ns), ups[:1],
+                )  # fmt: skip
         yield from _about_numbers(process)
     for (source, incarnation), of in rows.sources.items():
         lines = folder.session_lines.get(named.get(source, ""), ())

@@ -51,6 +51,21 @@ def mutations(folder: Path) -> Iterator[Mutation]:
             yield from _of_value(name, document, lambda value: json.dumps(value))
 
 
+def sampled(folder: Path, most: int = 2) -> Iterator[Mutation]:
+    """Yield of all changes of one kind the first and the last one, in a broker's file and others.
+
+    Args:
+        most: how many of each kind.
+    """
+    found: dict[tuple[str, str], list[Mutation]] = {}
+    for mutation in mutations(folder):
+        how = mutation.how.partition(": ")[2] or mutation.how
+        word = "becomes" if " becomes " in how else how.split()[-1]
+        found.setdefault((mutation.kind, word), []).append(mutation)
+    for each in found.values():
+        yield from each if len(each) <= most else (each[0], *each[-(most - 1) :])
+
+
 def _of_lines(name: str, path: Path) -> Iterator[Mutation]:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -81,7 +96,8 @@ def _changed(value: Any) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             rest = {other: value[other] for other in value if other != key}
-            yield (key,), rest, "deleted"
+            if inner is not None:  # a key that is null reads as one that is missing
+                yield (key,), rest, "deleted"
             for names, changed, how in _changed(inner):
                 yield (key, *names), {**value, key: changed}, how
     elif isinstance(value, list):
