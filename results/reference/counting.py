@@ -56,9 +56,7 @@ class Count:
 
     def rows(self) -> Rows:
         """Return all counts."""
-        answers = {
-            name: Counter[int]() for name in {_place(path) for (path, _), _ in self._files}
-        }
+        answers = {name: Counter[int]() for name in {_place(path) for (path, _), _ in self._files}}
         for place, file in self._of("acks"):
             for row in file.rows:
                 answers[place][row["outcome"]] += row["last"] - row["first"] + 1
@@ -113,9 +111,7 @@ class Count:
                 if row["attribute_set"] == self._fence_set:
                     fences[of].add(number)
         return {
-            of: SourceRows(
-                max(found), tuple(sorted(fences[of])), min(stamps[of]), max(stamps[of])
-            )
+            of: SourceRows(max(found), tuple(sorted(fences[of])), min(stamps[of]), max(stamps[of]))
             for of, found in numbers.items()
         }
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from results.reference.clocks import Clocks
-from results.reference.counting import Count
 from results.reference.contents import Contents, clients_of
+from results.reference.counting import Count
 from results.reference.fault_log import FaultLog
 from results.reference.files import (
     NOTICE,
@@ -84,6 +84,7 @@ class _Folder:
             origin_ns = min((p["t0_ns"] for p in self.manifest.get("phases") or ()), default=0)
         self.origin_ns: int = origin_ns
         measured = phases.get("measure")
+        self.measured = None if measured is None else (measured["t0_ns"], measured["t1_ns"])
         self.measured_until_ns = None if measured is None else measured["t1_ns"] - origin_ns
         self.clocks = Clocks(
             str((self.manifest.get("clock") or {}).get("host_id", "")),
@@ -222,11 +223,7 @@ class _Folder:
 
     def _witnessed(self) -> tuple[str, ...]:
         """What files say of each other; all records have been read."""
-        measured_until_ns = self.measured_until_ns
-        measured = None
-        if measured_until_ns is not None:
-            measured = self.origin_ns, self.origin_ns + measured_until_ns
-        count = Count(self.records, self._moved, self.content.fence_set, measured)
+        count = Count(self.records, self._moved, self.content.fence_set, self.measured)
         return doubts_of_witnesses(RunFolder(self.folder, self), count.rows())
 
     # --- Publishers ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from results.tables.logs import Logs, Process
+from results.tables.logs import Logs, Process, read_processes
 from results.tables.manifest import Run
 from results.tables.record_files import NOTICE, RECORDS, STRETCH, RecordFile
 from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRows
@@ -28,14 +28,25 @@ SourceKey = tuple[str, int]
 
 def rows_of(run: Run, logs: Logs) -> Rows:
     """Return the counts of all record files of a run."""
-    return _Columns(run, logs).rows()
+    return _Columns(run, logs.processes).rows()
+
+
+def headline_of(run: Run) -> Headline | None:
+    """Return the figures of a run's headline, from all rows; None without a measure phase."""
+    phase = next((p for p in run.phases if p.name == "measure"), None)
+    if phase is None:
+        return None
+    columns = _Columns(run, read_processes(run))
+    return columns.headline(phase.from_ns, phase.to_ns, most=1 << 62)
 
 
 class _Columns:
-    def __init__(self, run: Run, logs: Logs) -> None:
+    def __init__(self, run: Run, processes: Sequence[Process]) -> None:
         self._run = run
-        self._processes = logs.processes
-        self._fence_set = run.content.fence_set
+        self._processes = processes
+
+    def _fence_set(self, file: RecordFile) -> int:
+        return len(file.tables.get("attribute_sets", ())) - 1
 
     def rows(self) -> Rows:
         client_of: dict[str, str] = {}
@@ -68,7 +79,7 @@ class _Columns:
             breaches=self._breaches,
             sent_ns=self._sent_ns,
             ends_ns=self._ends(),
-            headline=None if phase is None else self._headline(phase.from_ns, phase.to_ns),
+            headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
 
     def _of(self, layout: str) -> Iterator[tuple[str, RecordFile]]:
@@ -103,7 +114,9 @@ class _Columns:
             for of, mask in _by(rows, "publisher"):
                 key = file.tables["publishers"][of[0]], of[1]
                 mine = rows[mask]
-                fences = {*mine["sequence"][mine["attribute_set"] == self._fence_set].tolist()}
+                fences = {
+                    *mine["sequence"][mine["attribute_set"] == self._fence_set(file)].tolist()
+                }
                 first = self._run.moved(int(mine["sent_ns"].min()), file.host)
                 last = self._run.moved(int(mine["sent_ns"].max()), file.host)
                 highest = int(mine["sequence"].max())
@@ -136,7 +149,7 @@ class _Columns:
                 key = file.tables["publishers"][of[0]], of[1]
                 mine = rows[mask]
                 meant = np.where(
-                    mine["attribute_set"] == self._fence_set, 0, mine["intended_ns"]
+                    mine["attribute_set"] == self._fence_set(file), 0, mine["intended_ns"]
                 )
                 found.setdefault(key, []).append((mine["sequence"], mine["sent_ns"], meant))
         sent = {}
@@ -226,11 +239,11 @@ class _Columns:
                     answered += int(mask.sum())
         return answered
 
-    def _headline(self, from_ns: int, to_ns: int) -> Headline:
+    def headline(self, from_ns: int, to_ns: int, most: int = _LARGEST_SAMPLE) -> Headline:
+        """Return the headline's figures; no percentiles of more than `most` rows."""
         from_ns, to_ns = from_ns + self._run.origin_ns, to_ns + self._run.origin_ns
         published = sum(
-            int(((meant >= from_ns) & (meant < to_ns)).sum())
-            for _, _, meant in self._sent.values()
+            int(((meant >= from_ns) & (meant < to_ns)).sum()) for _, _, meant in self._sent.values()
         )
         delivered = rows_seen = 0
         response, service = [np.zeros(0, "i8")], [np.zeros(0, "i8")]
@@ -251,22 +264,20 @@ class _Columns:
             wanted = (meant >= from_ns) & (meant < to_ns) & (meant > 0)
             response.append((rows["received_ns"] - meant)[wanted])
             service.append((rows["received_ns"] - sent)[wanted])
-        few = rows_seen <= _LARGEST_SAMPLE
+        few = rows_seen <= most
         return Headline(
             published,
             delivered,
             _percentiles(np.concatenate(response)) if few else None,
             _percentiles(np.concatenate(service)) if few else None,
-            self._acknowledged(from_ns, to_ns),
+            self._acknowledged(from_ns, to_ns, most),
         )
 
-    def _acknowledged(self, from_ns: int, to_ns: int) -> dict[str, float] | None:
+    def _acknowledged(self, from_ns: int, to_ns: int, most: int) -> dict[str, float] | None:
         waits = [np.zeros(0, "i8")]
         files = [(file, _mapped(file)) for _, file in self._of("acks")]
         files = [(file, rows[rows["outcome"] == _ACKNOWLEDGED]) for file, rows in files]
-        if sum(int((rows["last"] - rows["first"] + 1).sum()) for _, rows in files) > (
-            _LARGEST_SAMPLE
-        ):
+        if sum(int((rows["last"] - rows["first"] + 1).sum()) for _, rows in files) > most:
             return None
         for file, rows in files:
             lengths = rows["last"] - rows["first"] + 1

@@ -68,4 +68,4 @@ def _heard(rule: str, doubts: Callable[[], Iterator[str]]) -> list[str]:
     return found
 
 
-__all__ = ["RunFolder", "Rows", "doubts_of_witnesses"]
+__all__ = ["Rows", "RunFolder", "doubts_of_witnesses"]

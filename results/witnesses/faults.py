@@ -7,6 +7,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.units import parse_duration_ns
@@ -151,7 +152,7 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     reached = [(stage, row.get(f"t_{stage}_ns")) for stage in STAGES]
     stamps = [(stage, at_ns) for stage, at_ns in reached if at_ns is not None]
     chain = [each for each in stamps if each[0] not in ("observed", "recovered")]
-    for (before, one_ns), (after, other_ns) in zip(chain, chain[1:], strict=False):
+    for (before, one_ns), (after, other_ns) in pairwise(chain):
         if other_ns < one_ns - _SLACK_NS:
             yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
     began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
@@ -304,5 +305,3 @@ def faults_at(folder: RunFolder, broker: str) -> list[Line]:
     }
     targets = {broker, placed.get(broker, broker)}
     return [row for row in folder.fault_rows if str(row["target"]) in targets]
-
-

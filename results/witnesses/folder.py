@@ -7,7 +7,7 @@ counts their rows itself (`results.witnesses.rows`).
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -140,6 +140,12 @@ class RunFolder:
             self.unreadable[name] = "it is no object"
             return {}
         return value
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned when it was first asked for under a name."""
+        if name not in self._read:
+            self._read[name] = make()
+        return self._read[name]
 
     # --- The documents ------------------------------------------------------------------------
 

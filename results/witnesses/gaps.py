@@ -21,9 +21,7 @@ def doubts_about_gaps(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _about_gap(folder, rows, process, line)
 
 
-def _about_gap(
-    folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
-) -> Iterator[str]:
+def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line) -> Iterator[str]:
     source, incarnation = str(line["source"]), int(line["incarnation"])
     first, last = int(line["first"]), int(line["last"])
     names = {

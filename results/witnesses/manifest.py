@@ -4,6 +4,7 @@ The controller's journal (`log.jsonl`) keeps the phases as they began, and how t
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.protocols.registry import read_topology
@@ -16,7 +17,7 @@ from results.witnesses.folder import (
     WORKLOAD,
     RunFolder,
 )
-from results.witnesses.promises import running_protocol
+from results.witnesses.promises import running_of
 from results.witnesses.rows import Rows
 
 NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
@@ -44,9 +45,7 @@ def _differ(other: str, what: str, found: Any, wanted: Any, one: str = MANIFEST)
 def _about_specification(folder: RunFolder) -> Iterator[str]:
     manifest = folder.manifest
     if "protocol" in manifest and manifest["protocol"] != folder.workload.get("protocol"):
-        yield _differ(
-            WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol")
-        )
+        yield _differ(WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol"))
     joined = folder.joined
     if joined and [*manifest.get("joined", ())] != joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], joined)
@@ -73,7 +72,7 @@ def _about_topology(folder: RunFolder) -> Iterator[str]:
     """The digest that all brokers of the deployment agreed on is the topology's."""
     manifest = folder.manifest
     parameters, protocol = manifest.get("parameters"), str(folder.workload.get("protocol"))
-    running = running_protocol(folder.workload, folder.topology)
+    running = running_of(folder)
     if running is None or parameters is None or manifest.get("joined"):
         return
     topology = read_topology(folder.topology, TOPOLOGY)
@@ -162,15 +161,11 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
         if manifest.get("origin_ns") != began.get("measure"):
             yield _differ(JOURNAL, "origin_ns", manifest.get("origin_ns"), began.get("measure"))
     ordered = [*(manifest.get("phases") or ())]
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in pairwise(ordered):
         if folder.has("spec/cli.json") and before.get("t1_ns") != after["t0_ns"]:
-            yield _differ(
-                JOURNAL, f"end of {before['phase']}", before.get("t1_ns"), after["t0_ns"]
-            )
+            yield _differ(JOURNAL, f"end of {before['phase']}", before.get("t1_ns"), after["t0_ns"])
     if "measure" in phases and manifest.get("origin_ns") != phases["measure"]["t0_ns"]:
-        yield _differ(
-            MANIFEST, "origin_ns", manifest.get("origin_ns"), phases["measure"]["t0_ns"]
-        )
+        yield _differ(MANIFEST, "origin_ns", manifest.get("origin_ns"), phases["measure"]["t0_ns"])
     end = next((line for line in reversed(lines) if line.get("what") == "end"), None)
     if end is None:
         if folder.is_witnessed or folder.has("spec/cli.json"):

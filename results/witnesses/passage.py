@@ -9,12 +9,13 @@ sent before are not looked at: they may have waited in a socket.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from brokerd.overlay.outage import Outage
 from brokerd.protocols.registry import RunningProtocol
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import FAULTS, Line, RunFolder, span_of, stamp_of
-from results.witnesses.promises import running_protocol
+from results.witnesses.promises import running_of
 from results.witnesses.rows import Blockage, Rows
 
 _KILLS = ("kill", "term", "host-loss")
@@ -54,9 +55,9 @@ def doubts_about_passage(folder: RunFolder, rows: Rows) -> Iterator[str]:
 def _blockages(folder: RunFolder, rows: Rows) -> Iterator[Blockage]:
     spans = [*_spans(folder)]
     broker_of = _homes(folder, rows)
-    running = running_protocol(folder.workload, folder.topology)
+    running = running_of(folder)
     edges = sorted({ns for span in spans for ns in (span.from_ns, span.to_ns)})
-    for from_ns, to_ns in zip(edges, edges[1:], strict=False):
+    for from_ns, to_ns in pairwise(edges):
         held = [span for span in spans if span.from_ns <= from_ns and span.to_ns >= to_ns]
         if not held or to_ns - from_ns <= 2 * _SLACK_NS:
             continue

@@ -27,6 +27,14 @@ def running_protocol(
         return None
 
 
+def running_of(folder: RunFolder) -> RunningProtocol | None:
+    """Return the protocol of a run on its topology, read once."""
+    running: RunningProtocol | None = folder.once(
+        "the protocol", lambda: running_protocol(folder.workload, folder.topology)
+    )
+    return running
+
+
 def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
     """Return what a run's deliveries are held to."""
     running = running_protocol(workload, topology)
@@ -49,7 +57,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
     if said is None:
         return
     wanted = promises_of(folder.workload, folder.topology)
-    running = running_protocol(folder.workload, folder.topology)
+    running = running_of(folder)
     named = {
         "order": wanted.order,
         "gaps": list(wanted.gaps),

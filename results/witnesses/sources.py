@@ -6,6 +6,7 @@ session.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from results.rules.terms import doubt
 from results.witnesses.folder import RunFolder
@@ -57,7 +58,7 @@ def _about_incarnations(
 ) -> Iterator[str]:
     client = rows.client_of.get(source, "")
     sessions = [at for at, event, _ in folder.session_lines.get(client, ()) if event == "up"]
-    for before, after in zip(incarnations, incarnations[1:], strict=False):
+    for before, after in pairwise(incarnations):
         from_ns = rows.sources[source, before].last_ns - _SLACK_NS
         to_ns = rows.sources[source, after].first_ns + _SLACK_NS
         is_explained = any(from_ns <= at_ns <= to_ns for at_ns in sessions)

@@ -5,6 +5,7 @@ wrote the records, and the manifest's headline was counted from the records.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from results.rules.terms import doubt
@@ -100,7 +101,7 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     name = f"{process.place}/stats.jsonl"
     if not lines or "proc_id" not in lines[-1]:
         return
-    for before, after in zip(lines, lines[1:], strict=False):
+    for before, after in pairwise(lines):
         back = [key for key in _RISING if after.get(key, 0) < before.get(key, 0)]
         if back:
             yield _differ(name, name, back[0], after[back[0]], before[back[0]])
@@ -116,9 +117,7 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     ):
         wanted = counted.get(process.place)
         if wanted is not None and lines[-1][column] != wanted:
-            yield _differ(
-                name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted
-            )
+            yield _differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
 
 
 def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
@@ -176,9 +175,9 @@ def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
             yield _differ(name, name, f"total of {total}", value, summed)
     if process.place not in rows.whole:
         return
-    own = {
-        str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")
-    } | {lane[0] for lane in lanes}
+    own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")} | {
+        lane[0] for lane in lanes
+    }
     counted = {lane: of for lane, of in rows.lanes.items() if lane[0] in own}
     for lane in sorted({*lanes} | {*counted}):
         yield from _about_lane(
@@ -271,8 +270,10 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
             asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
             ups = folder.session_lines.get(str(line["subscriber"]), ())
             issued_ns = folder.timeline.moved(asked_ns or 0, process.host)
-            if not asked_ns or (accepted_ns and accepted_ns < asked_ns) or (
-                ups and issued_ns < ups[0][0] - _SLACK_NS
+            if (
+                not asked_ns
+                or (accepted_ns and accepted_ns < asked_ns)
+                or (ups and issued_ns < ups[0][0] - _SLACK_NS)
             ):
                 yield _differ(
                     f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
@@ -307,5 +308,3 @@ def _about_numbers(process: ProcessFolder) -> Iterator[str]:
             )  # fmt: skip
             return
         expected[client] = (session, "down") if event == "up" else (session + 1, "up")
-
-
