@@ -1,7 +1,8 @@
 """The numbers of a run by which repetitions are looked at and runs are compared.
 
 Latencies, rates and costs are counted from the run's records and statistics, never taken from its
-manifest, but for the processor time of another system's servers, which write no statistics. The rest is of the verdict, which `check` made of the same files and sealed.
+manifest, but for the processor time of another system's servers, which write no statistics. The
+rest is of the verdict, which `check` made of the same files and sealed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -317,7 +317,7 @@ def _lane(rows: Any) -> LaneRows:
     exact = not stretches.any()
     repeated = 0
     if exact:
-        seen, first = np.unique(numbers, return_index=True)
+        _seen, first = np.unique(numbers, return_index=True)
         plain = int((kinds[rows_in] != _AGAIN).sum())
         repeated = plain - int((kinds[rows_in][first] != _AGAIN).sum())
     return LaneRows(

@@ -10,6 +10,7 @@ A file that a folder of an older schema never had is no doubt.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 
 from results.rules.terms import doubt
@@ -46,8 +47,8 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_brokers,
     )
     found = [
-        *(each for rule in small for each in _heard(rule.__name__, lambda r=rule: r(folder))),
-        *(each for rule in both for each in _heard(rule.__name__, lambda r=rule: r(folder, rows))),
+        *(each for rule in small for each in _heard(rule.__name__, partial(rule, folder))),
+        *(each for rule in both for each in _heard(rule.__name__, partial(rule, folder, rows))),
     ]
     torn = (
         doubt("unreadable", file=name, why=why) for name, why in sorted(folder.unreadable.items())

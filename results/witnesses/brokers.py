@@ -177,7 +177,7 @@ def _silences(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]
     times = sorted(
         folder.timeline.moved(line["t_ns"], process.host) for line in process.lines("stats.jsonl")
     )
-    found = list(zip(times, times[1:], strict=False))
+    found = list(pairwise(times))
     measure = folder.phase_ns("measure")
     if times and measure is not None:
         first_ns, last_ns = (ns - folder.origin_ns for ns in measure)
@@ -268,9 +268,9 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
         if not begun:
             yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
         return
-    if folder.manifest.get("state") == "complete":
-        if not any(line.get("event") == "run_ended" for line in events):
-            yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
+    is_over = any(line.get("event") == "run_ended" for line in events)
+    if folder.manifest.get("state") == "complete" and not is_over:
+        yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
     brokers = {*folder.brokers}
     lost = sum(line["event"] == "session_lost" and line["peer"] in brokers for line in events)
     last = process.lines("stats.jsonl")[-1:]

@@ -114,11 +114,11 @@ def _about_plan(folder: RunFolder) -> Iterator[str]:
         if line is None:
             continue
         for name in _NAMED:
-            if folder.is_witnessed or (name in line and name in row):
-                if line.get(name) != row.get(name):
-                    yield _differ(
-                        FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
-                    )
+            is_said = folder.is_witnessed or (name in line and name in row)
+            if is_said and line.get(name) != row.get(name):
+                yield _differ(
+                    FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
+                )
         yield from _about_planned_time(folder, row, line)
 
 
@@ -139,11 +139,11 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
         yield _differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
     duration_ns = line.get("duration_ns")
     asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
-    if duration_ns and asked_ns and healing_ns and row.get("healed_by") == "schedule":
-        if healing_ns - asked_ns < duration_ns - _SLACK_NS:
-            yield _differ(
-                FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
-            )
+    is_timed = duration_ns and row.get("healed_by") == "schedule"
+    if is_timed and asked_ns and healing_ns and healing_ns - asked_ns < duration_ns - _SLACK_NS:
+        yield _differ(
+            FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
+        )
 
 
 def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
@@ -158,9 +158,10 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
     over = folder.phase_ns("drain")
     for stage, at_ns in stamps:
-        if (began and at_ns < began[0]) or (over and stage != "planned" and at_ns > over[1]):
-            if row.get("healed_by") not in _LEASES:
-                yield doubt("fault_outside", fault=name, stage=stage, file=FAULTS, other=MANIFEST)
+        is_early = began is not None and at_ns < began[0]
+        is_late = over is not None and stage != "planned" and at_ns > over[1]
+        if (is_early or is_late) and row.get("healed_by") not in _LEASES:
+            yield doubt("fault_outside", fault=name, stage=stage, file=FAULTS, other=MANIFEST)
     for stage, of_hosts in (row.get("host_stamps") or {}).items():
         at_ns = row.get(f"t_{stage}_ns")
         if at_ns is None:
@@ -174,9 +175,9 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
                 yield _differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
     done = [stage for stage in _PROGRESS if row.get(f"t_{stage}_ns") is not None]
     state = row.get("state")
-    if folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown") and done:
-        if state != done[-1]:
-            yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
+    is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
+    if is_told and done and state != done[-1]:
+        yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
 
 
 def _about_stages(folder: RunFolder) -> Iterator[str]:

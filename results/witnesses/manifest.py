@@ -137,9 +137,9 @@ def _about_roles(folder: RunFolder) -> Iterator[str]:
         yield _differ("raw/", f"role of {name}", None, found[name].place)
     placed = {row["broker"]: row["host"] for row in _placement(folder)}
     if folder.is_witnessed and not folder.is_foreign and not folder.is_simulated:
-        wanted = sorted(name for name, about in roles.items() if about["role"] == "broker")
-        if sorted(placed) != wanted:
-            yield _differ("spec/placement.json", "brokers", wanted, sorted(placed))
+        there = sorted(name for name, about in roles.items() if about["role"] == "broker")
+        if sorted(placed) != there:
+            yield _differ("spec/placement.json", "brokers", there, sorted(placed))
     for name, about in roles.items():
         if about["role"] == "broker" and name in placed and placed[name] != about["host"]:
             yield _differ("spec/placement.json", f"host of {name}", about["host"], placed[name])
@@ -168,9 +168,9 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
         yield _differ(MANIFEST, "origin_ns", manifest.get("origin_ns"), phases["measure"]["t0_ns"])
     end = next((line for line in reversed(lines) if line.get("what") == "end"), None)
     if end is None:
-        if folder.is_witnessed or folder.has("spec/cli.json"):
-            if manifest.get("state") != "running":
-                yield doubt("missing_line", file=JOURNAL, what="the end", other=MANIFEST)
+        is_real = folder.is_witnessed or folder.has("spec/cli.json")
+        if is_real and manifest.get("state") != "running":
+            yield doubt("missing_line", file=JOURNAL, what="the end", other=MANIFEST)
         return
     for key in ("state", "reasons"):
         is_there = key in end and (key in manifest or folder.is_witnessed)
@@ -222,7 +222,7 @@ def _statistics(folder: RunFolder) -> dict[str, int]:
     for process in folder.processes:
         lines = process.lines("stats.jsonl")
         counts = [line["broker_sessions_lost"] for line in lines if "broker_sessions_lost" in line]
-        steps = zip(counts, counts[1:], strict=False)
+        steps = pairwise(counts)
         found["sessions_lost"] += sum(max(0, now - before) for before, now in steps)
         for name in LAST_COUNTERS:
             found[name] += lines[-1].get(name, 0) if lines else 0

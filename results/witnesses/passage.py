@@ -109,7 +109,7 @@ def _homes(folder: RunFolder, rows: Rows) -> Mapping[str, str]:
         for entry in folder.workload.get(key, ()):
             if entry.get("failover") and not folder.session_lines:
                 return {}
-    named = {source: client for source, client in rows.client_of.items()}
+    named = dict(rows.client_of.items())
     named |= {lane[0]: lane[0].partition("/")[0] for lane in rows.lanes}
     return {
         name: next(iter(brokers[client]))

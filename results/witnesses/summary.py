@@ -166,9 +166,9 @@ def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     if len(lanes) < len(online["lanes"]):
         yield doubt("twice", what=f"one lane of {name}")
     for total, value in online["totals"].items():
-        if folder.is_witnessed and total != "order_differs":
-            if not all(total in lane for lane in online["lanes"]):
-                yield _differ(name, name, f"lanes of {total}", None, value)
+        is_of_lanes = folder.is_witnessed and total != "order_differs"
+        if is_of_lanes and not all(total in lane for lane in online["lanes"]):
+            yield _differ(name, name, f"lanes of {total}", None, value)
         summed = sum(lane.get(total, 0) for lane in online["lanes"])
         is_more = total == "phantom" and summed < value
         if total != "order_differs" and summed != value and not is_more:
@@ -243,7 +243,7 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if entry.get("failover")
         for broker in entry["at"]
     }
-    named = {source: client for source, client in rows.client_of.items()}
+    named = dict(rows.client_of.items())
     for client, (_, home) in folder.clients.items():
         lines = folder.session_lines.get(client, ())
         if not lines and not folder.is_of_processes:

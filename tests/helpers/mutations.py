@@ -51,8 +51,8 @@ def mutations(folder: Path) -> Iterator[Mutation]:
             yield from _of_value(name, document, lambda value: json.dumps(value))
 
 
-def sampled(folder: Path, most: int = 2) -> Iterator[Mutation]:
-    """Yield of all changes of one kind the first and the last one, in a broker's file and others.
+def sampled(folder: Path, most: int = 1) -> Iterator[Mutation]:
+    """Yield some changes of each kind.
 
     Args:
         most: how many of each kind.
@@ -63,7 +63,7 @@ def sampled(folder: Path, most: int = 2) -> Iterator[Mutation]:
         word = "becomes" if " becomes " in how else how.split()[-1]
         found.setdefault((mutation.kind, word), []).append(mutation)
     for each in found.values():
-        yield from each if len(each) <= most else (each[0], *each[-(most - 1) :])
+        yield from each if len(each) <= most else (each[len(each) * n // most] for n in range(most))
 
 
 def _of_lines(name: str, path: Path) -> Iterator[Mutation]:

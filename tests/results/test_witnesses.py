@@ -86,7 +86,7 @@ def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]
             ours, theirs = {*doubts_of_facts(folder)}, {*read_history(folder).doubts}
         except (IntegrityError, Refused):
             continue
-        # A history has doubts of which Spark finds some in its tables only, and the other way round.
+        # The others are found in tables by one judge, and in files by the other.
         ours, theirs = ({each for each in said if _is_of_witness(each)} for said in (ours, theirs))
         if ours != theirs:
             wrong[name] = ours ^ theirs
