@@ -140,7 +140,9 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
     duration_ns = line.get("duration_ns")
     asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
     is_timed = duration_ns and row.get("healed_by") == "schedule"
-    if is_timed and asked_ns and healing_ns and healing_ns - asked_ns < duration_ns - _SLACK_NS:
+    if not (is_timed and asked_ns and healing_ns and duration_ns):
+        return
+    if healing_ns - asked_ns < duration_ns - _SLACK_NS:
         yield _differ(
             FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
         )

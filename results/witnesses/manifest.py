@@ -136,7 +136,8 @@ def _about_roles(folder: RunFolder) -> Iterator[str]:
     for name in sorted({*found} - {*roles}):
         yield _differ("raw/", f"role of {name}", None, found[name].place)
     placed = {row["broker"]: row["host"] for row in _placement(folder)}
-    if folder.is_witnessed and not folder.is_foreign and not folder.is_simulated:
+    lost = any(row["verb"] == "host-loss" for row in folder.fault_rows)
+    if folder.is_of_processes and (placed or lost):
         there = sorted(name for name, about in roles.items() if about["role"] == "broker")
         if sorted(placed) != there:
             yield _differ("spec/placement.json", "brokers", there, sorted(placed))

@@ -174,6 +174,8 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "raw/events.jsonl: client": "a bound only, of when a subscription was accepted",
     "raw/events.jsonl: peer": "of sessions between brokers: drawn, and counted",
     # Where brokers ran.
+    "spec/placement.json": "the manifest's roles have it; only the loss of a machine needs it",
+    "spec/placement.json: brokers": "the same",
     "spec/placement.json: schema": "nothing reads it",
     "spec/placement.json: clients_host": "the manifest's clock has it",
     "spec/placement.json: brokers.ip": "where brokers listened",
