@@ -6,6 +6,7 @@ from results.reference.risk import times_of_risk, was_surely_sent_in
 from results.reference.verdict import decide
 from tests.helpers.histories import MUTATIONS
 from tests.helpers.planted_stories import Row
+from tests.results.test_witnesses import SAMPLE
 
 _RULE: Final = "results/reference/rule.py"
 _RISK: Final = "results/reference/risk.py"
@@ -48,6 +49,22 @@ ROWS: Final = (
         "",
         "tests/results/test_reference_check.py::test_every_way_to_spoil_a_history_is_caught",
         {"mutation": MUTATIONS["drop_the_first_after_accept"]},
+    ),
+    Row(
+        "acknowledgements-in-an-outage-uncounted",
+        "results/reference/counting.py",
+        "found[place][1] += source in blockage.silent",
+        "found[place][1] += 0",
+        "tests/results/test_witnesses.py::test_a_lie_alone_is_found_out",
+        {"name": "a_frozen_broker_acknowledges"},
+    ),
+    Row(
+        "acknowledged-numbers-counted-as-rows",
+        "results/reference/counting.py",
+        'answers[place][row["outcome"]] += row["last"] - row["first"] + 1',
+        'answers[place][row["outcome"]] += 1',
+        "tests/results/test_witnesses.py::test_no_witness_of_an_honest_run_contradicts_another",
+        {"folder": SAMPLE},
     ),
     Row(
         "content-not-compared",

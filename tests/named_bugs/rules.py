@@ -11,6 +11,8 @@ from tests.results.test_risks import fault
 _RISKS: Final = "results/rules/risks.py"
 _VERDICTS: Final = "results/rules/verdicts.py"
 _EXPECTATION: Final = "results/rules/expectation.py"
+_WITNESSES: Final = "results/witnesses"
+_LIE: Final = "tests/results/test_witnesses.py::test_a_lie_alone_is_found_out"
 _WITHHELD: Final = "results/rules/withheld.py"
 
 ROWS: Final = (
@@ -132,6 +134,70 @@ ROWS: Final = (
             "attributes": {"price": 0, "symbol": "a"},
             "holds": True,
         },
+    ),
+    Row(
+        "fences-anywhere",
+        f"{_WITNESSES}/sources.py",
+        "        if found != wanted:",
+        "        if len(found) != len(wanted):",
+        _LIE,
+        {"name": "the_opening_fence_is_logged_later"},
+    ),
+    Row(
+        "host-stamps-of-faults-not-compared",
+        f"{_WITNESSES}/faults.py",
+        """if row.get(f"t_{stage}_ns") != line.get("t_ns"):""",
+        "if not row and not line:",
+        _LIE,
+        {"name": "kill_was_planned_earlier"},
+    ),
+    Row(
+        "frozen-brokers-may-count-on",
+        f"{_WITNESSES}/brokers.py",
+        '_STOPS = (*_KILLS, "freeze")',
+        "_STOPS = _KILLS",
+        _LIE,
+        {"name": "a_frozen_broker_counts_on"},
+    ),
+    Row(
+        "silence-of-brokers-unheard",
+        f"{_WITNESSES}/brokers.py",
+        "_TIMES_AS_LONG = 3",
+        "_TIMES_AS_LONG = 300",
+        _LIE,
+        {"name": "a_broker_stops_counting"},
+    ),
+    Row(
+        "frozen-brokers-may-deliver",
+        f"{_WITNESSES}/passage.py",
+        '_STOPS = (*_KILLS, "freeze")',
+        "_STOPS = _KILLS",
+        _LIE,
+        {"name": "a_frozen_broker_delivers"},
+    ),
+    Row(
+        "absent-subscribers-may-receive",
+        f"{_WITNESSES}/passage.py",
+        """lambda source, subscription: subscription.partition("/")[0] == client,""",
+        "lambda source, subscription: subscription == client,",
+        _LIE,
+        {"name": "an_absent_subscriber_receives"},
+    ),
+    Row(
+        "lanes-of-records-not-looked-for",
+        f"{_WITNESSES}/summary.py",
+        "for lane in sorted({*lanes} | {*counted}):",
+        "for lane in sorted({*lanes}):",
+        _LIE,
+        {"name": "a_lane_is_missing"},
+    ),
+    Row(
+        "promises-believed",
+        f"{_WITNESSES}/promises.py",
+        "if found != value or type(found) is not type(value):",
+        "if found is None:",
+        _LIE,
+        {"name": "the_manifest_promises_no_order"},
     ),
     Row(
         "true-is-one",

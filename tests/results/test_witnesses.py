@@ -79,6 +79,13 @@ def test_whoever_lies_in_one_file_is_found_out(folders: dict[str, Path]) -> None
     assert len(LIES) >= 75
 
 
+@pytest.mark.parametrize("name", ["the_opening_fence_is_logged_later"])
+def test_a_lie_alone_is_found_out(tmp_path: Path, name: str) -> None:
+    judgement = judge_folder(lying(tmp_path / "run", name))
+    assert judgement.verdict != "VALID"
+    assert any(LIES[name].says in each for each in judgement.doubts), judgement.doubts
+
+
 def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]) -> None:
     wrong = {}
     for name, folder in folders.items():
