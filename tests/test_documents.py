@@ -8,7 +8,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "brokerd/GLOSSARY.md"
 MANUAL = sorted((ROOT / "pubsubctl/help").glob("*.md"))
-LINKING = [ROOT / "README.md", ROOT / "brokerd/PROTOCOLS.md", ROOT / "CONTRIBUTING.md", *MANUAL]
+LINKING = [
+    ROOT / "README.md",
+    ROOT / "brokerd/PROTOCOLS.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "brokerd/README.md",
+    *MANUAL,
+]
 PAGE_BYTES = 8192
 
 
