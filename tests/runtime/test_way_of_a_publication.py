@@ -112,7 +112,7 @@ def _wing(frame: FrameType) -> str:
 def listed(broker: str) -> set[str]:
     """The files that the architecture lists for a kind of broker."""
     text = (ROOT / "brokerd/README.md").read_text(encoding="utf-8")
-    section = text.split("## The way of one publication", 1)[1].split("\n## ", 1)[0]
+    section = text.split("## One publication", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", section, re.MULTILINE)
     return {f"brokerd/{path}" for path, brokers in rows if brokers in ("all", broker)}
 
