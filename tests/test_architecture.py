@@ -621,7 +621,7 @@ LAYERS = (
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history",),
+        ours=("brokerd.history", "brokerd.units"),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),

@@ -35,7 +35,7 @@ def check(
 
     With --latency, exit status 3 when one of that length could not.
     """
-    from bench.spec.units import parse_duration_ns
+    from brokerd.units import parse_duration_ns
 
     call = invocation(context)
     try:

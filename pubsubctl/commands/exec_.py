@@ -27,7 +27,7 @@ def execute(
 
     import trio
 
-    from bench.spec.units import parse_duration_ns
+    from brokerd.units import parse_duration_ns
     from pubsubctl.hosts.connectors.base import Connector, Ran
     from pubsubctl.hosts.hosts import Lab, reached
 

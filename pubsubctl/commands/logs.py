@@ -54,7 +54,7 @@ def logs(
     """
     import trio
 
-    from bench.spec.units import parse_duration_ns
+    from brokerd.units import parse_duration_ns
     from pubsubctl.console.interruption import until_interrupted
     from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.watching.logbook import last_of_each, merged, selected, shown

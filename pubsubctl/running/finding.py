@@ -7,9 +7,10 @@ from typing import Any, Final
 from bench.run.rate_folder import SCHEMA, RateFolder, Tried, open_search
 from bench.run.rate_search import Bounds, Probe
 from bench.spec.overrides import Overrides
+from bench.spec.rate import Rate, parse_rate
 from bench.spec.spec import ExperimentSpec, load_experiment
-from bench.spec.units import Rate, format_duration, parse_duration_ns, parse_rate
 from brokerd.errors import ConfigError
+from brokerd.units import format_duration, parse_duration_ns
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly

@@ -19,8 +19,8 @@ from bench.spec.sweep import (
     load_sweep,
     points_of,
 )
-from bench.spec.units import format_duration
 from brokerd.errors import ConfigError
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
 from pubsubctl.commands.invocation import Invocation

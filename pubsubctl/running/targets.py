@@ -15,8 +15,8 @@ from bench.run.expectations import Judgement
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import expected_ns
 from bench.spec.targets import Target, experiment_of, load_targets
-from bench.spec.units import format_duration
 from brokerd.errors import ControlError
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
 from pubsubctl.commands.invocation import Invocation
