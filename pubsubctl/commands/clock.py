@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Console, Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from brokerd.protocols.registry import DEFINITIONS
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
 from pubsubctl.running.revisions import (

@@ -11,9 +11,9 @@ from bench.spec.rate import Rate, parse_rate
 from bench.spec.spec import ExperimentSpec, load_experiment
 from brokerd.errors import ConfigError
 from brokerd.units import format_duration, parse_duration_ns
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 

@@ -14,9 +14,9 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
