@@ -24,10 +24,14 @@ CLAUSE = re.compile(rf"(?:{'|'.join(OPENINGS)}|which|that|of (?:{'|'.join(OF)}))
 WORDS: Mapping[str, tuple[str, ...]] = {
     "who": ("what", "who", "whom", "whose", "whoever"),
     "pronouns": ("it", "its", "one", "ones", "those", "these", "such", "each", "them", "they"),
-    "verbs": ("say", "says", "said", "tell", "tells", "told", "know", "knows", "known")
-    + ("hear", "hears", "heard"),
+    "verbs": (
+        *("say", "says", "said", "tell", "tells", "told"),
+        *("know", "knows", "known", "hear", "hears", "heard"),
+    ),
 }
 """Counted per 1,000 words: pronouns for a missing noun, and verbs for people."""
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 GOALS: Mapping[str, float] = {"clauses": 1.0, "who": 4.0, "pronouns": 30.0, "verbs": 2.0}
 """The goal of each measure. `clauses` is the share of docstrings, in %, that begin with one."""
@@ -53,9 +57,10 @@ def measure(texts: Iterable[str]) -> dict[str, float]:
 def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and text of each docstring of a file."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if text := ast.get_docstring(node):
-                yield getattr(node, "lineno", 1), text
+        if not isinstance(node, _DOCUMENTED):
+            continue
+        if text := ast.get_docstring(node):
+            yield getattr(node, "lineno", 1), text
 
 
 def package_of(path: str) -> str:
