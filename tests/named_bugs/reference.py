@@ -6,7 +6,7 @@ from results.reference.risk import times_of_risk, was_surely_sent_in
 from results.reference.verdict import decide
 from tests.helpers.histories import MUTATIONS
 from tests.helpers.planted_stories import Row
-from tests.results.test_witnesses import SAMPLE
+from tests.results.test_false_witnesses import SAMPLE
 
 _RULE: Final = "results/reference/rule.py"
 _RISK: Final = "results/reference/risk.py"
@@ -55,7 +55,7 @@ ROWS: Final = (
         "results/reference/counting.py",
         "found[place][1] += source in blockage.silent",
         "found[place][1] += 0",
-        "tests/results/test_witnesses.py::test_a_lie_alone_is_found_out",
+        "tests/results/test_false_witnesses.py::test_a_lie_alone_is_found_out",
         {"name": "a_frozen_broker_acknowledges"},
     ),
     Row(
@@ -63,7 +63,7 @@ ROWS: Final = (
         "results/reference/counting.py",
         'answers[place][row["outcome"]] += row["last"] - row["first"] + 1',
         'answers[place][row["outcome"]] += 1',
-        "tests/results/test_witnesses.py::test_no_witness_of_an_honest_run_contradicts_another",
+        "tests/results/test_false_witnesses.py::test_no_witness_of_an_honest_run_contradicts_another",
         {"folder": SAMPLE},
     ),
     Row(

@@ -12,7 +12,7 @@ _RISKS: Final = "results/rules/risks.py"
 _VERDICTS: Final = "results/rules/verdicts.py"
 _EXPECTATION: Final = "results/rules/expectation.py"
 _WITNESSES: Final = "results/witnesses"
-_LIE: Final = "tests/results/test_witnesses.py::test_a_lie_alone_is_found_out"
+_LIE: Final = "tests/results/test_false_witnesses.py::test_a_lie_alone_is_found_out"
 _WITHHELD: Final = "results/rules/withheld.py"
 
 ROWS: Final = (
