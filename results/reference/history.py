@@ -134,6 +134,7 @@ class History:
         to_be_reached: brokers for whose subscribers something must have been at risk.
         doubts: why the records are less than complete, found while they were read.
         promises: what the protocol says of deliveries.
+        online: what the online checkers found wrong, by kind.
     """
 
     content: Contents
@@ -153,6 +154,7 @@ class History:
     to_be_reached: tuple[str, ...] = ()
     promises: Promises = PUBLISHER_ORDER
     routes: Mapping[tuple[str, str], Sequence[str]] | None = None
+    online: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def order(self) -> str:

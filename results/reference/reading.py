@@ -34,6 +34,7 @@ from results.reference.rule import check
 from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, doubt
 from results.witnesses import RunFolder, doubts_of_witnesses
 from results.witnesses.promises import promises_of
+from results.witnesses.summary import findings_online
 
 _APPLICATION = 1
 
@@ -152,6 +153,7 @@ class _Folder:
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
             promises=self.promises,
+            online=findings_online(RunFolder(self.folder, self)),
         )
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:

@@ -43,6 +43,7 @@ from results.reference.paths import Routes, Tree
 from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.withholding import Reasons
 from results.rules.terms import Commit, Counts, Gap, Notice, Promises, Recovery, RiskWindow, doubt
+from results.witnesses.summary import doubts_about_findings
 
 JITTER_NS = 1_000_000
 """Stamps of one process never go back; so much is forgiven."""
@@ -88,6 +89,8 @@ def check(history: History) -> Judgement:
         redelivered=sum(pair.redelivered for pair in started),
     )
     doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
+    ordered = history.order != "none"
+    doubts += doubts_about_findings(history.online, counts.violations, ordered=ordered)
     if spared := [broker for broker in history.to_be_reached if broker not in reached]:
         doubts.append(doubt("spared", brokers=", ".join(spared)))
     name, because, doubts_left = verdict.decide(

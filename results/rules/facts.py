@@ -28,6 +28,7 @@ from results.tables.logs import (
 from results.tables.manifest import Run
 from results.tables.row_counts import rows_of
 from results.witnesses import RunFolder, doubts_of_witnesses
+from results.witnesses.summary import findings_online
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class RunFacts:
             None where nobody knows; those that are not named have one clock.
         timeline_errors: by source, how far its stamps may be off the run's time line.
         measured_until_ns: when the measure phase was over; None where nobody says.
+        online: what the online checkers found wrong, by kind.
     """
 
     run_id: str
@@ -73,6 +75,7 @@ class RunFacts:
     gaps: Mapping[tuple[str, str], Sequence[Gap]] = field(default_factory=dict)
     commits: Mapping[tuple[str, str], Sequence[Commit]] = field(default_factory=dict)
     routes: Routes | None = None
+    online: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -107,6 +110,7 @@ class RunFacts:
             gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,
+            online=findings_online(RunFolder(run.folder, run)),
         )
 
     @property

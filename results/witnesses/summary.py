@@ -23,10 +23,7 @@ _COLUMNS: Final = {
     "deliveries": ("sequence", "received_ns", "digest", "subscription", "publisher",
                    "incarnation", "kind", "layer", "partition"),
 }  # fmt: skip
-_FINDINGS: Final = (
-    *("duplicate", "reordered", "wrong_match", "corrupted", "phantom", "withheld_delivered"),
-    *("withheld_late",),
-)
+_FINDINGS: Final = ("reordered", "wrong_match", "corrupted")
 
 
 def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -213,20 +210,30 @@ def _about_lane(
             yield _differ(name, records, f"{what} of {lane}", found, wanted)
 
 
-def doubts_about_findings(folder: RunFolder, violations: Mapping[str, int]) -> Iterator[str]:
-    """Yield what the online checkers found and a judge, from the records, did not.
+def findings_online(folder: RunFolder) -> dict[str, int]:
+    """Return what all online checkers of a run found wrong, by kind."""
+    totals = dict.fromkeys(_FINDINGS, 0)
+    for process in folder.processes:
+        found = process.document("online.json").get("totals")
+        for kind in _FINDINGS:
+            n = found.get(kind) if isinstance(found, dict) else None
+            totals[kind] += n if isinstance(n, int) else 0
+    return {kind: n for kind, n in totals.items() if n}
+
+
+def doubts_about_findings(
+    online: Mapping[str, int], violations: Mapping[str, int], *, ordered: bool
+) -> Iterator[str]:
+    """Yield what the online checkers found and a judge did not find in the records.
 
     Args:
+        online: see `findings_online`.
         violations: by kind, as the judge has counted them.
+        ordered: whether deliveries must be in an order.
     """
-    totals: dict[str, int] = {}
-    for process in folder.processes:
-        if process.has("online.json"):
-            for kind, n in process.document("online.json").get("totals", {}).items():
-                totals[kind] = totals.get(kind, 0) + n
-    for kind in _FINDINGS:
-        if totals.get(kind) and not violations.get(kind) and kind != "reordered":
-            yield _differ("online.json", "deliveries.rec", kind, totals[kind], 0)
+    for kind, n in online.items():
+        if not violations.get(kind) and (ordered or kind != "reordered"):
+            yield _differ("online.json", "deliveries.rec", kind, n, 0)
 
 
 # --- Sessions -------------------------------------------------------------------------------

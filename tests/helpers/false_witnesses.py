@@ -323,6 +323,25 @@ for _name in ("deliveries", "fences", "owed", "delivered", "missing", "low", "hi
     _add(f"the_online_checker_counts_other_{_name}", _online(_name, 1), "online.json")
 
 
+def _found(kind: str) -> Change:
+    """The records are those of a run without what its online checker found and the manifest has."""
+
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["lanes"][0][kind] += 1
+            online["totals"][kind] += 1
+        with run.document("manifest.json") as manifest:
+            manifest["headline"]["online"][kind] += 1
+        with run.lines("log.jsonl") as rows:
+            rows[-1]["manifest"]["headline"]["online"][kind] += 1
+
+    return change
+
+
+for _name in ("corrupted", "reordered", "wrong_match"):
+    _add(f"the_records_are_not_{_name}_any_more", _found(_name), f"disagree on {_name}")
+
+
 @_lie("online.json")
 def the_online_checker_left_nothing(run: RunFolder) -> None:
     run.path(f"raw/{SUBSCRIBERS}/online.json").unlink()
