@@ -167,11 +167,13 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
             yield _differ(JOURNAL, f"end of {before['phase']}", before.get("t1_ns"), after["t0_ns"])
     if "measure" in phases and manifest.get("origin_ns") != phases["measure"]["t0_ns"]:
         yield _differ(MANIFEST, "origin_ns", manifest.get("origin_ns"), phases["measure"]["t0_ns"])
-    for line in lines:
-        if line.get("what") == "specification":
-            for key, name in (("digest", "specification_digest"), ("promises", "promises")):
-                if not _is_same(line.get(key), manifest.get(name)):
-                    yield _differ(JOURNAL, name, manifest.get(name), line.get(key))
+    told = [line for line in lines if line.get("what") == "specification"]
+    if not told and "specification_digest" in manifest:
+        yield doubt("missing_line", file=JOURNAL, what="the specification", other=MANIFEST)
+    for line in told:
+        for key, name in (("digest", "specification_digest"), ("promises", "promises")):
+            if not _is_same(line.get(key), manifest.get(name)):
+                yield _differ(JOURNAL, name, manifest.get(name), line.get(key))
     end = next((line for line in reversed(lines) if line.get("what") == "end"), None)
     if end is None:
         is_real = folder.is_witnessed or folder.has("spec/cli.json")

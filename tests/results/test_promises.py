@@ -125,8 +125,11 @@ def run_with_gap(
     away: bool = True, **changes: Any,
 ) -> Path:  # fmt: skip
     """A run of a protocol with gaps: three publications never came to s1, and it was told."""
-    scenario = Scenario(run_id=name, bars=2, protocol="durable", **DURATION)
+    calm = {"calm": True}
+    scenario = Scenario(run_id=name, bars=2, protocol="durable", workload=calm, **DURATION)
     run = RunFolder(write_demo_run(folder, scenario))
+    for faults in ("faults", "plan"):  # which this protocol would not have got around
+        run.path(f"faults/{faults}.jsonl").unlink()
     topology = {
         **DEMO_TOPOLOGY, "kind": ["tree", "cells"], "cells": CELLS,
         "parameters": {"durable": {"max_retain_ns": max_retain_ns}},
