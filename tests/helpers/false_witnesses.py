@@ -290,9 +290,23 @@ def an_absent_subscriber_receives(run: RunFolder) -> None:
     _arrive_at_once(run, names.index("c3-sub-2/1"), AWAY)
 
 
-@_lie("had stopped")
+@_lie("acknowledgements came from a broker")
 def a_frozen_broker_acknowledges(run: RunFolder) -> None:
-    """The frozen broker is said to be the publishers'."""
+    """The frozen broker is said to be the publishers', and what they sent then is acknowledged."""
+    from_ns, to_ns = _faults_ns(run, FREEZE)
+    with run.records(PUBLISHERS, "publications") as rows:
+        sent = {
+            (int(row["publisher"]), int(row["sequence"])): int(row["sent_ns"]) for row in rows.all
+        }
+    publisher, number = next(
+        key for key, at in sent.items() if from_ns < at - SECOND // 10 < to_ns - SECOND // 2
+    )
+    with run.records(PUBLISHERS, "acks") as rows:
+        row = rows.all[:1].copy()
+        row["publisher"], row["first"], row["last"] = publisher, number, number
+        row["acked_ns"] = sent[publisher, number] + SECOND // 10
+        place = int(np.searchsorted(rows.all["acked_ns"], row["acked_ns"][0]))
+        rows.insert(place, row)
     for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
         with run.lines(name) as rows:
             for row in rows:
