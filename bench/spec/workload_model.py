@@ -74,11 +74,15 @@ class _Closed(BaseModel):
 
 
 class Guarantee(_Closed):
-    """What the run is judged against, whatever the protocol promises."""
+    """What the run is judged against, whatever the protocol promises.
+
+    An order of `promised`, the default, is the order that the protocol promises. `topic` is
+    publisher order within each value of the topic attribute, `stream` within each stream of places.
+    """
 
     delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"
-    order: Literal["publisher", "total", "none"] = "publisher"
-    gapless: bool = True
+    order: Literal["promised", "publisher", "total", "topic", "stream", "none"] = "promised"
+    gapless: Annotated[bool, Field(strict=True)] = True
 
 
 class Bars(_Closed):

@@ -28,6 +28,7 @@ from results.rules.terms import (
     CHURN,
     EXIT_STATUS,
     NEVER_NS,
+    NOT_CHECKED,
     PUBLISHER_ORDER,
     Counts,
     Recovery,
@@ -116,7 +117,10 @@ def _check_together(
     deliveries = _all(spark, runs, "deliveries")
     rows = sum(loaded.logs.rows for loaded in runs.values())
     with planned_for(spark, rows) as small:
-        check = DeliveryCheck(spark, facts, publications, deliveries, small=small)
+        positions = _positions(spark, runs)
+        check = DeliveryCheck(
+            spark, facts, publications, deliveries, small=small, positions=positions
+        )
         both = {run_id: (facts[run_id], check.findings[run_id]) for run_id in runs}
         canaries = try_checker(spark, both, publications, deliveries)
         verdicts = []
@@ -135,6 +139,16 @@ def _check_together(
 def _all(spark: "SparkSession", runs: Mapping[str, LoadedRun], name: str) -> "DataFrame":
     tables = [loaded.table(spark, name) for loaded in runs.values()]
     return reduce(lambda left, right: left.unionByName(right), tables)
+
+
+def _positions(spark: "SparkSession", runs: Mapping[str, LoadedRun]) -> "DataFrame | None":
+    """Return the places of deliveries in streams, of the runs that have any."""
+    placed = {
+        run_id: loaded
+        for run_id, loaded in runs.items()
+        if any(file.rows for file in loaded.logs.files("positions"))
+    }
+    return _all(spark, placed, "positions") if placed else None
 
 
 def _write_documents(
@@ -229,7 +243,7 @@ def _document(
         **({"churn": churn} if (churn := churn_of(findings.recoveries)) else {}),
         "canary": canary,
         "second_opinion": second,
-        "not_checked": [] if facts.order == "total" else ["order across sources"],
+        "not_checked": [*NOT_CHECKED[facts.order]],
     }
 
 
@@ -329,7 +343,7 @@ def _lines(
     word = f"{verdict} (calm)" if facts.calm and verdict == "VALID" else verdict
     yield (
         f"{word}  {facts.guarantee} · {findings.measured:,} published in measure · "
-        f"{counts_in_words(findings.counts)}"
+        f"{counts_in_words(findings.counts, facts.order)}"
     )
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)

@@ -21,7 +21,8 @@ from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary, SourceSummary
 from results.rules.lookups import Lookups
 from results.rules.pairs import BadPair, Names, Pair, Span, Walked, joined, pairs_of
-from results.rules.promised import REDELIVERED, PromisedDeliveries
+from results.rules.places import Places
+from results.rules.promised import LANE, REDELIVERED, PromisedDeliveries
 from results.rules.violations import BadWalks, objections, reused_numbers
 from results.tables.frames import (
     FIRST_KEY,
@@ -57,6 +58,7 @@ class DeliveryCheck:
         publications: with PUBLICATION_COLUMNS.
         deliveries: with DELIVERY_COLUMNS.
         small: whether the tables fit into memory easily.
+        positions: with POSITION_COLUMNS, of runs that have any; None: of none.
 
     Attributes:
         findings: by run id.
@@ -72,6 +74,7 @@ class DeliveryCheck:
         deliveries: "DataFrame",
         *,
         small: bool = False,
+        positions: "DataFrame | None" = None,
     ) -> None:
         from pyspark.sql import functions as F
 
@@ -99,6 +102,9 @@ class DeliveryCheck:
         )
         self._look_for_undone()
         counted = self._count_spans(pairs)
+        self._places = Places(spark, facts, judged, positions)
+        for run_id, sub_id, n in self._places.unplaced():
+            self.findings[run_id].unplaced[sub_id] = n
         bad = self._compare(pairs, counted)
         self._has_objections = any(row["objections"] for row in pairs.values())
         self.violations = self._explain(judged, bad)
@@ -140,6 +146,9 @@ class DeliveryCheck:
                 "left",
             )
         )
+        if self._lookups.topics is not None:
+            topics = F.broadcast(self._lookups.topics)
+            rows = rows.join(topics, ["run_id", "attrs_expected"], "left")
         published = F.col("outcome").isNotNull()
         objection = (
             F.when(
@@ -175,6 +184,7 @@ class DeliveryCheck:
                 & ((F.col("kind") == "fence") != is_fence)
             ).alias("is_of_other_kind"),
             (is_delivery & (F.col("t_recv_ns") < earliest_ns)).alias("came_too_soon"),
+            (F.lit(0) if self._lookups.topics is None else F.col("lane")).alias(LANE),
             key_column().alias("key"),
         )
 
@@ -433,6 +443,7 @@ class DeliveryCheck:
         parts += self._announced.violations(happened)
         parts += self._promised.unpromised_gaps()
         parts += self._promised.differences(judged)
+        parts += self._places.violations()
         if not parts:
             return None
         return reduce(lambda left, right: left.unionByName(right), parts)

@@ -24,6 +24,7 @@ LAYOUTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("sequence", "at_ns", "digest", "subscription", "publisher", "incarnation", "kind",
          "layer", "partition"),
     ),
+    "positions": ("<qqqIxxxx", ("row", "position", "at_ns", "stream")),
 }  # fmt: skip
 NOTICE = 3
 STRETCH = 5
@@ -170,6 +171,7 @@ def _refuse_nonsense(
     limits = {
         "publisher": len(tables.get("publishers", ())) - 1,
         "subscription": len(tables.get("subscriptions", ())) - 1,
+        "stream": len(tables.get("streams", ())) - 1,
         **_LARGEST,
     }
     for place, row in enumerate(rows):

@@ -30,7 +30,17 @@ from results.reference.history import (
 )
 from results.reference.predicates import wants
 from results.reference.rule import check
-from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, Promises, doubt
+from results.rules.terms import (
+    STREAMS,
+    Commit,
+    Fault,
+    Gap,
+    Guarantee,
+    Notice,
+    Partition,
+    Promises,
+    doubt,
+)
 
 _APPLICATION = 1
 
@@ -131,7 +141,7 @@ class _Folder:
             links=[(a, b) for a, b in self.overlay["links"]],
             routes=self._routes(),
             faults=[*fault_log.faults, *absences],
-            guarantee=Guarantee(**self.workload.get("guarantee", {})),
+            guarantee=Guarantee(**self.workload.get("guarantee", {})).under(self.promises),
             calm=self.workload.get("calm", False) is True,
             deliveries_per_pair_min=self.workload.get("bars", {}).get(
                 "deliveries_per_pair_min", 100
@@ -146,6 +156,8 @@ class _Folder:
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
             promises=self.promises,
+            topic=str(self.workload.get("topic") or self.promises.topic),
+            placed=self.promises.order in STREAMS and not self.is_simulated,
         )
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
@@ -264,6 +276,7 @@ class _Folder:
         self, process: Path, before: list[SubscriptionLog]
     ) -> Iterator[SubscriptionLog]:
         records = self._read(process, "deliveries")
+        placed = self._places(process, records)
         lines: dict[str, Mapping[str, Any]] = {}
         taken = {log.subscription for log in before}
         for line in read_lines(process / "subscriptions.jsonl"):
@@ -279,7 +292,22 @@ class _Folder:
                 self.doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
                 continue
             self.host_of[name] = process.parent.name
-            yield self._subscription(name, lines.get(name, {}), records, process)
+            yield self._subscription(name, lines.get(name, {}), records, process, placed)
+
+    def _places(self, process: Path, records: Records | None) -> dict[int, tuple[str, int]]:
+        """By row of the deliveries, the stream and the position there."""
+        positions = self._read(process, "positions")
+        if positions is None:
+            return {}
+        rows = 0 if records is None else len(records.rows)
+        if records is not None and not records.whole and not rows:
+            return {}
+        found = {}
+        for row in positions.rows:
+            if not 0 <= row["row"] < rows:
+                raise Refused(f"{positions.name}: the position of a delivery that is not there")
+            found[row["row"]] = positions.tables["streams"][row["stream"]], row["position"]
+        return found
 
     def _verified(self, process: Path, line: Mapping[str, Any]) -> str:
         texts = [line.get(name) for name in ("sub_id", "subscriber", "broker", "predicate")]
@@ -307,7 +335,12 @@ class _Folder:
         return sub_id
 
     def _subscription(
-        self, name: str, line: Mapping[str, Any], records: Records | None, process: Path
+        self,
+        name: str,
+        line: Mapping[str, Any],
+        records: Records | None,
+        process: Path,
+        placed: Mapping[int, tuple[str, int]],
     ) -> SubscriptionLog:
         host = process.parent.name
         delivered: list[Delivered] = []
@@ -315,7 +348,7 @@ class _Folder:
         places: list[int] = []  # in the file, of what was delivered
         predicate = line.get("predicate", "true")
         next_place = 0
-        for row in records.rows if records is not None else ():
+        for number, row in enumerate(records.rows if records is not None else ()):
             assert records is not None
             place = next_place
             next_place += row["digest"] if row["kind"] == STRETCH else 1
@@ -341,7 +374,7 @@ class _Folder:
                 delivered.append(
                     Delivered(
                         source, row["incarnation"], row["sequence"], at_ns, row["digest"],
-                        row["kind"],
+                        row["kind"], 0, *placed.get(number, ("", 0)),
                     )
                 )  # fmt: skip
         issued_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")

@@ -27,8 +27,8 @@ def broken(guarantee: Guarantee, kind: str) -> bool:
         return guarantee.gapless or guarantee.delivery != "at-most-once"
     if kind == "duplicate":
         return guarantee.delivery != "at-least-once"
-    if kind in {"reordered", "order_differs"}:
-        return guarantee.order in {"publisher", "total"}
+    if kind in {"reordered", "order_differs"} or kind.startswith("place_"):
+        return guarantee.order != "none"
     return True
 
 

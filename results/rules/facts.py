@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
@@ -9,6 +10,7 @@ from results.rules.risks import Routes
 from results.rules.terms import (
     EXACTLY_ONCE,
     PUBLISHER_ORDER,
+    STREAMS,
     Commit,
     Fault,
     Gap,
@@ -36,6 +38,9 @@ class RunFacts:
         faults: of the fault log, and the absences of churn.
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
+        topic: the attribute whose value is the topic of a publication; "": nobody says.
+        topic_counts: whether that attribute counts publications.
+        placed: whether every delivery must have a place in a stream.
         links: of the tree, or of another overlay, which has routes.
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
@@ -71,12 +76,16 @@ class RunFacts:
     gaps: Mapping[tuple[str, str], Sequence[Gap]] = field(default_factory=dict)
     commits: Mapping[tuple[str, str], Sequence[Commit]] = field(default_factory=dict)
     routes: Routes | None = None
+    topic: str = ""
+    topic_counts: bool = False
+    placed: bool = False
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
         """The facts of a run whose tables are there."""
         run, logs = loaded.run, loaded.logs
         absences = [*absences_of(run, logs)]
+        topic = str(run.workload.get("topic") or run.promises.topic)
         bars = run.workload.get("bars", {})
         return cls(
             run_id=run.run_id,
@@ -85,7 +94,7 @@ class RunFacts:
             subscriptions=logs.subscriptions,
             links=run.links,
             faults=[*run.faults, *absences],
-            guarantee=run.guarantee,
+            guarantee=run.guarantee.under(run.promises),
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
@@ -100,17 +109,45 @@ class RunFacts:
             gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,
+            topic=topic,
+            topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
+            placed=run.promises.order in STREAMS and not run.is_simulated,
         )
 
     @property
     def order(self) -> str:
-        """In which order deliveries must be: as promised, or total where that is asked for."""
-        return "total" if self.guarantee.order == "total" else self.promises.order
+        """The order of the guarantee, by which the run is judged whatever is promised."""
+        return self.guarantee.under(self.promises).order
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether the topic of each publication is known: that of a set, and not of a number."""
+        return bool(self.topic) and not self.topic_counts
+
+    @property
+    def lane(self) -> str:
+        """The publications of a source that must come in the order published.
+
+        All of them ("source"), those of one topic ("topic"), or none (""). A protocol of publisher
+        order has a stream per source.
+        """
+        if self.order == "topic":
+            return "topic" if self.has_topics else ""
+        of_sources = self.promises.order in ("publisher", "total")
+        return "source" if _is_of_sources(self.order, has_source_streams=of_sources) else ""
 
     @property
     def predicates(self) -> list[str]:
         """Each predicate once, in the order of the subscriptions."""
         return [*dict.fromkeys(subscription.predicate for subscription in self.subscriptions)]
+
+
+def _counts(definition: Any) -> bool:
+    return isinstance(definition, Mapping) and "sequence" in definition
+
+
+def _is_of_sources(order: str, *, has_source_streams: bool) -> bool:
+    return order in ("publisher", "total") or (order == "stream" and has_source_streams)
 
 
 def _clock_errors(run: Run, logs: Logs) -> dict[tuple[str, str], int | None]:

@@ -74,6 +74,7 @@ class Findings:
         redelivered: deliveries that were rightly given again.
         other_kind: deliveries that are logged as fences and are none, or the other way round.
         too_soon: deliveries that were received before they were sent.
+        unplaced: by subscription, deliveries that have no place in a stream and need one.
     """
 
     sources: dict[str, SourceSummary] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class Findings:
     redelivered: int = 0
     other_kind: int = 0
     too_soon: int = 0
+    unplaced: dict[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:

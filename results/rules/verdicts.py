@@ -19,7 +19,7 @@ _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
     *("withheld_unjustified", "withheld_late", "gap_unpromised"),
 )
-_DISORDERS = ("reordered", "order_differs")
+_DISORDERS = ("reordered", "order_differs", "place_back", "place_taken", "place_order")
 
 
 def forbids(guarantee: Guarantee, violation: str) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from results.rules.announced import Announcements
 from results.rules.pairs import BadPair, Names
-from results.rules.promised import PromisedDeliveries
+from results.rules.promised import LANE, PromisedDeliveries
 from results.tables.frames import EVIDENCE, PAIR, owed_column, small_frame
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class BadWalks:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
+        in_order = Window.partitionBy(*PAIR, LANE).orderBy("order_idx")
         return (
             self._promised.ordered(self._firsts)
             .withColumn("before", F.lag("key").over(in_order))

@@ -169,6 +169,7 @@ def write_ordered_run(folder: Path, run_id: str) -> Path:
 
 def _put_in_order(run: RunFolder) -> None:
     """Let every subscription get what it got by numbers, and equal ones by publishers."""
+    run.replace("spec/workload.toml", 'order = "publisher"', 'order = "total"')
     with run.document("manifest.json") as manifest:
         manifest["promises"] = {
             "exactly_once": True, "order": "total", "gaps": [], "redelivers": False

@@ -155,7 +155,12 @@ def test_the_online_checker_sees_what_subscribers_are_told(
             assert forgery.blind, name
             continue
         truth = truths[forgery.gated]
-        truth = replace(truth, content=history.content, promises=history.promises)
+        truth = replace(
+            truth,
+            content=history.content,
+            promises=history.promises,
+            guarantee=history.guarantee,
+        )
         anomalies = Online(history, truth).anomalies()
         seen = forgery.online in anomalies if forgery.online else not anomalies
         if not seen:
