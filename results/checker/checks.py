@@ -175,6 +175,7 @@ def decided(
         facts.guarantee,
         facts.calm,
         facts.deliveries_per_pair_min,
+        facts.busy,
     )
 
 

@@ -35,7 +35,7 @@ from results.tables.frames import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PUBLICATION_COLUMNS = (
     "run_id", "pubend", "incarnation", "seq", "attrs_ref", "attrs_expected", "is_fence",
@@ -184,7 +184,7 @@ class DeliveryCheck:
                 & ((F.col("kind") == "fence") != is_fence)
             ).alias("is_of_other_kind"),
             (is_delivery & (F.col("t_recv_ns") < earliest_ns)).alias("came_too_soon"),
-            (F.lit(0) if self._lookups.topics is None else F.col("lane")).alias(LANE),
+            _lane(self._lookups.topics).alias(LANE),
             key_column().alias("key"),
         )
 
@@ -431,7 +431,12 @@ class DeliveryCheck:
         if self._reused is not None:
             parts.append(reused_numbers(self._reused))
         if bad:
-            walks = BadWalks(self._spark, judged, happened, self._announced, self._promised, bad)
+            walks = BadWalks(
+                self._spark, judged, happened, self._announced, self._promised, bad,
+                self._lookups.topics,
+            )  # fmt: skip
+            for run_id, n in walks.outstanding().items():
+                self.findings[run_id].outstanding = n
             self._redelivered = walks.redelivered()
             started = {item.pair.names for item in bad if item.in_spite and item.pair.started}
             for (names, partition, reason), n in walks.arrived_in_spite().items():
@@ -485,6 +490,13 @@ class DeliveryCheck:
                 missing=counts.get("missing", 0),
                 delivered=summary.delivered - counts.get("owed duplicates", 0) - owed_again,
             )
+
+
+def _lane(topics: "DataFrame | None") -> "Column":
+    """The lane of a delivery; 0 where a source has one."""
+    from pyspark.sql import functions as F
+
+    return F.lit(0) if topics is None else F.coalesce(F.col(LANE), F.lit(0))
 
 
 def _counted_in(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:

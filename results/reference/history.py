@@ -139,6 +139,7 @@ class History:
         promises: what the protocol says of deliveries.
         topic: the attribute whose value is a publication's topic; "": nobody says.
         placed: whether each delivery must have a place in a stream.
+        busy: signs of a machine that had not the time that the run needed.
     """
 
     content: Contents
@@ -160,6 +161,7 @@ class History:
     routes: Mapping[tuple[str, str], Sequence[str]] | None = None
     topic: str = ""
     placed: bool = False
+    busy: tuple[str, ...] = ()
 
     @property
     def order(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from results.reference import busyness
 from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
@@ -129,6 +130,7 @@ class _Folder:
             absences += self._absences(process, load_hosts)
             publishers += self._publishers(process, publishers)
             subscriptions += self._subscriptions(process, subscriptions)
+        busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._moved)
         if "churn" in self.workload and not absences:
             self.doubts.append(doubt("no_churn"))
         self._miss("publisher", [*self.content.publishers], [log.name for log in publishers])
@@ -158,6 +160,7 @@ class _Folder:
             promises=self.promises,
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
+            busy=tuple(busy),
         )
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:

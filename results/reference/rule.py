@@ -99,13 +99,15 @@ def check(history: History) -> Judgement:
         ),
         announced={**sum((pair.announced for pair in started), Counter())},
         redelivered=sum(pair.redelivered for pair in started),
+        outstanding=sum(pair.outstanding for pair in started),
     )
     doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
     if spared := [broker for broker in history.to_be_reached if broker not in reached]:
         doubts.append(doubt("spared", brokers=", ".join(spared)))
     name, because, doubts_left = verdict.decide(
-        counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min
-    )
+        counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min,
+        history.busy,
+    )  # fmt: skip
     return Judgement(name, because, counts, recoveries, doubts_left, tuple(violations))
 
 
@@ -272,6 +274,7 @@ class _Pair:
         self.violations = [*self._wrong_notices(reasons), *self._wrong_gaps(), *self._walk()]
         absent = [*self._absent()]
         self.violations += absent
+        self.outstanding = sum(self._is_outstanding(violation) for violation in absent)
         missing = sum(violation.kind == "missing" for violation in absent)
         self.undecided = len(self.owed) - self.delivered - missing
 
@@ -452,6 +455,17 @@ class _Pair:
                 yield Violation("fence_missing", *self.names, *key)
             else:
                 yield Violation("left_out", *self.names, *key)
+
+    def _is_outstanding(self, absent: Violation) -> bool:
+        """Whether nothing came that should have come behind it."""
+        key = absent.incarnation, absent.sequence
+        alike = [
+            other
+            for other in self.arrived
+            if other in self.rank
+            and (self.lanes != "topic" or self.source.topic(other) == self.source.topic(key))
+        ]
+        return absent.kind != "left_out" and all(other < key for other in alike)
 
     def _at(self, kind: str, row: Delivered, place: int) -> Violation:
         return Violation(kind, *self.names, row.incarnation, row.sequence, place)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from results.rules.busy import busy_signs
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.risks import Routes
@@ -41,6 +42,7 @@ class RunFacts:
         topic: the attribute whose value is the topic of a publication; "": nobody says.
         topic_counts: whether that attribute counts publications.
         placed: whether every delivery must have a place in a stream.
+        busy: signs of a machine that was short of time, while the drain could not wait for it.
         links: of the tree, or of another overlay, which has routes.
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
@@ -79,6 +81,7 @@ class RunFacts:
     topic: str = ""
     topic_counts: bool = False
     placed: bool = False
+    busy: tuple[str, ...] = ()
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -112,6 +115,7 @@ class RunFacts:
             topic=topic,
             topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
             placed=run.promises.order in STREAMS and not run.is_simulated,
+            busy=tuple(busy_signs(run, logs)),
         )
 
     @property

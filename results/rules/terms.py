@@ -245,6 +245,15 @@ DOUBTS: Mapping[str, str] = {
     "open_log": "the log of {who} is not complete",
     "still_arriving": "deliveries were still arriving when the drain ended, after {s:.0f} s: what "
     "had not arrived by then is not known to be lost",
+    "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on a machine that "
+    "is short of time they may have been late, and not lost",
+    "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "
+    "after the start of the measurement, and no fault was there",
+    "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s after "
+    "the start of the measurement, and no fault was there",
+    "no_statistics": "{file}: {who} took no sample for {gap:.1f} s, {s:.1f} s after the start of "
+    "the measurement, and no fault was there",
+    "short_of_cpu": "manifest.json: {who} waited for a processor in {share:.0%} of the measurement",
     "told_when": "subscription {who} was told that it does not get publications of {source}, and "
     "nobody knows when it was asked for and accepted",
     "late_start": "subscription {who} was accepted after {source} had sent its opening fence",
@@ -385,6 +394,9 @@ class Counts:
         announced: by reason, how many were in an announced gap that the protocol promises, and
             never arrived.
         redelivered: given again to a subscriber that may get them again.
+        outstanding: of the missing ones, fences too, those behind all that came of their source,
+            or of their topic where only that is in order: nothing proves that they were lost, and
+            not late.
     """
 
     pairs: int
@@ -398,6 +410,7 @@ class Counts:
     least_owed: tuple[str, str, int] | None = None
     announced: Mapping[str, int] = field(default_factory=dict)
     redelivered: int = 0
+    outstanding: int = 0
 
     @property
     def missing(self) -> int:

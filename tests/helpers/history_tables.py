@@ -84,6 +84,7 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         topic=history.topic,
         topic_counts="sequence" in history.content.workload["attributes"].get(history.topic, {}),
         placed=history.placed,
+        busy=history.busy,
     )  # fmt: skip
 
 

@@ -389,13 +389,13 @@ def what_was_committed_becomes_a_gap(history: History, rng: Random) -> History:
 def with_noise(history: History, rng: Random) -> History:
     """The same under any promises, with gaps, commits and redeliveries wherever they may be."""
     promises = Promises(
-        rng.choice(("publisher", "total", "topic", "stream", "none")),
+        rng.choice(("publisher", "total", "total", "topic", "stream", "none")),
         rng.choice(((), (RELEASED,), ("full", RELEASED))),
         rng.random() < 0.5,
         rng.choice((0, 0, 30 * MILLISECOND)),
         rng.choice(("symbol", "flag")),
     )
-    order = rng.choice(("promised", "promised", "publisher", "topic", "stream", "none"))
+    order = rng.choice((*("promised",) * 5, *("publisher", "total", "topic", "stream", "none")))
     history = replace(
         history, promises=promises, guarantee=Guarantee(order=order), topic=promises.topic,
         placed=rng.random() < 0.2,
