@@ -156,6 +156,7 @@ class _Experiment:
         manifest = self._directory.manifest
         manifest["loadgen_saturated"] = outcome.saturated
         manifest["limited_by"] = outcome.limited_by
+        manifest["waited_share"] = dict(outcome.waited_share)
         manifest["headline"] = outcome.headline()
         # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
         await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)

@@ -249,8 +249,8 @@ DOUBTS: Mapping[str, str] = {
     "is short of time they may have been late, and not lost",
     "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "
     "after the start of the measurement, and no fault was there",
-    "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s after "
-    "the start of the measurement, and no fault was there",
+    "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s "
+    "after the start of the measurement, and no fault was there",
     "no_statistics": "{file}: {who} took no sample for {gap:.1f} s, {s:.1f} s after the start of "
     "the measurement, and no fault was there",
     "short_of_cpu": "manifest.json: {who} waited for a processor in {share:.0%} of the measurement",
