@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.reference import busyness
+from results.reference import busyness, specification
 from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
 from results.reference.fault_log import FaultLog
@@ -73,6 +73,7 @@ class _Folder:
         self.manifest = read_json(folder / "manifest.json")
         self.workload = read_toml(folder / "spec" / "workload.toml")
         self.topology = read_toml(folder / "spec" / "topology.toml")
+        specification.verify(folder, self.workload, self.topology)
         other = folder / "spec" / "overlay.json"
         self.overlay = read_json(other) if other.is_file() else self.topology
         self.run_id = str(self.manifest.get("run_id"))
