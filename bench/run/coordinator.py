@@ -207,6 +207,7 @@ class _Experiment:
             directory.write_spec("faults.toml", toml_text(self._schedule.to_mapping()))
         for name, content in testbed.documents.items():
             directory.write_spec(name, content)
+        directory.close_specification()
 
     # ------------------------------------------------------------ before the load
 

@@ -1,5 +1,6 @@
 """A run folder as a history, read row by row with nothing but the standard library."""
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from results.reference.history import (
 )
 from results.reference.predicates import wants
 from results.reference.rule import check
+from results.reference.times import Timed
 from results.rules.terms import (
     STREAMS,
     Commit,
@@ -95,6 +97,11 @@ class _Folder:
             origin_ns + (self.measured_until_ns or 0),
             tuple(read_lines(folder / "clock.jsonl")),
         )
+        self.phases = {
+            name: (phase["t0_ns"] - origin_ns, phase["t1_ns"] - origin_ns)
+            for name, phase in phases.items()
+        }
+        self._records: list[tuple[str, Records]] = []
         self.host_of: dict[str, str] = {}
         self._publisher_of: dict[str, str] = {}
         for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
@@ -149,7 +156,12 @@ class _Folder:
             deliveries_per_pair_min=self.workload.get("bars", {}).get(
                 "deliveries_per_pair_min", 100
             ),
-            doubts=(*self.doubts, *self._about_exercise(fault_log)),
+            doubts=(
+                *self.doubts,
+                *self._about_exercise(fault_log),
+                *self._about_specification(),
+                *self._about_times(),
+            ),
             delta=wiring.get("delta", 1),
             newcomers=tuple(self.manifest.get("joined", ())),
             clock_errors=self._clock_errors(publishers, subscriptions),
@@ -220,7 +232,54 @@ class _Folder:
         records = read_records(process, layout, self.run_id)
         if records is not None:
             self.doubts += records.doubts
+            if layout in ("publications", "acks", "deliveries"):
+                self._records.append((layout, records))
         return records
+
+    def _about_times(self) -> Iterator[str]:
+        timed = Timed(
+            self.folder,
+            self.manifest,
+            self.workload,
+            self.content,
+            self.phases,
+            self.is_simulated,
+            self._moved,
+            self.clocks.error_ns,
+        )
+        ours = [
+            (layout, each)
+            for layout, each in self._records
+            if not any("is of run" in said for said in each.doubts)
+        ]
+        yield from timed.doubts(ours)
+
+    def _about_specification(self) -> Iterator[str]:
+        """The digest of spec/, by what the files say now, the manifest, and the journal."""
+        spec = self.folder / "spec"
+        listed = sorted(p.relative_to(spec).as_posix() for p in spec.rglob("*") if p.is_file())
+        whole = hashlib.sha256()
+        for name in listed:
+            whole.update(hashlib.sha256((spec / name).read_bytes()).hexdigest().encode())
+            whole.update(f"  {name}\n".encode())
+        found = whole.hexdigest()
+        journal: Mapping[str, Any] = next(
+            (x for x in read_lines(self.folder / "log.jsonl") if x.get("what") == "specification"),
+            {},
+        )
+        told = (
+            ("manifest.json", self.manifest.get("specification_digest")),
+            ("log.jsonl", journal.get("digest")),
+        )
+        is_old = self.manifest.get("schema") in (None, "", "pubsubctl/manifest/1")
+        for file, digest in told:
+            if digest not in (None, found):
+                yield doubt("other_digest", file=file, found=digest, wanted=found)
+            if digest is None and not (is_old and told[0][1] is told[1][1] is None):
+                yield doubt("no_digest", file=file)
+        before, after = journal.get("promises"), self.manifest.get("promises")
+        if before not in (None, after):
+            yield doubt("other_promises", found=before, wanted=after)
 
     # --- Publishers ---------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ def nanoseconds(text: Any) -> int:
         digits = str(text).removesuffix(unit).strip()
         whole, point, part = digits.partition(".")
         if str(text).endswith(unit) and whole.isdecimal() and (part.isdecimal() or not point):
-            scaled: int = int(whole + part) * _UNITS_NS[unit]
-            return scaled // 10 ** len(part)
+            scaled = int(whole + part) * _UNITS_NS[unit]
+            return int(scaled // 10 ** len(part))
     raise ValueError(f"{text!r} is no duration")
 
 

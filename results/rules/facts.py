@@ -29,6 +29,8 @@ from results.tables.logs import (
     notices_of,
 )
 from results.tables.manifest import Run
+from results.witnesses.specification import specification_doubts
+from results.witnesses.timing import timing_doubts
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,13 @@ class RunFacts:
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
-            doubts=(*run.doubts, *logs.doubts, *doubts_about_churn(run.workload, absences)),
+            doubts=(
+                *run.doubts,
+                *logs.doubts,
+                *doubts_about_churn(run.workload, absences),
+                *specification_doubts(run),
+                *timing_doubts(run, logs),
+            ),
             delta=run.delta,
             newcomers=run.newcomers,
             notices=notices_of(logs, run.moved),

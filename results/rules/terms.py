@@ -294,6 +294,32 @@ DOUBTS: Mapping[str, str] = {
     "{minimum:,} of every source to every subscription",
     "none_owed": "nothing was owed to anybody",
     "no_churn": "the workload disconnects subscribers, and nobody says that one was",
+    "phase_length": "manifest.json: phase {phase} took {found}; spec/workload.toml says {wanted}",
+    "phase_origin": "manifest.json: phase {phase} began {s:.3f} s after its own origin",
+    "phases_overlap": "manifest.json: phase {after} began before phase {before} was over",
+    "drain_length": "manifest.json: the drain took {found}; its own account and "
+    "spec/workload.toml have {wanted}",
+    "sent_early": "{file}: {n:,} publications of {source} were sent before spec/workload.toml has "
+    "them",
+    "off_schedule": "{file}: {n:,} intended times of {source} are not those of the schedule of "
+    "spec/workload.toml; the first is of publication {first}",
+    "schedule_unmet": "{file}: {source} sent its closing fence behind {n:,} publications, fewer "
+    "than the schedule of spec/workload.toml has",
+    "late_unsaid": "{file}: {n:,} publications were sent more than {ms:.0f} ms late; manifest.json "
+    "says that the load generators held their rate, and stats.jsonl that nothing kept them",
+    "outside": "{file}: {n:,} records are stamped outside the phases of manifest.json",
+    "sample": "{file}: one block in {found} has its own times; spec/workload.toml: load.records = "
+    "{wanted!r}",
+    "stretches": "{file}: {n:,} deliveries have no time of their own; spec/workload.toml: "
+    "load.records = 'full'",
+    "long_stretch": "{file}: {n:,} stretches go on for up to {ms} ms while other deliveries came; "
+    "load.records of spec/workload.toml ends one after 100 ms",
+    "other_digest": "{file}: the digest of the specification is {found}, and that of spec/ is "
+    "{wanted}",
+    "no_digest": "{file} has no digest of the specification, and manifest.json is of a version "
+    "that has one",
+    "other_promises": "log.jsonl: the brokers promised {found!r} when the run began; manifest.json "
+    "says {wanted!r}",
     "no_topic": "nothing says which attribute is the topic: order within topics was not checked",
     "unplaced": "{n:,} deliveries to subscription {who} have no place in a stream: their order "
     "there was not checked",

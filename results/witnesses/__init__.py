@@ -1,0 +1,1 @@
+"""Facts of a run that two of its files state, each read against the other."""
