@@ -17,7 +17,13 @@ import pyarrow.parquet
 
 from results.checker.canary import try_checker
 from results.checker.delivery import DeliveryCheck
-from results.checker.second_opinion import MOST_ROWS, second_opinion
+from results.checker.second_opinion import (
+    LARGEST_STREAM,
+    MOST_ROWS,
+    StreamSample,
+    sampled_opinion,
+    second_opinion,
+)
 from results.checker.spark import planned_for
 from results.rules.doubts import doubts_of
 from results.rules.evidence import evidence_rows
@@ -200,10 +206,16 @@ def _document(
 ) -> dict[str, Any]:
     doubts = [*doubts_about_exercise(loaded, facts, findings)]
     counts = findings.counts
-    second = None
+    second: Mapping[str, Any] | None = None
+    alike: list[str] = []
     if loaded.logs.rows <= MOST_ROWS:
         verdict, _, _ = decided(facts, findings, doubts)
         second = second_opinion(loaded.run.folder, verdict, counts)
+    elif (sample := StreamSample.of(loaded.run.run_id, findings.pairs)) is not None:
+        second = sampled_opinion(loaded.run.folder, sample, findings)
+        alike = [f"  {sample.in_words()}"]
+    else:
+        alike = [f"  no second opinion: every stream has more than {LARGEST_STREAM:,} rows"]
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
     verdict, because, doubts = decided(facts, findings, doubts)
@@ -220,6 +232,7 @@ def _document(
         "lines": [
             *_lines(verdict, because, facts, findings),
             *_stretches_in_words(_told_by_stretches(loaded)),
+            *alike,
         ],
         "counts": {
             "published_in_measure": findings.measured,

@@ -471,6 +471,8 @@ class DeliveryCheck:
             violations[row["kind"]] = violations.get(row["kind"], 0) + row["n"]
             names = row["run_id"], row["sub_id"], row["pubend"]
             of_pair[names][row["kind"]] = row["n"]
+            of_names = self.findings[row["run_id"]].violations_of.setdefault(names[1:], {})
+            of_names[row["kind"]] = row["n"]
             if row["kind"] == "duplicate":
                 of_pair[names]["owed duplicates"] = row["owed"]
         for item in bad:

@@ -140,6 +140,7 @@ class History:
         topic: the attribute whose value is a publication's topic; "": nobody says.
         placed: whether each delivery must have a place in a stream.
         busy: signs of a machine that had not the time that the run needed.
+        seen: by source, what subscriptions received that are not in this history.
     """
 
     content: Contents
@@ -162,6 +163,7 @@ class History:
     topic: str = ""
     placed: bool = False
     busy: tuple[str, ...] = ()
+    seen: Mapping[str, frozenset[Key]] = field(default_factory=dict)
 
     @property
     def order(self) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from results.reference.files import (
     STRETCH,
     Records,
     Refused,
+    Wanted,
     is_sealed,
     read_json,
     read_lines,
@@ -23,9 +24,11 @@ from results.reference.files import (
 )
 from results.reference.history import (
     DATA,
+    GAP,
     Delivered,
     History,
     Judgement,
+    Key,
     Published,
     PublisherLog,
     SubscriptionLog,
@@ -66,11 +69,24 @@ def read_history(folder: Path) -> History:
     return _Folder(folder).history()
 
 
+def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[str]) -> History:
+    """The streams of these sources to these subscriptions, whole, without any of the others.
+
+    What such a history leaves in doubt is not what the run does; places in streams are left out.
+
+    Raises:
+        Refused: a file cannot be read.
+    """
+    wanted = Wanted(frozenset(sources), frozenset(subscriptions))
+    return _Folder(folder, wanted).history()
+
+
 class _Folder:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wanted: Wanted | None = None) -> None:
         self.folder = folder
+        self.wanted = wanted
         self.doubts: list[str] = []
-        if not is_sealed(folder):
+        if wanted is None and not is_sealed(folder):
             self.doubts.append(doubt("unsealed"))
         self.manifest = read_json(folder / "manifest.json")
         self.workload = read_toml(folder / "spec" / "workload.toml")
@@ -141,6 +157,10 @@ class _Folder:
         busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._moved)
         if "churn" in self.workload and not absences:
             self.doubts.append(doubt("no_churn"))
+        if self.wanted is not None:
+            publishers = [log for log in publishers if log.source in self.wanted.sources]
+            names = self.wanted.subscriptions
+            subscriptions = [log for log in subscriptions if log.subscription in names]
         self._miss("publisher", [*self.content.publishers], [log.name for log in publishers])
         wanted = [name for name, _, _ in clients_of(self.workload, "subscribers", "sub")]
         self._miss("subscriber", wanted, [log.subscriber for log in subscriptions])
@@ -174,6 +194,7 @@ class _Folder:
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
+            seen=self._seen_elsewhere(publishers),
         )
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
@@ -229,7 +250,7 @@ class _Folder:
         return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
 
     def _read(self, process: Path, layout: str) -> Records | None:
-        records = read_records(process, layout, self.run_id)
+        records = read_records(process, layout, self.run_id, self.wanted)
         if records is not None:
             self.doubts += records.doubts
             if layout in ("publications", "acks", "deliveries"):
@@ -357,9 +378,54 @@ class _Folder:
             self.host_of[name] = process.parent.name
             yield self._subscription(name, lines.get(name, {}), records, process, placed)
 
+    def _seen_elsewhere(self, publishers: Sequence[PublisherLog]) -> dict[str, frozenset[Key]]:
+        """Of the wanted sources, what nobody answered and some other subscription received."""
+        if self.wanted is None:
+            return {}
+        open_: dict[str, set[Key]] = {}
+        for log in publishers:
+            keys = {row.key for row in log.published}
+            for incarnation, first, last, _ in log.answers:
+                if last - first < len(keys):
+                    keys.difference_update((incarnation, n) for n in range(first, last + 1))
+                else:
+                    keys = {k for k in keys if k[0] != incarnation or not first <= k[1] <= last}
+            if keys:
+                open_[log.source] = keys
+        found: dict[str, set[Key]] = {}
+        of_open = Wanted(frozenset(open_), self._all_subscriptions()) if open_ else None
+        for process in sorted(self.folder.glob("raw/*/*")) if of_open else ():
+            records = read_records(process, "deliveries", self.run_id, of_open)
+            for row in records.rows if records is not None else ():
+                assert records is not None
+                source = records.tables["publishers"][row["publisher"]]
+                if row["layer"] != _APPLICATION or row["kind"] in (GAP, NOTICE):
+                    continue
+                keys = {(row["incarnation"], row["sequence"])}
+                if row["kind"] == STRETCH:
+                    if all(n > row["sequence"] for _, n in open_[source]):
+                        continue
+                    name = records.tables["subscriptions"][row["subscription"]]
+                    predicate = self._predicates().get(name.partition("/")[0], "true")
+                    keys = {one.key for one in self._unfolded(source, predicate, row, 0)}
+                found.setdefault(source, set()).update(keys & open_[source])
+        return {source: frozenset(keys) for source, keys in found.items()}
+
+    def _all_subscriptions(self) -> frozenset[str]:
+        names: set[str] = set()
+        for sidecar in self.folder.glob("raw/*/*/deliveries.rec.json"):
+            names |= {*((read_json(sidecar).get("tables") or {}).get("subscriptions") or ())}
+        return frozenset(names)
+
+    def _predicates(self) -> dict[str, str]:
+        return {
+            name: str(entry.get("filter", "true"))
+            for name, _, entry in clients_of(self.workload, "subscribers", "sub")
+        }
+
     def _places(self, process: Path, records: Records | None) -> dict[int, tuple[str, int]]:
         """By row of the deliveries, the stream and the position there."""
-        positions = self._read(process, "positions")
+        positions = None if self.wanted is not None else self._read(process, "positions")
         if positions is None:
             return {}
         rows = 0 if records is None else len(records.rows)
@@ -410,11 +476,9 @@ class _Folder:
         notices: list[Notice] = []
         places: list[int] = []  # in the file, of what was delivered
         predicate = line.get("predicate", "true")
-        next_place = 0
-        for number, row in enumerate(records.rows if records is not None else ()):
+        for row in records.rows if records is not None else ():
             assert records is not None
-            place = next_place
-            next_place += row["digest"] if row["kind"] == STRETCH else 1
+            number, place = row["number"], row["place"]
             named = records.tables["subscriptions"][row["subscription"]] == name
             if not named or row["layer"] != _APPLICATION:
                 continue
@@ -430,7 +494,7 @@ class _Folder:
                     )
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
-                places += range(place, next_place)
+                places += range(place, place + row["digest"])
                 delivered += self._unfolded(source, predicate, row, at_ns)
             else:
                 places.append(place)

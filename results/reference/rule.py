@@ -137,6 +137,7 @@ class _Source:
             for row in subscription.delivered
             if row.source == log.source and row.kind != GAP
         }
+        seen |= history.seen.get(log.source, frozenset())
         self.committed = [
             publication
             for key, publication in sorted(self.by_key.items())

@@ -74,6 +74,7 @@ class Findings:
         redelivered: deliveries that were rightly given again.
         other_kind: deliveries that are logged as fences and are none, or the other way round.
         too_soon: deliveries that were received before they were sent.
+        violations_of: by subscription and source, violations by kind.
         outstanding: missing deliveries behind all that came.
         unplaced: by subscription, deliveries that have no place in a stream and need one.
     """
@@ -92,6 +93,7 @@ class Findings:
     too_soon: int = 0
     unplaced: dict[str, int] = field(default_factory=dict)
     outstanding: int = 0
+    violations_of: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:
