@@ -211,7 +211,9 @@ def tables_of(
                         "order_idx": place,
                         "t_recv_ns": told.received_ns,
                         "t_sent_ns": publication.get("t_sent_ns"),
-                        "lat_err_us": None if error_ns is None else -(-error_ns // 1000),
+                        "lat_err_us": None
+                        if error_ns is None
+                        else -(-(error_ns + told.late_ns) // 1000),
                         "attrs_expected": publication.get("attrs_expected"),
                         "outcome": publication.get("outcome"),
                         "digest_ok": None if digest is None else digest == told.digest,
