@@ -38,7 +38,7 @@ def help_topic(
     texts = topic_files()
     if topic is None:
         lines = [
-            f"{name:16} {path.read_text('utf-8').splitlines()[0].lstrip('# ')}"
+            f"{name:17} {path.read_text('utf-8').splitlines()[0].lstrip('# ')}"
             for name, path in texts.items()
         ]
         document = {"schema": "pubsubctl/help/1", "topics": list(texts)}
