@@ -34,7 +34,7 @@ class Case:
 def drained(ended_by: str) -> Change:
     def change(run: RunFolder) -> None:
         with run.document("manifest.json") as manifest:
-            manifest["drain"] = {"ended_by": ended_by, "took_s": 30.0, "waiting_for": ""}
+            manifest["drain"] = {"ended_by": ended_by, "took_s": 2.5, "waiting_for": ""}
 
     return change
 
@@ -234,6 +234,16 @@ def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
     (history,) = histories_of({"many": run}).values()
     judged = by_reference(history)
     assert sum("ended in silence" in said for said in judged.said) == 3
+
+
+@pytest.mark.parametrize("name", ["lost before the fence", "late, and a client heard nothing"])
+def test_a_hole_is_a_loss_and_an_end_is_none(tmp_path: Path, name: str) -> None:
+    run = write_honest_run(tmp_path, "one")
+    for change in CASES[name].changes:
+        change(RunFolder(run))
+    seal(run)
+    (history,) = histories_of({name: run}).values()
+    assert wrong({name: by_reference(history)}) == {}
 
 
 def test_whom_the_names_here_mean() -> None:

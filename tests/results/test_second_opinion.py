@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 SMALL = 400
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of more than SMALL rows are large ones."""
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of more than SMALL rows be large ones."""
     monkeypatch.setattr(checks, "MOST_ROWS", SMALL)
     monkeypatch.setattr(second_opinion, "MOST_ROWS", SMALL)
-    return
 
 
 def pair(subscription: str, source: str, received: int, last: int = 100) -> PairSummary:
@@ -35,7 +33,10 @@ def pair(subscription: str, source: str, received: int, last: int = 100) -> Pair
     )
 
 
-def test_a_sample_is_drawn_by_the_run_and_as_large_as_can_be_judged(small: None) -> None:
+def test_a_sample_is_drawn_by_the_run_and_as_large_as_can_be_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_small(monkeypatch)
     pairs = [pair(f"s{n}", f"p{m}", 60) for n in range(20) for m in range(5)]
     sample = StreamSample.of("run-1", pairs)
     assert sample is not None
@@ -47,7 +48,10 @@ def test_a_sample_is_drawn_by_the_run_and_as_large_as_can_be_judged(small: None)
     assert len({(each.sources, each.subscriptions) for each in drawn if each}) > 5
 
 
-def test_of_streams_that_are_all_long_the_shortest_is_taken(small: None) -> None:
+def test_of_streams_that_are_all_long_the_shortest_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_small(monkeypatch)
     sample = StreamSample.of("run-1", [pair("s", "p", 9_000), pair("t", "p", 8_000)])
     assert sample is not None
     assert (sample.subscriptions, sample.sources) == (("t",), ("p",))
@@ -89,8 +93,9 @@ def test_what_another_subscription_saw_was_published(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_the_verdict_on_a_large_run_says_what_was_judged_twice(
-    spark: "SparkSession", tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_small(monkeypatch)
     run = write_honest_run(tmp_path, "large")
     document: Any = check_run(spark, run).document
     assert document["verdict"] == "valid"
