@@ -28,8 +28,7 @@ class LoadSetting:
         protocol, deployment_id, topology_digest: of the brokers it may talk to.
         session: what brokers and clients agree on about sessions.
         lateness_limit_ns: later than this, a second counts as saturated.
-        order: of the guarantee; "total": all subscribers are to get what two of them get in the
-            same order.
+        order: of the guarantee; "total": all subscribers get shared publications in the same order.
         may_overtake: whether a publication may come before an earlier one of its source.
         records: how much is written down of deliveries; see `bench.load.stretches`.
         tls: the certificate of all its clients; None for plaintext on loopback.

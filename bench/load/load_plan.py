@@ -161,10 +161,10 @@ def _config(
 
 
 def _order(spec: ExperimentSpec, under_test: UnderTest) -> dict[str, Any]:
-    """Return the order that deliveries are compared with, and whether a fence may come early.
+    """Return the order of deliveries to compare with, and whether a fence may come early.
 
-    A fence ends a wait by what the brokers promise, not by what the workload asks for. Where
-    publications may be lost, it ends the wait whatever comes behind it.
+    A fence ends a wait by the promise of the brokers, not by the guarantee of the workload. Where
+    publications may be lost, a fence ends the wait in any case.
     """
     guarantee, promised = spec.workload.guarantee, under_test.order(spec)
     may_overtake = promised not in ("publisher", "total")

@@ -101,7 +101,7 @@ class Stretches:
         return True
 
     def end(self, subscription: int, publisher: int, incarnation: int, now_ns: int) -> None:
-        """Write the stretch of a source and subscription, where there is one, and old ones first.
+        """Write old stretches, then the open stretch of a source and subscription.
 
         So no stretch goes on for longer than the resolution while anything is received.
         """

@@ -144,7 +144,7 @@ class RunDirectory:
 
 
 def specification_digest(folder: Path) -> str:
-    """Return the SHA-256 of a line for each file of a specification, in the order of names.
+    """Return the SHA-256 of a line per file of a specification, in the order of names.
 
     A line is the SHA-256 of the content, two blanks and the name.
     """

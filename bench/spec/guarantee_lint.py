@@ -1,4 +1,4 @@
-"""A workload's guarantee, where it asks for more than the protocol promises."""
+"""Guarantees of workloads beyond the promise of the protocol."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +12,7 @@ _WEAKEST_FIRST: Final = ("none", "stream", "topic", "publisher", "total")
 def guarantee_warnings(spec: ExperimentSpec) -> Iterator[str]:
     """Yield why the verdict may be INVALID although the protocol keeps its promises, for people.
 
-    A run is judged by its guarantee, whatever the protocol promises.
+    The guarantee of the workload decides, not the promise of the protocol.
     """
     promises = protocol_on(spec.topology, spec.protocol).promises()
     guarantee = spec.workload.guarantee

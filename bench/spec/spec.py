@@ -474,7 +474,7 @@ def _check_topic(workload: Workload, topology: Topology, where: str) -> None:
 
 
 def _check_order(workload: Workload, topology: Topology, where: str) -> None:
-    """Topics are an order's only where something says what they are."""
+    """Refuse an order of topics without a topic attribute."""
     if workload.guarantee.order != "topic" or workload.topic is not None:
         return
     if not protocol_on(topology, workload.protocol).promises().topic:

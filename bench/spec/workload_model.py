@@ -68,10 +68,10 @@ class _Closed(BaseModel):
 
 
 class Guarantee(_Closed):
-    """What the run is judged against, whatever the protocol promises.
+    """The guarantee that decides the verdict of a run, beside the promise of the protocol.
 
-    An order of `promised`, the default, is the order that the protocol promises. `topic` is
-    publisher order within each value of the topic attribute, `stream` within each stream of places.
+    The default order, `promised`, is the order of that promise. `topic` is publisher order within a
+    value of the topic attribute, `stream` publisher order within a stream of places.
     """
 
     delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"

@@ -38,7 +38,7 @@ class Order(StrEnum):
 
     @property
     def is_of_sources(self) -> bool:
-        """Whether no publication overtakes an earlier one of its publisher."""
+        """True if no publication overtakes an earlier publication of the same publisher."""
         return self in (Order.PUBLISHER, Order.TOTAL)
 
 
@@ -89,7 +89,7 @@ class Promises:
         members_may_change: brokers may join and leave meanwhile.
         roles_may_change: brokers may come to be something else in the overlay meanwhile.
         order: in which subscribers get publications.
-        topic: the attribute whose value is the topic of a publication; "": there are no topics.
+        topic: the attribute with the topic of a publication; "": no topics.
         gaps: the reasons for which a subscriber may be told that it does not get some; none:
             never.
         gap_age_ns: what lies in a gap was published so long before that is told, at least.

@@ -135,7 +135,7 @@ def copy_without_place(run: Path, folder: Path) -> None:
 
 
 def _renew_digest(run: Path, folder: Path) -> None:
-    """Replace the digest of a specification by that of its copy, where it was right."""
+    """Replace the digest of a specification by the digest of the copy, if the digest was right."""
     from bench.run.run_directory import specification_digest
 
     if not (run / "spec").is_dir():

@@ -1,4 +1,4 @@
-"""The specification in a run folder, held to the whole schema of what users write."""
+"""The specification in a run folder, compared with the schemas of workload files."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,13 @@ from pubsubctl.errors import IntegrityError
 
 
 def check_specification(run: Path) -> None:
-    """Make sure that workload, topology and fault schedule of a run could have been written so.
+    """Check workload, topology and fault schedule of a run against the schemas.
 
-    A protocol that this program does not know is left aside, with what only it can read: the run
-    may be of another program, or of servers that are not ours.
+    An unknown protocol is left aside, with the parameters of that protocol: the run may be of
+    another program, or of servers of another system.
 
     Raises:
-        IntegrityError: one could not; names file, key and value, and the nearest valid one.
+        IntegrityError: a value is invalid; names file, key, value and the nearest valid value.
     """
     from bench.spec.spec import read_toml, validated
     from bench.spec.workload_model import Workload

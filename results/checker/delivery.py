@@ -495,7 +495,7 @@ class DeliveryCheck:
 
 
 def _lane(topics: "DataFrame | None") -> "Column":
-    """The lane of a delivery; 0 where a source has one."""
+    """Return the lane of a delivery; 0 if a source has a single lane."""
     from pyspark.sql import functions as F
 
     return F.lit(0) if topics is None else F.coalesce(F.col(LANE), F.lit(0))

@@ -1,8 +1,8 @@
-"""The verdict on a run once more, by the reference that shares no rule with Spark's.
+"""The second verdict on a run, by the reference, without a rule of the check on Spark.
 
-It judges a small run whole. Of a large one it judges a sample of streams, each whole: some sources
-to some subscriptions, drawn by a seed that the verdict names. Where the two disagree one of them is
-wrong, and nobody knows which: there is no verdict then.
+The reference judges a small run whole. Of a large run the reference judges a sample of whole
+streams: some sources to some subscriptions, drawn by a seed in the verdict. If the judges disagree,
+one judge is wrong, and there is no verdict.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ class StreamSample:
 
     @property
     def size(self) -> int:
-        """How many streams it has."""
+        """The number of streams."""
         return len(self.sources) * len(self.subscriptions)
 
     @classmethod
@@ -100,7 +100,7 @@ class StreamSample:
         return cls(seed, tuple(chosen[1]), tuple(chosen[0]), len(received), rows_of(*chosen))
 
     def in_words(self) -> str:
-        """For people."""
+        """Return the sample in words."""
         return (
             f"second opinion: {self.size:,} of {self.streams:,} streams were judged twice, row by "
             f"row ({self.rows:,} rows, seed {self.seed}), and alike"
@@ -108,10 +108,10 @@ class StreamSample:
 
 
 def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> dict[str, Any]:
-    """What the reference says of a sample of streams, for verdict.json.
+    """Return the second opinion on a sample of streams, for verdict.json.
 
     Raises:
-        CheckerBroken: it says something else than the check on Spark did of the same streams.
+        CheckerBroken: the reference and the check on Spark disagree on the sample.
     """
     try:
         found = check(read_streams(folder, sample.sources, sample.subscriptions))
@@ -132,7 +132,7 @@ def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> d
 
 
 def _of_spark(sample: StreamSample, findings: Findings) -> dict[str, Any]:
-    """What the check on Spark says of the streams of a sample."""
+    """Return the counts of the check on Spark for the streams of a sample."""
     pairs = [
         pair
         for pair in findings.pairs

@@ -1,4 +1,4 @@
-"""What only a machine that was short of time explains, as logs of a run folder have it."""
+"""Signs of a machine that was short of time, from the logs of a run folder."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ Moved = Callable[[int, str], int]
 def signs(
     folder: Path, manifest: Mapping[str, Any], faults: Sequence[Fault], moved: Moved
 ) -> Iterator[str]:
-    """Yield the signs, the first few of each kind; none of a run whose drain saw everything come.
+    """Yield the first few signs of every kind; none of a run with a drain that ended on evidence.
 
     Args:
         moved: puts a stamp of a host on the time line.
@@ -96,7 +96,7 @@ def _explained(faults: Sequence[Fault], ends: set[str], from_ns: int, to_ns: int
 
 
 def _touches(fault: Fault, ends: set[str]) -> bool:
-    """Whether a fault was done to one of these, or to the link between two."""
+    """Return True if a fault struck an end, or the link between two ends."""
     if fault.applied_ns is None:
         return False
     between = {f"{a}{sign}{b}" for a in ends for b in ends for sign in ("-", "->")}

@@ -124,13 +124,13 @@ class Records:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The streams of a run that are read of one that is too large to be read whole."""
+    """The streams to read of a run that is too large to be read whole."""
 
     sources: frozenset[str]
     subscriptions: frozenset[str]
 
     def keeps(self, tables: Mapping[str, Any]) -> Callable[[dict[str, int]], bool]:
-        """Return what tells whether a record is of these streams."""
+        """Return a predicate: True for a record of the streams."""
         publishers, known = tables.get("publishers", ()), tables.get("subscriptions", ())
         sources = {n for n, name in enumerate(publishers) if name in self.sources}
         # Records of publishers have no subscription.
@@ -145,10 +145,10 @@ def read_records(
 ) -> Records | None:
     """The records of one process; None where it wrote none of this kind.
 
-    Deliveries have a number in the file, and a place, which counts those of stretches too.
+    Deliveries have a number in the file, and a place, which counts deliveries of stretches too.
 
     Args:
-        wanted: leave out what is of other streams, and take the file for what was written.
+        wanted: the streams to keep; with it, the digest of the file is not compared.
 
     Raises:
         Refused: they do not fit their sidecar.
@@ -198,7 +198,7 @@ _AT_ONCE = 1 << 15
 def _kept(
     path: Path, layout: str, keeps: Callable[[dict[str, int]], bool] | None
 ) -> Iterator[dict[str, int]]:
-    """The records that are wanted, read a piece at a time."""
+    """Yield the wanted records of a file, read a piece at a time."""
     code, columns = LAYOUTS[layout]
     width = struct.calcsize(code)
     number = place = 0

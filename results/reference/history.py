@@ -70,7 +70,7 @@ class Delivered:
         kind: DATA; FENCE; GAP: declared lost; or REDELIVERED: one of the first two, marked as
             given again to a subscriber that has started again.
         late_ns: by how much later than `received_ns` it may have come.
-        stream, position: its place in a stream that is not its source's; "" and 0 without one.
+        stream, position: the place in a stream of topics; "" and 0 without a place.
     """
 
     source: str
@@ -137,10 +137,10 @@ class History:
         to_be_reached: brokers for whose subscribers something must have been at risk.
         doubts: why the records are less than complete, found while they were read.
         promises: what the protocol says of deliveries.
-        topic: the attribute whose value is a publication's topic; "": nobody says.
+        topic: the attribute with the topic of a publication; "": unknown.
         placed: whether each delivery must have a place in a stream.
-        busy: signs of a machine that had not the time that the run needed.
-        seen: by source, what subscriptions received that are not in this history.
+        busy: signs of a machine that was short of time.
+        seen: by source, publications that other subscriptions received.
     """
 
     content: Contents
@@ -173,7 +173,7 @@ class History:
 
     @property
     def lanes(self) -> str:
-        """What keeps its order: "source", "topic" (of a source), or ""."""
+        """The publications that keep an order: "source", "topic" (of a source), or ""."""
         if self.order in ("publisher", "total"):
             return "source"
         if self.order == "stream" and self.promises.order in ("publisher", "total"):

@@ -70,9 +70,9 @@ def read_history(folder: Path) -> History:
 
 
 def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[str]) -> History:
-    """The streams of these sources to these subscriptions, whole, without any of the others.
+    """Return the history of whole streams: from some sources to some subscriptions.
 
-    What such a history leaves in doubt is not what the run does; places in streams are left out.
+    The doubts are not the doubts of the run. Places in streams are left out.
 
     Raises:
         Refused: a file cannot be read.
@@ -276,7 +276,7 @@ class _Folder:
         yield from timed.doubts(ours)
 
     def _about_specification(self) -> Iterator[str]:
-        """The digest of spec/, by what the files say now, the manifest, and the journal."""
+        """Yield doubts about the digest of spec/: of the files, the manifest and the journal."""
         spec = self.folder / "spec"
         listed = sorted(p.relative_to(spec).as_posix() for p in spec.rglob("*") if p.is_file())
         whole = hashlib.sha256()
@@ -379,7 +379,7 @@ class _Folder:
             yield self._subscription(name, lines.get(name, {}), records, process, placed)
 
     def _seen_elsewhere(self, publishers: Sequence[PublisherLog]) -> dict[str, frozenset[Key]]:
-        """Of the wanted sources, what nobody answered and some other subscription received."""
+        """Return unanswered publications of the sources that other subscriptions received."""
         if self.wanted is None:
             return {}
         open_: dict[str, set[Key]] = {}
@@ -424,7 +424,7 @@ class _Folder:
         }
 
     def _places(self, process: Path, records: Records | None) -> dict[int, tuple[str, int]]:
-        """By row of the deliveries, the stream and the position there."""
+        """Return stream and position, by row of the deliveries."""
         positions = None if self.wanted is not None else self._read(process, "positions")
         if positions is None:
             return {}

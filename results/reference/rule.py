@@ -176,12 +176,12 @@ class _Source:
 
     @property
     def knows_topics(self) -> bool:
-        """Whether each publication's topic follows from its attribute set."""
+        """True if the topic of a publication follows from the attribute set."""
         how = self.content.workload.get("attributes", {}).get(self.topic_attribute, {})
         return self.topic_attribute != "" and "sequence" not in how
 
     def topic(self, key: Key) -> object:
-        """The topic of a publication; values of different kinds are different topics."""
+        """Return the topic of a publication; values of different types are different topics."""
         if self.is_fence(self.by_key[key]):
             return ("fence",)
         chosen, _ = self.content.choice(self.publisher.index, *key)
@@ -458,7 +458,7 @@ class _Pair:
                 yield Violation("left_out", *self.names, *key)
 
     def _is_outstanding(self, absent: Violation) -> bool:
-        """Whether nothing came that should have come behind it."""
+        """Return True if no later publication of the lane arrived."""
         key = absent.incarnation, absent.sequence
         alike = [
             other
@@ -472,7 +472,7 @@ class _Pair:
         return Violation(kind, *self.names, row.incarnation, row.sequence, place)
 
     def first_arrivals(self) -> Iterator[tuple[int, Delivered]]:
-        """What it wants and got first, with places in the log; not what was given again."""
+        """Yield the first arrivals that match, with places in the log; without redeliveries."""
         seen: set[Key] = set()
         for place, row in self.rows:
             if row.kind in (GAP, REDELIVERED) or row.key in seen or not self._is_wanted(row.key):
@@ -481,13 +481,13 @@ class _Pair:
             yield place, row
 
     def _is_wanted(self, key: Key) -> bool:
-        """Whether it was published, not refused, and matches."""
+        """Return True if the publication was committed and matches."""
         return key in self.rank
 
     # --- Doubts -----------------------------------------------------------------------------
 
     def without_place(self) -> int:
-        """How many deliveries have no place in a stream."""
+        """Return the number of deliveries without a place in a stream."""
         return sum(
             not row.stream and row.kind not in (GAP, REDELIVERED) and self._is_wanted(row.key)
             for _, row in self.rows
@@ -542,7 +542,7 @@ def _places(pairs: Sequence[_Pair]) -> Mapping[str, Mapping[Publication, int]]:
 
 
 def _placed(pairs: Sequence[_Pair]) -> Mapping[str, Sequence[Placed]]:
-    """By subscription, what it got first of each publication that has a place, in its order."""
+    """Return the first arrivals with a place, in the order received, by subscription."""
     found: dict[str, list[tuple[int, Placed]]] = {}
     for pair in pairs:
         who, source = pair.names

@@ -1,4 +1,4 @@
-"""A specification that this judge can go by; anything else in one is refused by name."""
+"""Specifications that a judge can read; other values are refused by name."""
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -24,10 +24,10 @@ _LEVELS = 64
 
 
 def nanoseconds(text: Any) -> int:
-    """A duration of a specification.
+    """Return the nanoseconds of a duration.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no duration.
     """
     for unit in sorted(_UNITS_NS, key=len, reverse=True):
         digits = str(text).removesuffix(unit).strip()
@@ -39,10 +39,10 @@ def nanoseconds(text: Any) -> int:
 
 
 def verify(folder: Path, workload: Mapping[str, Any], topology: Mapping[str, Any]) -> None:
-    """Make sure that what a verdict rests on is there, and of its kind.
+    """Check the types and words of a specification.
 
     Raises:
-        Refused: it is not; says file, key and value, and what is nearest.
+        Refused: a value is invalid; names file, key, value and the nearest valid value.
     """
     for name, document, problems in (
         ("workload.toml", workload, _in_workload),

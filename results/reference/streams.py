@@ -1,4 +1,4 @@
-"""Whether deliveries have the places in streams that they should."""
+"""Checks of the places of deliveries in streams."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ class Placed:
     key: Key
 
     def violation(self, kind: str, subscription: str = "") -> Violation:
-        """This one, as a violation."""
+        """Return a violation at this place."""
         return Violation(kind, subscription, self.source, *self.key)
 
 
 def wrong_places(logs: Mapping[str, Sequence[Placed]]) -> Iterator[Violation]:
-    """Yield what is wrong within a log, and between all of them.
+    """Yield wrong places within a log, and between all logs.
 
     Args:
         logs: by subscription, in the order received.

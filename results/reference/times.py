@@ -1,7 +1,7 @@
-"""Times that cannot be: of phases, of what was to be sent when, and of what came.
+"""Impossible times: of phases, of publications, and of deliveries.
 
-A publisher's times follow from the seed: with G the golden constant, the phase of publisher p is
-mix(mix(seed ^ 0x7E570001) + 1000003 p) modulo its period, and the k-th publication is due k / rate
+The times of a publisher follow from the seed: the phase of publisher p is
+mix(mix(seed ^ 0x7E570001) + 1000003 p) modulo the period, and the k-th publication is due k / rate
 behind it; with Poisson arrivals gaps are -log(1 - u) / rate, u being the upper 53 bits of
 mix(mix(seed ^ 0x7E570002) + 1000003 p + k).
 """
@@ -24,12 +24,12 @@ _ONE_IN = {"full": 1, "sampled": 16, "hist": 256}
 
 @dataclass(frozen=True)
 class Timed:
-    """What times are held against.
+    """The facts that limit the times of a run.
 
     Attributes:
         phases: by name, from when until when on the time line.
         moved: puts a stamp of a host on the time line.
-        error_ns: how far a host's clock may be off the time line; None where nobody knows.
+        error_ns: the error of the clock of a host against the time line; None if unknown.
     """
 
     folder: Path
@@ -42,10 +42,10 @@ class Timed:
     error_ns: Callable[[str], int | None]
 
     def doubts(self, records: Sequence[tuple[str, Records]]) -> Iterator[str]:
-        """Yield what contradicts the specification or the manifest.
+        """Yield contradictions to the specification or the manifest.
 
         Args:
-            records: of this run, each with its layout.
+            records: of this run, with the layout.
         """
         if "measure" not in self.phases or self.manifest.get("state") == "aborted":
             return
@@ -197,7 +197,7 @@ class Timed:
 def due(
     content: Contents, index: int, rate: Fraction, arrivals: str, length_ns: int
 ) -> Iterator[int]:
-    """When a publisher is to publish, from the beginning of the load on."""
+    """Yield the due times of a publisher, from the beginning of the load on."""
     place = 1_000_003 * index
     if arrivals == "poisson":
         start, at, drawn = mix(content.seed ^ 0x7E570002) + place, 0.0, 0

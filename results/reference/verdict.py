@@ -70,7 +70,7 @@ def decide(
 ) -> tuple[VerdictName, tuple[str, ...], tuple[str, ...]]:
     """Verdict, reasons and all doubts.
 
-    What only did not come before the end, on a machine with signs of having been busy, is a doubt.
+    Deliveries that were outstanding at the end are a doubt on a busy machine.
     """
     doubts = (*doubts, *_doubts_about_counts(counts, calm, minimum))
     proven = tuple(

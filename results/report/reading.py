@@ -132,7 +132,7 @@ class RunStory:
 
     @property
     def order(self) -> str:
-        """The order by which it was judged."""
+        """The order that decided the verdict."""
         return self.run.guarantee.under(self.run.promises).order
 
     @property

@@ -1,7 +1,7 @@
-"""Signs of a machine that was short of time: what no fault explains, and a busy machine does.
+"""Signs of a machine that was short of time: pauses and silence that no fault explains.
 
-They never excuse a loss that is proven. They leave open what had not come when a drain ended in
-silence: a process that does not run is as silent as one that has nothing left to deliver.
+No sign excuses a proven loss. Signs leave open the deliveries that were outstanding when a drain
+ended in silence: a process without processor time is as silent as a process without deliveries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
     """Yield the signs, at most MOST_NAMED of a kind; none where the drain ended on evidence.
 
     Raises:
-        IntegrityError: a line of a log has not what it needs.
+        IntegrityError: a line of a log has no time.
     """
     drain = run.manifest.get("drain")
     if not isinstance(drain, dict) or drain.get("ended_by") in (None, "evidence"):
@@ -47,7 +47,7 @@ def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Struck:
-    """When faults struck something, or may still have."""
+    """The times of faults, by target."""
 
     faults: Sequence[Fault]
 
@@ -55,7 +55,7 @@ class _Struck:
         return self.between(-NEVER_NS, NEVER_NS, *names)
 
     def between(self, from_ns: int, to_ns: int, *names: str) -> bool:
-        """Return whether a fault struck one of these, or their link, in a stretch of time."""
+        """Return True if a fault struck an end, or the link between two ends, in a time."""
         links = {f"{a}{sign}{b}" for a in names for b in names for sign in ("-", "->")}
         parts = {*names, *links, *(f"client:{name}" for name in names)}
         for fault in self.faults:
@@ -68,7 +68,7 @@ class _Struck:
 
 
 def _silent_sessions(run: Run, logs: Logs, struck: _Struck) -> Iterator[tuple[str, str]]:
-    """Sessions that ended in silence, by what their clients and brokers wrote down."""
+    """Yield sessions that ended in silence, from the logs of clients and brokers."""
     for process in logs.processes:
         is_broker = process.role == "broker"
         name = "events.jsonl" if is_broker else "sessions.jsonl"

@@ -41,10 +41,10 @@ class RunFacts:
         faults: of the fault log, and the absences of churn.
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
-        topic: the attribute whose value is the topic of a publication; "": nobody says.
+        topic: the attribute with the topic of a publication; "": unknown.
         topic_counts: whether that attribute counts publications.
         placed: whether every delivery must have a place in a stream.
-        busy: signs of a machine that was short of time, while the drain could not wait for it.
+        busy: signs of a machine that was short of time.
         links: of the tree, or of another overlay, which has routes.
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
@@ -133,15 +133,15 @@ class RunFacts:
 
     @property
     def has_topics(self) -> bool:
-        """Whether the topic of each publication is known: that of a set, and not of a number."""
+        """True if the topic of a publication follows from the attribute set."""
         return bool(self.topic) and not self.topic_counts
 
     @property
     def lane(self) -> str:
         """The publications of a source that must come in the order published.
 
-        All of them ("source"), those of one topic ("topic"), or none (""). A protocol of publisher
-        order has a stream per source.
+        All publications ("source"), the publications of a topic ("topic"), or none (""). A
+        protocol of publisher order has a stream per source.
         """
         if self.order == "topic":
             return "topic" if self.has_topics else ""

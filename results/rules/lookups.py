@@ -66,7 +66,7 @@ class Lookups:
 
 
 def _topics(facts: RunFacts) -> Iterator[int]:
-    """Yield the topic of each attribute set, as a number; the topic of a fence is a further one."""
+    """Yield a number for the topic of every attribute set, and a further number for fences."""
     numbers: dict[tuple[type, Any], int] = {}
     for attributes in facts.content.attribute_sets:
         value = attributes.get(facts.topic)

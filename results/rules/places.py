@@ -1,8 +1,8 @@
 """The places of deliveries in streams, as tables of the delivery check on Spark.
 
-A protocol that orders topics gives each publication a place in a stream. A subscriber gets those of
-a stream by rising places, a publication has one place, a place one publication, and those of one
-source have places in the order published.
+A protocol that orders topics gives a publication a place in a stream. A subscriber gets
+publications of a stream by rising places, a publication has one place, a place one publication, and
+publications of a source have places in the order published.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Places:
             yield row["run_id"], row["sub_id"], row["n"]
 
     def violations(self) -> Sequence["DataFrame"]:
-        """Return a row for each wrong place."""
+        """Return a row for every wrong place."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -93,7 +93,7 @@ class Places:
 
 
 def _not_single(rows: "DataFrame", of: Sequence[str], several: Sequence[str]) -> "DataFrame":
-    """Return a row for each `of` that has more than one of `several`."""
+    """Return a row for every `of` with two or more of `several`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

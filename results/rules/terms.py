@@ -135,7 +135,7 @@ class Promises:
 
     Attributes:
         order: one of ORDERS.
-        topic: the attribute whose value is the topic of a publication; "": nobody says.
+        topic: the attribute with the topic of a publication; "": unknown.
         gaps: the reasons for which a gap may be announced; none: never.
         redelivers: a subscriber that starts again may get once more, marked as such, what it had
             not committed.
@@ -219,7 +219,7 @@ class Guarantee:
     gapless: bool = True
 
     def under(self, promises: Promises) -> "Guarantee":
-        """The same with the order that is checked: the promised one where it names none."""
+        """Return the guarantee with the order to check: the promised order if PROMISED."""
         return replace(self, order=promises.order) if self.order == PROMISED else self
 
     def __str__(self) -> str:
@@ -420,9 +420,8 @@ class Counts:
         announced: by reason, how many were in an announced gap that the protocol promises, and
             never arrived.
         redelivered: given again to a subscriber that may get them again.
-        outstanding: of the missing ones, fences too, those behind all that came of their source,
-            or of their topic where only that is in order: nothing proves that they were lost, and
-            not late.
+        outstanding: missing deliveries and fences behind the last arrival of the source, or of
+            the topic: lost or late.
     """
 
     pairs: int

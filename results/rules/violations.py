@@ -135,7 +135,7 @@ class BadWalks:
         )  # fmt: skip
 
     def outstanding(self) -> dict[str, int]:
-        """By run, the missing ones behind all that came of their source, or of their lane."""
+        """Return the number of missing deliveries behind the last arrival of a lane, by run."""
         from pyspark.sql import functions as F
 
         rows = self._not_there().withColumn("owed", ~F.col("is_fence") & owed_column())

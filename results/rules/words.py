@@ -10,7 +10,7 @@ MOST_IDLE_NAMED = 3
 
 
 def nothing_wrong(order: str) -> str:
-    """Return what a run without a violation is known not to have, by the order checked."""
+    """Return the absent violations of a valid run, in words."""
     if order == "none":
         return "nothing missing or repeated"
     within = f" within a {order}" if order in STREAMS else ""

@@ -244,7 +244,7 @@ _CHECKS: Mapping[str, Callable[[Path, Mapping[str, Any]], None]] = {
 
 
 def _read_specification(folder: Path, name: str, *, missing_ok: bool = False) -> dict[str, Any]:
-    """Return a file of the specification, once it is known to be one."""
+    """Return a checked file of the specification."""
     path = folder / "spec" / name
     if missing_ok and not path.is_file():
         return {}

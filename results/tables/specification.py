@@ -1,7 +1,7 @@
-"""The specification in a run folder: what a verdict reads of it has the kinds it should have.
+"""Checks of the specification in a run folder: the types and words that a verdict reads.
 
-`pubsubctl check` holds it to the whole schema of workloads, topologies and fault schedules
-besides; here is what the judge itself relies on, whoever calls it.
+`pubsubctl check` also compares the specification with the schemas of workloads, topologies and
+fault schedules.
 """
 
 import math
@@ -26,10 +26,10 @@ Check = Callable[[Any], bool]
 
 
 def check_workload(path: Path, workload: Mapping[str, Any]) -> None:
-    """Make sure that a workload file has values of the right kinds.
+    """Check the values of a workload file.
 
     Raises:
-        IntegrityError: it has not; names file, key and value, and the nearest valid one.
+        IntegrityError: a value is invalid; names file, key, value and the nearest valid value.
     """
     _check_numbers(path, workload)
     _check_table(path, "", workload, _WORKLOAD)
@@ -51,10 +51,10 @@ def check_workload(path: Path, workload: Mapping[str, Any]) -> None:
 
 
 def check_topology(path: Path, topology: Mapping[str, Any]) -> None:
-    """Make sure that a topology file names brokers, and links between them.
+    """Check the brokers and links of a topology file.
 
     Raises:
-        IntegrityError: it does not; names file, key and value.
+        IntegrityError: a value is invalid; names file, key and value.
     """
     _check_numbers(path, topology)
     brokers = topology.get("brokers")
@@ -74,10 +74,10 @@ def check_topology(path: Path, topology: Mapping[str, Any]) -> None:
 
 
 def check_faults(path: Path, schedule: Mapping[str, Any]) -> None:
-    """Make sure that a fault schedule asks for what can be asked for.
+    """Check the demands of a fault schedule.
 
     Raises:
-        IntegrityError: it does not; names file, key and value.
+        IntegrityError: a value is invalid; names file, key and value.
     """
     _check_numbers(path, schedule)
     asked = schedule.get("exercised", {})
@@ -107,7 +107,7 @@ def _check_table(
 
 
 def _check_numbers(path: Path, document: Mapping[str, Any]) -> None:
-    """Refuse what is no number that anything can be computed with, and what is too deep."""
+    """Refuse numbers without a finite value, huge numbers and deep documents."""
     for key, value, depth in _leaves("", document, 0):
         if depth > DEEPEST:
             raise IntegrityError(f"{path}: {key[:80]} is more than {DEEPEST} levels deep")

@@ -1,1 +1,1 @@
-"""Facts of a run that two of its files state, each read against the other."""
+"""Facts of a run that two files state, compared."""

@@ -1,7 +1,7 @@
-"""The specification against its digest, which was taken before the run began.
+"""The specification against the digest from before the run.
 
-The digest is the SHA-256 of a line for each file below `spec/`: the SHA-256 of its content, two
-blanks and its name, in the order of names. It stands in the manifest and in the journal.
+The digest is the SHA-256 of a line per file below `spec/`: the SHA-256 of the content, two blanks
+and the name, in the order of names. The digest stands in the manifest and in the journal.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ WITHOUT_DIGEST = ("", "pubsubctl/manifest/1")
 
 
 def specification_doubts(run: Run) -> Iterator[str]:
-    """Yield where manifest, journal and specification contradict each other."""
+    """Yield contradictions between manifest, journal and specification."""
     found = specification_digest(run.folder / "spec")
     journal = _begun(run.folder / "log.jsonl")
     in_manifest = run.manifest.get("specification_digest")
@@ -46,7 +46,7 @@ def specification_digest(folder: Path) -> str:
 
 
 def _begun(journal: Path) -> dict[str, Any]:
-    """Return the journal's line about the specification; {} without one."""
+    """Return the line of the journal about the specification; {} if absent."""
     for line in read_json_lines(journal, missing_ok=True):
         if line.get("what") == "specification":
             return line

@@ -2,7 +2,7 @@
 
 The intended times of a publisher follow from rate, seed and the beginning of the load. A log that
 has others, or leaves some out, is not of this workload. Phases have the lengths that the workload
-gives; whatever was sent or received lies within them.
+gives; all publications and deliveries lie within the phases.
 """
 
 import math
@@ -37,7 +37,7 @@ _PERIODS_S = {"s": 1, "min": 60, "h": 3600}
 
 
 def timing_doubts(run: Run, logs: Logs) -> Iterator[str]:
-    """Yield what the times of a run contradict, naming both files."""
+    """Yield contradictions between times and specification, naming both files."""
     if not run.has_measured or run.manifest["state"] == "aborted":
         return
     yield from _phases(run)
@@ -101,7 +101,7 @@ def duration_ns(text: str) -> int:
 
 
 def _schedules(run: Run, file: RecordFile) -> Iterator[str]:
-    """The intended times of each publisher of a log, against its schedule."""
+    """Compare the intended times of the publishers of a log with the schedules."""
     rows = _rows(file)
     names: Any = file.tables.get("publisher_names") or {}
     entries = publisher_entries(run.workload)
@@ -145,7 +145,7 @@ def _schedules(run: Run, file: RecordFile) -> Iterator[str]:
 
 
 def _load_times(run: Run) -> tuple[int, int]:
-    """When the load begins and ends; simulated brokers are not warmed up."""
+    """Return the begin and the end of the load; simulated brokers have no warm-up."""
     measure = run.phase("measure")
     warmups = [phase for phase in run.phases if phase.name == "warmup"]
     begin_ns = measure.from_ns if run.is_simulated or not warmups else warmups[0].from_ns
@@ -153,7 +153,7 @@ def _load_times(run: Run) -> tuple[int, int]:
 
 
 def publisher_entries(workload: Mapping[str, Any]) -> dict[str, tuple[Fraction | None, str]]:
-    """By publisher, its rate per second (None: as fast as it can) and how it arrives."""
+    """Return rate per second (None: the highest possible) and arrivals, by publisher."""
     found = {}
     numbers: dict[str, int] = {}
     for entry in workload.get("publishers", ()):
@@ -203,7 +203,7 @@ def _poisson(per_second: float, seed: int, index: int, length_ns: int, most: int
 
 
 def _lateness(run: Run, logs: Logs, file: RecordFile) -> Iterator[str]:
-    """How late a load generator sent, by its log and by what it said of itself."""
+    """Compare the lateness in a log with the statistics of the load generator."""
     limit = str((run.workload.get("thresholds") or {}).get("loadgen.lateness_p99", "< 50ms"))
     limit_ns = duration_ns(limit.removeprefix("<").strip())
     if run.is_simulated or run.manifest.get("loadgen_saturated"):
@@ -226,7 +226,7 @@ def _lateness(run: Run, logs: Logs, file: RecordFile) -> Iterator[str]:
 
 
 def _within(run: Run, file: RecordFile) -> Iterator[str]:
-    """Stamps that lie before the run began or after it was over."""
+    """Yield stamps before or after the run."""
     if not file.rows:
         return
     stamps = _rows(file)[STAMPS[file.layout]]
@@ -249,7 +249,7 @@ def _within(run: Run, file: RecordFile) -> Iterator[str]:
 
 
 def _stretches(run: Run, file: RecordFile) -> Iterator[str]:
-    """Deliveries without times of their own, where the workload lets them have none."""
+    """Yield stretches that `load.records` does not allow."""
     level = str((run.workload.get("load") or {}).get("records", "full"))
     said = f"raw/{file.name}"
     sample: Any = file.tables.get("sample") or {}

@@ -86,7 +86,7 @@ def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outag
 
 
 def _order(parameters: MultiProxyParameters) -> Order:
-    """Return the order that holds within a topic, or within each part of one."""
+    """Return the order that holds within a topic, or within a part of a topic."""
     return {CAUSAL: Order.STREAM, PAPER: Order.NONE}.get(parameters.ownership, Order.TOPIC)
 
 
