@@ -49,6 +49,8 @@ class RunOutcome:
         sessions_lost: by all brokers, of sessions among themselves.
         resent_publications, duplicates_received: the last totals of all brokers' counters.
         broker_core_share: by broker, processor time per time of that phase.
+        waited_share: by process that ran all the time, the share of the measure phase in which it
+            waited for a processor.
         ready_after_s: what it took to have brokers that are ready, where they were deployed for it.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
@@ -76,6 +78,7 @@ class RunOutcome:
     resent_publications: int = 0
     duplicates_received: int = 0
     broker_core_share: Mapping[str, float] = field(default_factory=dict)
+    waited_share: Mapping[str, float] = field(default_factory=dict)
     ready_after_s: float | None = None
     lateness_p99_us: float = 0.0
     saturated: bool = False
@@ -94,7 +97,7 @@ class RunOutcome:
         values = asdict(self)
         left_out = (
             *("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes"),
-            *("around_faults", "broker_core_share", "ready_after_s"),
+            *("around_faults", "broker_core_share", "waited_share", "ready_after_s"),
         )
         for name in ("run_directory", "state", "reasons", *left_out):
             del values[name]
@@ -170,6 +173,7 @@ def outcome_of(
         values = {
             "limited_by": limit.text if limit else "",
             "load_cpu_us_per_message": load_cpu_us,
+            "waited_share": probe.waited_shares() if probe is not None else {},
             "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
             "published": found.published,
             "delivered": found.delivered,

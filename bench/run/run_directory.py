@@ -109,6 +109,13 @@ class RunDirectory:
         (self.path / "spec").mkdir(exist_ok=True)
         write_whole(self.path / "spec" / name, text)
 
+    def close_specification(self) -> None:
+        """Note the digest of all files in `spec/`, in manifest and journal; none changes later."""
+        digest = specification_digest(self.path / "spec")
+        self.manifest["specification_digest"] = digest
+        self.log("specification", digest=digest, promises=self.manifest.get("promises"))
+        self.write_manifest()
+
     def raw_folder(self, host: str, process: str) -> Path:
         """`raw/<host>/<process>/`, made where it is missing."""
         folder = self.path / "raw" / host / process
@@ -139,6 +146,18 @@ class RunDirectory:
         keys = ("run_id", "experiment", "state", "protocol", "seed", "labels", "started_utc")
         line = {key: self.manifest.get(key) for key in keys}
         append_line(self.path.parents[1] / "index.jsonl", {**line, **headline})
+
+
+def specification_digest(folder: Path) -> str:
+    """Return the SHA-256 of a line per file of a specification, in the order of names.
+
+    A line is the SHA-256 of the content, two blanks and the name.
+    """
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    lines = [
+        f"{file_sha256(path)}  {name}\n" for name, path in sorted(files.items()) if path.is_file()
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def utc_now() -> str:

@@ -21,6 +21,9 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
             )
     ordered = facts.order != "none"
     found += doubts_about_findings(facts.online, findings.counts.violations, ordered=ordered)
+    if facts.order == "topic" and not facts.has_topics:
+        found.append(doubt("no_topic"))
+    found += [doubt("unplaced", who=who, n=n) for who, n in sorted(findings.unplaced.items())]
     found += doubts_about_faults(facts.faults)
     if findings.other_kind:
         found.append(doubt("kind", n=findings.other_kind))

@@ -3,7 +3,7 @@
 All of it is small and read at once, without Spark. The logs are read by `results.tables.logs`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from results.tables.json_files import (
     read_toml,
 )
 from results.tables.seals import Seal, verify_seal
+from results.tables.specification import check_faults, check_topology, check_workload
 from results.witnesses.promises import promises_of
 
 OVERLAY_FILE = "overlay.json"
@@ -207,8 +208,10 @@ def _read_run(folder: Path, seal: Seal) -> Run:
     origin_ns = manifest.get("origin_ns")
     if not isinstance(origin_ns, int):
         origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
-    workload = read_toml(folder / "spec" / "workload.toml")
-    topology = read_toml(folder / "spec" / "topology.toml")
+    workload, topology = (
+        _read_specification(folder, name) for name in ("workload.toml", "topology.toml")
+    )
+    _read_specification(folder, "faults.toml", missing_ok=True)
     run = Run(
         folder=folder,
         manifest=manifest,
@@ -236,6 +239,23 @@ def _read_run(folder: Path, seal: Seal) -> Run:
         *doubts_about_fault_log(folder, rows, simulated=run.is_simulated),
     ]
     return replace(run, fault_rows=rows, doubts=tuple(doubts))
+
+
+_CHECKS: Mapping[str, Callable[[Path, Mapping[str, Any]], None]] = {
+    "workload.toml": check_workload,
+    "topology.toml": check_topology,
+    "faults.toml": check_faults,
+}
+
+
+def _read_specification(folder: Path, name: str, *, missing_ok: bool = False) -> dict[str, Any]:
+    """Return a checked file of the specification."""
+    path = folder / "spec" / name
+    if missing_ok and not path.is_file():
+        return {}
+    document = read_toml(path)
+    _CHECKS[name](path, document)
+    return document
 
 
 def _doubts_about_manifest(run: Run) -> Iterator[str]:

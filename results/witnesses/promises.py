@@ -45,9 +45,13 @@ def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Pro
     else:
         guarantee = workload.get("guarantee")
         order = guarantee.get("order") if isinstance(guarantee, Mapping) else None
-        return Promises(order=order) if order in ORDERS else PUBLISHER_ORDER
+        return Promises(order=str(order)) if order in ORDERS else PUBLISHER_ORDER
     return Promises(
-        str(promised.order), tuple(promised.gaps), promised.redelivers, promised.gap_age_ns
+        str(promised.order),
+        tuple(promised.gaps),
+        promised.redelivers,
+        promised.gap_age_ns,
+        promised.topic,
     )
 
 
@@ -63,6 +67,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         "gaps": list(wanted.gaps),
         "redelivers": wanted.redelivers,
         "gap_age_ns": wanted.gap_age_ns,
+        "topic": wanted.topic,
     }
     if running is not None:
         named["exactly_once"] = running.promises().exactly_once
@@ -70,7 +75,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
         guarantee = folder.workload.get("guarantee") or {}
         named["exactly_once"] = guarantee.get("delivery") == "exactly-once"
     for name, value in named.items():
-        found = said.get(name, 0 if name == "gap_age_ns" else None)
+        found = said.get(name, {"gap_age_ns": 0, "topic": ""}.get(name))
         if found != value or type(found) is not type(value):
             yield doubt(
                 "disagree", one=MANIFEST, other=TOPOLOGY, what=f"promises.{name}",
