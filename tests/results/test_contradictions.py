@@ -82,7 +82,7 @@ def take_digest(folder: Path, *, manifest: bool = True, journal: bool = True) ->
     path = folder / "manifest.json"
     document = json.loads(path.read_text())
     if manifest:
-        document |= {"schema": "pubsubctl/manifest/2", "specification_digest": digest}
+        document |= {"schema": "pubsubctl/manifest/1", "specification_digest": digest}
     path.write_text(json.dumps(document))
     if journal:
         line = {
