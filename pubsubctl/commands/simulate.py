@@ -191,7 +191,7 @@ def simulate(
         return simulate_routing(call, *_seeds(seeds))
     mutants = frozenset(_mutant(name) for name in mutant or [])
     if what not in _WORDS:
-        if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
+        if faults is None and _is_scenario_or_plan(Path(what)):
             check_options(context, what, FILE)
             return _file(Path(what))
         _check_workload(what, faults)
@@ -231,6 +231,7 @@ def simulate(
             last=last,
             setting=setting,
             mutants=mutants,
+            settings=chosen,
             processes=processes,
             short=short,
         )
@@ -268,9 +269,25 @@ def _check_workload(workload: str, faults: str | None) -> None:
         raise UserError(f"simulate: no {shown(workload)}{near}")
 
 
+def _is_scenario_or_plan(path: Path) -> bool:
+    """Return whether a path is a file to play: any plan, and any other file but TOML."""
+    from brokerd.simulator.search.plan import is_plan
+
+    if not path.is_file():
+        return False
+    if path.suffix != ".toml":
+        return True
+    try:
+        return is_plan(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def _is_figure_experiment(what: str) -> bool:
     from bench.papers.figure_experiments import EXPERIMENTS, is_figure_experiment
 
+    if what.endswith(".toml") and _is_scenario_or_plan(Path(what)):
+        return False
     return is_figure_experiment(
         Path(what) if what.endswith(".toml") else EXPERIMENTS / f"{Path(what).name}.toml"
     )

@@ -48,12 +48,25 @@ def test_what_came_to_too_little_is_unknown(
     monkeypatch.setattr(swarms, "ROWS", {"links": campaign.CAMPAIGN["links"]})
     marks = (Mark("sent-again", "sent again", seeds=4), Mark("left", "a leaf left", seeds=1))
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
+    monkeypatch.setattr(swarms, "JUDGED_SEEDS", 1)
     answer = call("simulate", *what, "--processes", "1", "-j")
     assert answer.status == 3
     seeds = answer.document["marks"][1]["required"]
-    assert f"mark left: a leaf left in 0 seeds of {seeds} required" in answer.err
+    assert "too few seeds came to mark left (a leaf left): 0, and" in answer.err
+    assert f"{seeds} are required; run more seeds" in answer.err
     assert "sent-again" not in answer.err
     assert [row["mark"] for row in answer.document["marks"]] == ["sent-again", "left"]
+
+
+def test_a_short_swarm_need_not_come_to_every_mark(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with `error: mark left`, which read like a violation."""
+    marks = (Mark("left", "a leaf left", seeds=1),)
+    monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
+    answer = call("simulate", "swarm", "--seeds", "1..4", "--processes", "1")
+    assert answer.status == 0
+    assert "0 of 1 marks reached; 100 seeds or more are judged by that" in answer.out
 
 
 def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> None:

@@ -1,13 +1,23 @@
 """How a simulated seed sets a protocol: its parameters, and what of it bears what."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import TREE, Topology, nearest
 from brokerd.protocols.definition import ProtocolDefinition
+from brokerd.simulator.world.clock import SECOND_NS
+
+RARE: Final = 0.15
+"""Share of the seeds that draw a rare value, of each parameter that has some."""
+
+CLIENT_LIMITS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "client_subscriptions": (1, 2, 3),
+    "client_linger_ns": (SECOND_NS, 3 * SECOND_NS),
+}
+"""Rare values of the parameters of the client service."""
 
 
 class ProtocolPlanning:
@@ -16,10 +26,14 @@ class ProtocolPlanning:
     Attributes:
         profiles: by name, the bugs that brokers have with it.
         kept: parameters that decide what a plan means, so that it is cut down without them.
+        rare: values that some seeds set in place of the usual ones, by parameter.
+        fixed: parameters that no seed draws, with the reason.
     """
 
     profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
     kept: ClassVar[tuple[str, ...]] = ("client_linger_ns",)
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = CLIENT_LIMITS
+    fixed: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, definition: ProtocolDefinition) -> None:
         self._definition = definition
@@ -73,6 +87,15 @@ class ProtocolPlanning:
         """
         return parameters
 
+    def rare_options(self, seed: int, parameters: Any) -> Any:
+        """Return the parameters with the rare values of a seed."""
+        chosen = {}
+        for name, values in self.rare.items():
+            random = Random(f"rare {name} {seed}")
+            if random.random() < RARE:
+                chosen[name] = random.choice(values)
+        return replace(parameters, **chosen)
+
     def waiting_options(self, seed: int, parameters: Any) -> Any:
         """The same, where no link stays broken, so that something may wait for one."""
         return parameters
@@ -103,6 +126,10 @@ class ProtocolPlanning:
 
         None, of a protocol that needs all of them back.
         """
+        return ()
+
+    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+        """Return brokers whose links are all slow for a while in a plan."""
         return ()
 
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:

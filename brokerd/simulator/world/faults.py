@@ -113,6 +113,7 @@ class Faults:
         landed: how often each kind has begun.
         at_crash: counters that died with brokers, added up.
         lost: how many brokers never come back.
+        restarted: how many brokers ended by themselves and were started again.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Faults:
         self.active: list[Fault] = []
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
-        self.lost = 0
+        self.lost = self.restarted = 0
         self._is_spared = False
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
@@ -148,6 +149,13 @@ class Faults:
         """Carry out the next stage, where there is one."""
         if fault.stages_left:
             fault.advance()
+
+    def start_ended(self) -> None:
+        """Start the brokers that have ended by themselves, as an operator does."""
+        for broker in self._cluster.staying:
+            if broker.has_ended:
+                self._cluster.broker(broker.name).start()
+                self.restarted += 1
 
     def any_active(self) -> bool:
         """Whether a fault has begun and is not over."""
@@ -185,21 +193,26 @@ class Faults:
         number = self._cluster.topology.number_of(name)
         if len(failed) >= self._failures_at_once or number in failed:
             return None
-        if number in self._cluster.gone:
-            return None
         do = self._cluster.broker(name)
+        if number in self._cluster.gone or do.broker.has_ended:
+            return None
 
         def kill() -> None:
-            self._remember(do.broker)
-            do.kill()
+            if not do.broker.has_ended:
+                self._remember(do.broker)
+                do.kill()
+
+        def start() -> None:
+            if not do.broker.alive:
+                do.start()
 
         stages: dict[str, list[Stage]] = {
-            "kill": [kill, do.start],
-            "kill_twice": [kill, do.start, kill, do.start],
-            "absorb_then_kill": [do.absorb, kill, do.start],
+            "kill": [kill, start],
+            "kill_twice": [kill, start, kill, start],
+            "absorb_then_kill": [do.absorb, kill, start],
             "absorb_then_release": [do.absorb, do.release],
             "freeze_then_thaw": [do.freeze, do.thaw],
-            "freeze_then_kill": [do.freeze, kill, do.start],
+            "freeze_then_kill": [do.freeze, kill, start],
         }
         return Fault(kind, number, stages[kind])
 
@@ -235,7 +248,8 @@ class Faults:
         def lose() -> None:
             for do in brokers:
                 self._remember(do.broker)
-                do.kill()
+                if do.broker.alive:
+                    do.kill()
                 cluster.gone[do.broker.number] = None
                 self.lost += 1
             if cluster.clients_leave_freely:

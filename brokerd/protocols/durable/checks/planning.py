@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
@@ -22,6 +22,17 @@ _EVENTS_A_COMMIT: Final = 4
 
 class DurablePlanning(GryphonPlanning):
     """See ProtocolPlanning."""
+
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GryphonPlanning.rare,
+        "catchup_watch_ns": (20 * MILLISECOND_NS, 200 * MILLISECOND_NS),
+        "fetched_limit_bytes": (1, 500),
+    }
+    fixed: ClassVar[Mapping[str, str]] = {
+        "order": "total order is refused",
+        "silence_percent": "refused without total order",
+        "filters": "filters are refused",
+    }
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: each cell is one broker."""

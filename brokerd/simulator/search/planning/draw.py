@@ -6,14 +6,16 @@ Everything is drawn before anything runs, so a plan can be read and cut down.
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.limits import Chosen, draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.checks.protocol_checks import planning_of
+from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Broken, Failing, Move, Plan
 from brokerd.simulator.search.planning.clients import (
@@ -32,6 +34,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_lost,
     draw_partitions,
     draw_roles,
+    draw_slowed,
     fail,
 )
 from brokerd.simulator.search.planning.kinds import draw_alike
@@ -89,6 +92,11 @@ def draw_plan(
     parameters = planning.parameters(tolerated, values)
     network, payloads = draw_wire(Random(f"wire {seed}"), network)
     parameters = planning.options(seed, parameters, long=long, simple=simple)
+    if not simple and setting is None:
+        parameters = planning.rare_options(seed, parameters)
+    limits: Chosen = ()
+    if not simple and setting is None:
+        limits = draw_limits(Random(f"lowered {seed}"), limits_of(protocol))
     needed = planning.needed(mutants)
     failures_at_once = tolerated
     links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
@@ -162,6 +170,7 @@ def draw_plan(
         parameters=parameters,
         network=network,
         mutants=tuple(sorted(mutants)),
+        limits=limits,
         failures_at_once=failures_at_once,
         links_at_once=links_at_once,
         publishers=tuple(publishers),
@@ -180,6 +189,7 @@ def draw_plan(
             *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
             *lost,
             *draw_roles(Random(f"roles {seed}"), planning, draft, heal, gone),
+            *(_draw_slowed(seed, planning, draft, heal, parameters) if faults else ()),
             *draw_newcomers(
                 Random(f"newcomers {seed}"),
                 planning,
@@ -191,6 +201,13 @@ def draw_plan(
         ]
     )
     return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
+
+
+def _draw_slowed(
+    seed: int, planning: ProtocolPlanning, draft: Draft, heal: int, parameters: Any
+) -> list[Move]:
+    random = Random(f"slowed {seed}")
+    return draw_slowed(random, planning.slowed(random, draft.topology, parameters), draft, heal)
 
 
 def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
