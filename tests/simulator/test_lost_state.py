@@ -12,7 +12,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.wall_clock import WallClocks
 from tests.helpers.cluster import STEADY, chain
-from tests.helpers.gryphon_stories import cells
+from tests.helpers.gryphon_stories import cells, paper_cells
 
 AGE_NS = 10**18
 CELLS = ("p1-b1", "b1-s1")
@@ -23,6 +23,26 @@ WORLDS: dict[str, tuple[Topology, Any]] = {
     "durable": (cells(*CELLS), DurableParameters()),
     "delta_tree": (chain("p1", "b1", "s1"), DeltaTreeParameters(delta=1, publication_log=True)),
 }
+
+
+def test_a_broker_without_streams_accepts_a_loss_and_its_neighbours_do_not_refuse_it() -> None:
+    """An inner broker of a wide cell announced a loss in streams that nobody has."""
+    topology = paper_cells()
+    cluster = SimulatedCluster(
+        topology, "gryphon", network=STEADY, parameters=GryphonParameters(), strict=True
+    )
+    cluster.start()
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.broker("b1").kill()
+    cluster.run_for(2)
+    cluster.broker("b1").put_back(None)
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    assert len(subscriber.received) == 10
 
 
 def begun(world: str) -> SimulatedCluster:

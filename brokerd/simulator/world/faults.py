@@ -9,6 +9,7 @@ Paper: [DFT11] abstract, §II (at most δ concurrent failures).
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.simulator.world.broker import SimulatedBroker
@@ -39,6 +40,12 @@ KILL_FOR_GOOD = "kill_for_good"
 LOST = "lost"
 """Brokers die at the same moment, and never come back."""
 
+RESTORED = "restored"
+"""A broker dies and starts on an older copy of its disk, or an empty one; the loss is accepted."""
+
+COPY, EMPTY = "copy", "empty"
+"""What is put back."""
+
 PARTITION = "partition"
 """No session passes from one side of a link to the other, past its ends either."""
 
@@ -64,6 +71,7 @@ STAGES = {
     "client_away": 2,
     KILL_FOR_GOOD: 3,
     LOST: 1,
+    RESTORED: 3,
     PARTITION: 2,
     OLD_MESSAGE: 1,
 }
@@ -185,6 +193,8 @@ class Faults:
             return self._loss(*on)
         if kind == LOST:
             return self._lost(*on)
+        if kind == RESTORED:
+            return self._restored(*on)
         assert kind in LINK_KINDS, f"no fault is called {kind}"
         return self._link_fault(kind, *on)
 
@@ -256,6 +266,23 @@ class Faults:
                 self._move_away([do.broker.number for do in brokers])
 
         return Fault(LOST, None, [lose])
+
+    def _restored(self, name: str, how: str) -> Fault | None:
+        """Copy the disk of a broker, unless it is to be empty, and later put the copy back."""
+        fault = self._broker_fault("kill", name)
+        if fault is None:
+            return None
+        do = self._cluster.broker(name)
+        copies: list[tuple[Any, ...] | None] = []
+
+        def copy() -> None:
+            copies.append(do.broker.disk.copy() if how == COPY else None)
+
+        def put_back() -> None:
+            if not do.broker.alive:
+                do.put_back(copies[0])
+
+        return Fault(RESTORED, do.broker.number, [copy, fault.advance, put_back])
 
     def _move_away(self, lost: list[BrokerNumber]) -> None:
         """Clients of brokers that never come back go on at others, each at the next one."""
