@@ -158,6 +158,10 @@ class ProtocolPlanning:
         """How long a loss may stay without anybody knowing of it or doing anything about it."""
         return 0
 
+    def saying_ns(self, parameters: Any) -> int:
+        """Return how long brokers may keep what they have still to announce; see `still_to_say`."""
+        return 0
+
     def client_window(self, parameters: Any) -> int:
         """How much a client may have unacknowledged before its deliveries wait; 0 for any."""
         return int(getattr(parameters, "client_window", 0))

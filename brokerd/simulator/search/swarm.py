@@ -258,6 +258,7 @@ class PlanRun:
         self._cluster.checker.own.settled(self._cluster.brokers)
         self._cluster.oracle.judge_end()
         if self._strict:
+            self._let_all_be_said()
             self._check_growth()
         if self._check_purity:
             self._cluster.repeat_events(self._pure.number)
@@ -486,33 +487,7 @@ class PlanRun:
         )
 
     def _check_growth(self) -> None:
-        """I9: what brokers keep, once all is said, is in proportion to what is alive."""
-        try:
-            self._look_at_growth()
-        except InvariantViolated:
-            if not self._still_to_say():
-                raise
-            self._let_all_be_said()
-            self._look_at_growth()
-
-    def _still_to_say(self) -> list[str]:
-        return self._cluster.checker.own.still_to_say(self._cluster.brokers)
-
-    def _let_all_be_said(self) -> None:
-        schedule = self._cluster.schedule
-
-        def is_owed() -> bool:
-            return bool(self._still_to_say()) or not self._has_converged()
-
-        if isinstance(schedule, AdversarialSchedule):
-            self._drain(is_owed, until_quiet=True)
-            return
-        while is_owed():
-            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
-            if self._is_out_of_patience():
-                self._give_up()
-
-    def _look_at_growth(self) -> None:
+        """Check I9: what brokers keep is in proportion to what is alive."""
         cluster = self._cluster
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
@@ -520,6 +495,31 @@ class PlanRun:
         alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients, streams)
         for broker in cluster.staying:
             check_growth(broker, alive, kept)
+
+    def _still_to_say(self) -> list[str]:
+        return self._cluster.checker.own.still_to_say(self._cluster.brokers)
+
+    def _let_all_be_said(self) -> None:
+        """Wait until brokers have announced what they announce in time, for as long as they may.
+
+        Raises:
+            InvariantViolated: a broker has not.
+        """
+        schedule = self._cluster.schedule
+        self._healed_ns = schedule.now_ns
+
+        def is_owed() -> bool:
+            return bool(self._still_to_say()) or not self._has_converged()
+
+        if isinstance(schedule, AdversarialSchedule):
+            if is_owed():
+                self._drain(is_owed, until_quiet=True)
+            return
+        while is_owed():
+            if self._waited_ns() > self._bounds.saying_ns:
+                what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
+                raise InvariantViolated("unsaid", what + "; ".join(self._still_to_say()[:6]))
+            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 
     # ------------------------------------------------------------ moves
 

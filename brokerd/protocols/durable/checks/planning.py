@@ -86,6 +86,11 @@ class DurablePlanning(GryphonPlanning):
         commits = -(-most // _EVENTS_A_COMMIT)
         return publications // most * 2 * (_LINKS_A_FETCH + commits)
 
+    def saying_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning: silence, and what it acknowledges."""
+        chosen: DurableParameters = parameters
+        return 2 * (chosen.silence_interval_ns + chosen.commit_interval_ns)
+
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: what is missed may be said to be over first.
 
