@@ -166,6 +166,9 @@ def simulate(
         hint = "; write --seeds 1..20" if what in ("swarm", "adversary") else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
     processes = processes or os.cpu_count() or 1
+    if what.endswith(".toml") and _is_plan(Path(what)):
+        check_options(context, what, FILE)
+        return _file(Path(what))
     if is_deployed_experiment(what):
         raise UserError(f"{what} is measured on real brokers: `pubsubctl bench {what}`")
     if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
@@ -191,7 +194,7 @@ def simulate(
         return simulate_routing(call, *_seeds(seeds))
     mutants = frozenset(_mutant(name) for name in mutant or [])
     if what not in _WORDS:
-        if faults is None and _is_scenario_or_plan(Path(what)):
+        if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
             check_options(context, what, FILE)
             return _file(Path(what))
         _check_workload(what, faults)
@@ -269,14 +272,10 @@ def _check_workload(workload: str, faults: str | None) -> None:
         raise UserError(f"simulate: no {shown(workload)}{near}")
 
 
-def _is_scenario_or_plan(path: Path) -> bool:
-    """Return whether a path is a file to play: any plan, and any other file but TOML."""
+def _is_plan(path: Path) -> bool:
+    """Return whether a path is a file with a plan."""
     from brokerd.simulator.search.plan import is_plan
 
-    if not path.is_file():
-        return False
-    if path.suffix != ".toml":
-        return True
     try:
         return is_plan(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -286,8 +285,6 @@ def _is_scenario_or_plan(path: Path) -> bool:
 def _is_figure_experiment(what: str) -> bool:
     from bench.papers.figure_experiments import EXPERIMENTS, is_figure_experiment
 
-    if what.endswith(".toml") and _is_scenario_or_plan(Path(what)):
-        return False
     return is_figure_experiment(
         Path(what) if what.endswith(".toml") else EXPERIMENTS / f"{Path(what).name}.toml"
     )

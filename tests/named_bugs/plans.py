@@ -86,6 +86,22 @@ ROWS: Final = (
         _LIMITS,
     ),
     Row(
+        "tagged-newcomer-is-heard-through-a-closed-gate",
+        "brokerd/protocols/delta_tree/as_published/tagging.py",
+        "has_joined=path[0] >= self._state.newcomers",
+        "has_joined=False",
+        "tests/simulator/test_moving.py::test_clients_of_each_protocol_move_as_its_library_has_them_move",
+        {"protocol": "delta_tree", "seed": 11},
+    ),
+    Row(
+        "moves-as-clients-of-a-tree-do",
+        "brokerd/simulator/world/client_mobility.py",
+        "        if self._cluster.clients_leave_freely:\n            if client",
+        "        if not self._cluster:\n            if client",
+        "tests/simulator/test_moving.py::test_clients_of_each_protocol_move_as_its_library_has_them_move",
+        {"protocol": "ges_reliable", "seed": 2},
+    ),
+    Row(
         "adversary-draws-what-was-set",
         "brokerd/simulator/search/adversary.py",
         "set_parameters(parameters, options.protocol, topology, options.settings)",

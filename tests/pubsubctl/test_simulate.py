@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import bench
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
-from pubsubctl.simulating import swarms
+from pubsubctl.simulating import failing_seeds, swarms
 from pubsubctl.simulating.ledger_file import update_ledger
 from results.reference.reading import read_history
 from results.reference.rule import check
@@ -230,6 +231,21 @@ def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
     assert "did you mean 'heal'?" in refused.err
 
 
+@pytest.mark.parametrize("name", ["small.toml", "ges.fig7", "swarm", "two words.plan"])
+def test_what_a_shrunk_seed_is_repeated_with_can_be_typed(
+    name: str, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in TOML was taken for a workload, one called as a figure for that."""
+    monkeypatch.chdir(project)
+    arguments = ("simulate", "shrink", "1", "--mutant", "M21", "--output", name, "-j")
+    document = call(*arguments).document
+    program, *words = shlex.split(document["command"])
+    assert program == "pubsubctl"
+    again = call(*words, "-j")
+    assert again.status == 1
+    assert again.document["rule"] == document["rule"]
+
+
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -265,6 +281,26 @@ def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: P
     survived = call("simulate", "mutants", "receiver-takes-any-tags", "--runs", "1", *arguments)
     assert survived.status == 1
     assert "was not seen in 1 seeds" in survived.err
+
+
+def test_an_adversary_takes_parameters(call: Call) -> None:
+    arguments = ("simulate", "adversary", "--protocol", "gryphon", "--processes", "1", "-j")
+    assert call(*arguments, "--seeds", "3", "--set", "events_per_message=1").status == 0
+    refused = call(*arguments, "--seeds", "3", "--set", "events_per_mesage=1")
+    assert refused.status == 2
+    assert "did you mean" in refused.err
+
+
+def test_all_failing_seeds_are_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind the first ones by number alone."""
+    monkeypatch.setattr(failing_seeds, "SHOWN", 2)
+    monkeypatch.setattr(swarms, "SHOWN", 2)
+    arguments = ("simulate", "swarm", "--protocol", "best_effort", "--seeds", "1..6", "-j")
+    answer = call(*arguments, "--processes", "1")
+    wrong = [row["seed"] for row in answer.document["seeds"] if row["violations"]]
+    assert len(wrong) > 3
+    rest = ", ".join(map(str, wrong[2:]))
+    assert f"{len(wrong) - 2} further seeds with a violation: {rest}" in answer.err
 
 
 def test_a_parameter_set_by_hand_is_part_of_what_repeats_a_seed(call: Call) -> None:
