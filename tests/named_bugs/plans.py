@@ -94,6 +94,22 @@ ROWS: Final = (
         {"protocol": "delta_tree", "seed": 11},
     ),
     Row(
+        "no-fault-comes-again",
+        "brokerd/simulator/search/planning/draw.py",
+        "        plan = plan.with_moves([*plan.moves, *repeats])\n",
+        "        plan = plan.with_moves([*plan.moves, *repeats[:0]])\n",
+        "tests/simulator/test_repeated_faults.py::test_a_third_of_the_plans_repeats_faults_for_the_same_targets",
+        {"protocol": "gryphon"},
+    ),
+    Row(
+        "fault-comes-again-before-it-is-over",
+        "brokerd/simulator/search/planning/faults.py",
+        "        begin = last\n",
+        "        begin = move.when\n",
+        "tests/simulator/test_repeated_faults.py::test_every_kind_of_fault_may_come_again_when_it_is_over",
+        {"kind": "kill"},
+    ),
+    Row(
         "moves-as-clients-of-a-tree-do",
         "brokerd/simulator/world/client_mobility.py",
         "        if self._cluster.clients_leave_freely:\n            if client",

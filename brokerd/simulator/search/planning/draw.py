@@ -33,6 +33,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_loss,
     draw_lost,
     draw_partitions,
+    draw_repeats,
     draw_roles,
     draw_slowed,
     fail,
@@ -200,6 +201,9 @@ def draw_plan(
             ),
         ]
     )
+    if not simple:
+        repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
+        plan = plan.with_moves([*plan.moves, *repeats])
     return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
 
 
