@@ -87,12 +87,17 @@ class ProtocolPlanning:
         """
         return parameters
 
-    def rare_options(self, seed: int, parameters: Any) -> Any:
-        """Return the parameters with the rare values of a seed."""
+    def rare_options(self, seed: int, parameters: Any, *, timed: bool = True) -> Any:
+        """Return the parameters with the rare values of a seed.
+
+        Args:
+            timed: there is a clock; without one, no client is ever disconnected for long.
+        """
         chosen = {}
         for name, values in self.rare.items():
             random = Random(f"rare {name} {seed}")
-            if random.random() < RARE:
+            is_known = name in self._names and (timed or name != "client_linger_ns")
+            if is_known and random.random() < RARE:
                 chosen[name] = random.choice(values)
         return replace(parameters, **chosen)
 

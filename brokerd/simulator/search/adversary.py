@@ -27,6 +27,7 @@ from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.plan import set_parameters
+from brokerd.simulator.search.planning.draw import is_simple
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
 from brokerd.simulator.search.workers import map_in_workers
@@ -458,6 +459,8 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
         "persist_routing": row.persist_routing,
     }
     parameters = planning.trial(random, values, row.delta)
+    if not options.setting and not is_simple(seed):
+        parameters = planning.rare_options(seed, parameters, timed=False)
     parameters = set_parameters(parameters, options.protocol, topology, options.settings)
     homes = _homes(options.protocol, topology)
     publishers = [(f"p{place}", random.choice(homes)) for place in range(random.randrange(2, 5))]

@@ -48,9 +48,11 @@ class DeltaTreePlanning(ProtocolPlanning):
         parameters = _draw_limits(Random(f"limits {seed}"), parameters)
         return _draw_options(Random(f"options {seed}"), parameters, simple)
 
-    def rare_options(self, seed: int, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
+    def rare_options(
+        self, seed: int, parameters: DeltaTreeParameters, *, timed: bool = True
+    ) -> DeltaTreeParameters:
         """See ProtocolPlanning: switches of profile "paper" that promise the same as ours."""
-        chosen: DeltaTreeParameters = super().rare_options(seed, parameters)
+        chosen: DeltaTreeParameters = super().rare_options(seed, parameters, timed=timed)
         draw = Random(f"rare switches {seed}").random()
         if draw < 0.1:
             return replace(chosen, accept="late", cut="full")
