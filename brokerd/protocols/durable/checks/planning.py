@@ -87,7 +87,7 @@ class DurablePlanning(GryphonPlanning):
         return publications // most * 2 * (_LINKS_A_FETCH + commits)
 
     def saying_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: silence, and what it acknowledges."""
+        """See ProtocolPlanning: two rounds of silence announcements and commits."""
         chosen: DurableParameters = parameters
         return 2 * (chosen.silence_interval_ns + chosen.commit_interval_ns)
 

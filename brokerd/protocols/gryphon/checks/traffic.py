@@ -163,7 +163,7 @@ class TrafficChecks(ProtocolChecks):
                 untaken.taken_bytes = max(untaken.taken_bytes, message.taken_bytes)
 
     def _is_rest(self, before: Events | None, message: Events) -> bool:
-        """Return whether `events_per_message` cut both messages from one run of events."""
+        """Return whether `events_per_message` cut the messages from one run of events."""
         return (
             before is not None
             and len(before.run) == self._most_events
@@ -173,7 +173,7 @@ class TrafficChecks(ProtocolChecks):
     def _check_window(
         self, broker: BrokerView, peer: BrokerNumber, message: Events, *, is_rest: bool
     ) -> None:
-        """Check the window before each run; one run may exceed the room that is left."""
+        """Check the window before a run of events, which may exceed the rest of the window."""
         run, limit_bytes = message.run, self._window_bytes[message.again]
         origin = own = self._cells[broker.number]
         if self._cells[peer] == own:
