@@ -443,8 +443,7 @@ class Oracle:
             return
         is_lost_state = reason == STATE_LOST and self.accepts_losses
         if is_lost_state and publisher is None:
-            self._excuse_stream(subscription, source)
-            return
+            return  # of a stream: how many publications that are, and whose, was lost
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
@@ -465,17 +464,6 @@ class Oracle:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
-
-    def _excuse_stream(self, subscription: Subscription, stream_source: SourceId) -> None:
-        """Excuse what publishers of a broker have published; a gap in ticks names no publication.
-
-        What was delivered of them stays delivered.
-        """
-        for publisher, stream in self._streams(subscription):
-            home = self.homes.get(publisher.client, -1)
-            source = publisher.source
-            if stream_source.broker in (home, source.broker if source is not None else home):
-                stream.excused |= set(stream.matching) - stream.got
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Whether a publication may lie in a gap that is told now."""

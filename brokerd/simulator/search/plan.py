@@ -25,6 +25,9 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     at 0.3 join n1 b3                    a new broker, a leaf behind b3
     at 0.4 depart n1                     it goes; nothing, where it has clients
     at 0.3 fault kill b2 then 0.41       its further stages, as far as they come before healing
+    at 0.3 fault restored b2 copy then 0.5 0.6
+                                         its disk of now is put back (`empty`: an empty one), and
+                                         the operator accepts the loss; no seed draws it
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
     broken cut_one_way b1 b2             from healing on
