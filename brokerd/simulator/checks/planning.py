@@ -133,10 +133,6 @@ class ProtocolPlanning:
         """
         return ()
 
-    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
-        """Return brokers whose links are all slow for a while in a plan."""
-        return ()
-
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
         """Brokers that come to be something else in the overlay of a plan, and what, in order."""
         return ()

@@ -128,22 +128,6 @@ def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]
     return repeats
 
 
-def draw_slowed(random: Random, brokers: Sequence[str], draft: Draft, heal: int) -> list[Move]:
-    """Draw delays of all links of some brokers, where a protocol's planning names some."""
-    moves: list[Move] = []
-    for broker in brokers:
-        begin = random.randrange(heal)
-        until = begin + random.randrange(1, max(2, heal - begin))
-        stages = (until,) if until < heal else ()
-        delay_ms = str(random.choice((400, 800)))
-        number = draft.topology.number_of(broker)
-        for a, b in draft.topology.links:
-            if number in (a, b):
-                ends = draft.topology.brokers[a], draft.topology.brokers[b]
-                moves.append(Failing(begin, "delay", (*ends, delay_ms), stages))
-    return moves
-
-
 def draw_roles(
     random: Random, planning: ProtocolPlanning, draft: Draft, heal: int, lost: Sequence[str]
 ) -> list[Move]:
