@@ -1,6 +1,7 @@
 """What a broker can be told, and the defaults: the only place where they live."""
 
 import re
+import tomllib
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -145,6 +146,22 @@ class BrokerConfig:
     def authority(self) -> OperatorAuthority:
         """The authority whose signed acts this broker accepts."""
         return OperatorAuthority(self.deployment_id, bytes.fromhex(self.operator_key))
+
+
+def typed_value(text: str) -> Any:
+    """Return the value of a text that was typed for a key.
+
+    Numbers, lists and text in quotes are written as in TOML; true and false in any case. All
+    other text is itself.
+    """
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    kept = len(value) == 1 and isinstance(value["value"], str | int | float | list)
+    return value["value"] if kept else text
 
 
 def read_section(kind: Any, values: Any, where: str) -> Any:

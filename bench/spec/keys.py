@@ -7,11 +7,11 @@ In sweeps `simulated` says whether a run is one on simulated brokers.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from brokerd.config import typed_value
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 
@@ -75,15 +75,8 @@ def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
 
 
 def value_of(text: str) -> Any:
-    """A value that was typed: a number, true or false, a list or text in quotes as TOML has them.
-
-    What is none of these is the text that it is.
-    """
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    return value if isinstance(value, str | int | float | list) else text
+    """Return the value of a text that was typed for a key; see `typed_value`."""
+    return typed_value(text)
 
 
 def with_keys(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:

@@ -32,6 +32,9 @@ class MatchMemo(Generic[Key, Result]):
     Whoever changes the index calls `forget`. When the memory is full it starts anew: for
     contents that never repeat, remembering costs one insertion each and nothing else.
 
+    Args:
+        limit: the number of remembered blobs; 0 for MEMO_LIMIT.
+
     Attributes:
         hits, misses: look-ups answered from memory, and those that were not.
     """
@@ -40,12 +43,12 @@ class MatchMemo(Generic[Key, Result]):
         self,
         index: MatchingIndex[Key],
         decode: DecodeAttributes,
-        limit: int = MEMO_LIMIT,
+        limit: int = 0,
         conclude: Callable[[tuple[Key, ...]], Result] = _keys_themselves,
     ) -> None:
         self._index = index
         self._decode = decode
-        self._limit = limit
+        self._limit = limit or MEMO_LIMIT
         self._conclude = conclude
         self._results: dict[bytes, Result] = {}
         self._by_keys: dict[tuple[Key, ...], Result] = {}

@@ -166,6 +166,9 @@ def simulate(
         hint = "; write --seeds 1..20" if what in ("swarm", "adversary") else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
     processes = processes or os.cpu_count() or 1
+    if what.endswith(".toml") and _is_plan(Path(what)):
+        check_options(context, what, FILE)
+        return _file(Path(what))
     if is_deployed_experiment(what):
         raise UserError(f"{what} is measured on real brokers: `pubsubctl bench {what}`")
     if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
@@ -231,6 +234,7 @@ def simulate(
             last=last,
             setting=setting,
             mutants=mutants,
+            settings=chosen,
             processes=processes,
             short=short,
         )
@@ -266,6 +270,16 @@ def _check_workload(workload: str, faults: str | None) -> None:
     near = nearest(workload, tuple(TAKEN))
     if faults is None and near.startswith("; did you mean"):
         raise UserError(f"simulate: no {shown(workload)}{near}")
+
+
+def _is_plan(path: Path) -> bool:
+    """Return whether a path is a file with a plan."""
+    from brokerd.simulator.search.plan import is_plan
+
+    try:
+        return is_plan(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _is_figure_experiment(what: str) -> bool:

@@ -14,7 +14,7 @@ _OF_SEEDS = ("--protocol", "--mutant", "--campaign", "--profile", "--set", "--mo
 
 TAKEN: dict[str, tuple[str, ...]] = {
     "swarm": (*_OF_SEEDS, "--seeds", "--ledger", "--verify-determinism"),
-    "adversary": ("--protocol", "--seeds", "--mutant", "--setting", "--shrink"),
+    "adversary": ("--protocol", "--seeds", "--mutant", "--set", "--setting", "--shrink"),
     "campaign": ("--runs", "--ledger"),
     "mutants": ("--runs", "--ledger"),
     "shrink": (*_OF_SEEDS, "--output"),

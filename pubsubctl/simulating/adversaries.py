@@ -1,6 +1,6 @@
 """The adversary without a clock, for the command line: run seeds, cut a failing one down."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brokerd.overlay.topology import nearest
 from brokerd.simulator.search.adversary import (
@@ -15,6 +15,7 @@ from pubsubctl.console.console import Result, grouped
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid
 from pubsubctl.hosts.files import shown
+from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class Adversary:
     Attributes:
         first, last: seeds, both included.
         setting: a row of the campaign; "" for what each seed draws.
+        settings: parameters of the protocol whatever the seeds say, as `name=value`.
         short: cut the history of the first failing seed down.
     """
 
@@ -32,6 +34,7 @@ class Adversary:
     last: int
     setting: str
     mutants: frozenset[str]
+    settings: tuple[str, ...]
     processes: int
     short: bool
 
@@ -46,7 +49,10 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
         near = nearest(asked.setting, tuple(CAMPAIGN))
         raise UserError(f"no setting called {shown(asked.setting)}{near}")
     options = AdversaryOptions(
-        protocol=asked.protocol, setting=asked.setting, mutants=asked.mutants
+        protocol=asked.protocol,
+        setting=asked.setting,
+        mutants=asked.mutants,
+        settings=asked.settings,
     )
     seeds = range(asked.first, asked.last + 1)
     reports: list[SeedReport] = []
@@ -62,15 +68,7 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
             found = shrink_seed(wrong[0].seed, options)
             story = found.in_words() if found is not None else ""
         elif wrong and (len(seeds) == 1 or call.console.verbose):
-            story = run_adversary(
-                wrong[0].seed,
-                AdversaryOptions(
-                    protocol=asked.protocol,
-                    setting=asked.setting,
-                    mutants=asked.mutants,
-                    story=True,
-                ),
-            ).in_words()
+            story = run_adversary(wrong[0].seed, replace(options, story=True)).in_words()
     counted = total(reports)
     sentence = (
         f"{len(seeds)} seeds, {len(wrong)} with a violation; "
@@ -83,14 +81,18 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
             "protocol": asked.protocol,
             "setting": asked.setting,
             "mutants": sorted(asked.mutants),
+            "settings": list(asked.settings),
             "seeds": [_row_of(report) for report in reports],
             "total": counted,
             "story": story.splitlines(),
         },
         text="\n".join(filter(None, (story, sentence))),
-        because=tuple(
-            VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
-            for report in wrong[:20]
+        because=(
+            *(
+                VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
+                for report in wrong[:SHOWN]
+            ),
+            *further_seeds(wrong),
         ),
     )
 

@@ -1,9 +1,10 @@
 """Swarms and campaigns for the command line: run, add up, write the ledger, shrink."""
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
@@ -22,7 +23,11 @@ from pubsubctl.console.console import Result, grouped
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.hosts.files import shown
+from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger
+
+JUDGED_SEEDS: Final = 100
+"""Swarms of fewer seeds need not come to every mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,13 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     wrong = [report for report in reports if report.violations]
     marks = reached(marks_of(swarm.protocol), reports)
     sentences = [in_one_line(counted)]
-    if marks:
+    if marks and len(seeds) >= JUDGED_SEEDS:
         sentences.append(in_words(marks))
+    elif marks:
+        met = sum(bool(row.seeds) for row in marks)
+        sentences.append(
+            f"{met} of {len(marks)} marks reached; {JUDGED_SEEDS} seeds or more are judged by that"
+        )
     if canaries:
         seen = sum(canary.failed_at >= 0 for canary in canaries)
         sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")
@@ -104,8 +114,9 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         },
         text="\n".join(sentences),
         because=(
-            *_complaints(wrong[:20], options),
-            *(_unreached(marks) if plain else ()),
+            *_complaints(wrong[:SHOWN], options),
+            *further_seeds(wrong),
+            *(_unreached(marks) if plain and len(seeds) >= JUDGED_SEEDS else ()),
             *_survivors(canaries),
             *(
                 VerdictInvalid(f"seed {seed}: another history in another interpreter")
@@ -168,7 +179,7 @@ def simulate_campaign(
             counted_rows.append((campaigns[name], reports))
     document = update_ledger(ledger, lambda document: _with_rows(document, counted_rows))
     marks = reached(marks_of(DEFAULT), all_reports)
-    if not rows:
+    if not rows and len(all_reports) >= JUDGED_SEEDS:
         because += _unreached(marks)
     return Result(
         document={
@@ -262,7 +273,8 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    command = f"pubsubctl simulate {path}"
+    # With a folder, no name of a file is taken for a word or a figure.
+    command = f"pubsubctl simulate {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
     return Result(
         document={
             "schema": "pubsubctl/shrunk/1",
@@ -339,7 +351,8 @@ def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
     """Too few seeds came to something for their verdict to speak of it."""
     return [
         VerdictUnknown(
-            f"mark {row.mark.name}: {row.mark.what} in {row.seeds} seeds of {row.required} required"
+            f"too few seeds came to mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
+            f"{row.required} are required; run more seeds"
         )
         for row in marks
         if not row.is_enough

@@ -162,6 +162,13 @@ ROWS: Final = (
         {"world": "durable", "is_copy": True},
     ),
     Row(
+        "broker-without-streams-publishes-markers",
+        _GRYPHON + "core.py",
+        "        if event.lineage and self._routes.is_host:",
+        "        if event.lineage:",
+        "tests/simulator/test_lost_state.py::test_a_broker_without_streams_accepts_a_loss_and_its_neighbours_do_not_refuse_it",
+    ),
+    Row(
         "tree-announces-nothing-that-its-log-lacks",
         "brokerd/protocols/delta_tree/clients/clients.py",
         "        if self._log is None or not self.lineage:\n",

@@ -9,6 +9,21 @@ _STORIES: Final = "tests/simulator/test_oracle.py::"
 
 ROWS: Final = (
     Row(
+        "forgets-in-no-order-what-came-before-a-move",
+        _ORACLE,
+        "            after.got |= before.got\n",
+        "",
+        f"{_STORIES}test_in_no_order_nothing_comes_again_after_a_move",
+        {"sequence": 1},
+    ),
+    Row(
+        "whole-move-may-lose-in-no-order",
+        _ORACLE,
+        "            if whole and before.fence is not None:",
+        "            if not whole and before.fence is not None:",
+        f"{_STORIES}test_in_no_order_a_whole_move_loses_nothing",
+    ),
+    Row(
         "gap-is-owed-to-who-forgot",
         _ORACLE,
         "        stream.excused |= old.excused\n",

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import bench
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
-from pubsubctl.simulating import swarms
+from pubsubctl.simulating import failing_seeds, swarms
 from pubsubctl.simulating.ledger_file import update_ledger
 from results.reference.reading import read_history
 from results.reference.rule import check
@@ -48,12 +49,25 @@ def test_what_came_to_too_little_is_unknown(
     monkeypatch.setattr(swarms, "ROWS", {"links": campaign.CAMPAIGN["links"]})
     marks = (Mark("sent-again", "sent again", seeds=4), Mark("left", "a leaf left", seeds=1))
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
+    monkeypatch.setattr(swarms, "JUDGED_SEEDS", 1)
     answer = call("simulate", *what, "--processes", "1", "-j")
     assert answer.status == 3
     seeds = answer.document["marks"][1]["required"]
-    assert f"mark left: a leaf left in 0 seeds of {seeds} required" in answer.err
+    assert "too few seeds came to mark left (a leaf left): 0, and" in answer.err
+    assert f"{seeds} are required; run more seeds" in answer.err
     assert "sent-again" not in answer.err
     assert [row["mark"] for row in answer.document["marks"]] == ["sent-again", "left"]
+
+
+def test_a_short_swarm_need_not_come_to_every_mark(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with `error: mark left`, which read like a violation."""
+    marks = (Mark("left", "a leaf left", seeds=1),)
+    monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
+    answer = call("simulate", "swarm", "--seeds", "1..4", "--processes", "1")
+    assert answer.status == 0
+    assert "0 of 1 marks reached; 100 seeds or more are judged by that" in answer.out
 
 
 def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> None:
@@ -217,6 +231,21 @@ def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
     assert "did you mean 'heal'?" in refused.err
 
 
+@pytest.mark.parametrize("name", ["small.toml", "ges.fig7", "swarm", "two words.plan"])
+def test_what_a_shrunk_seed_is_repeated_with_can_be_typed(
+    name: str, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in TOML was taken for a workload, one called as a figure for that."""
+    monkeypatch.chdir(project)
+    arguments = ("simulate", "shrink", "1", "--mutant", "M21", "--output", name, "-j")
+    document = call(*arguments).document
+    program, *words = shlex.split(document["command"])
+    assert program == "pubsubctl"
+    again = call(*words, "-j")
+    assert again.status == 1
+    assert again.document["rule"] == document["rule"]
+
+
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -252,6 +281,26 @@ def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: P
     survived = call("simulate", "mutants", "receiver-takes-any-tags", "--runs", "1", *arguments)
     assert survived.status == 1
     assert "was not seen in 1 seeds" in survived.err
+
+
+def test_an_adversary_takes_parameters(call: Call) -> None:
+    arguments = ("simulate", "adversary", "--protocol", "gryphon", "--processes", "1", "-j")
+    assert call(*arguments, "--seeds", "3", "--set", "events_per_message=1").status == 0
+    refused = call(*arguments, "--seeds", "3", "--set", "events_per_mesage=1")
+    assert refused.status == 2
+    assert "did you mean" in refused.err
+
+
+def test_all_failing_seeds_are_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind the first ones by number alone."""
+    monkeypatch.setattr(failing_seeds, "SHOWN", 2)
+    monkeypatch.setattr(swarms, "SHOWN", 2)
+    arguments = ("simulate", "swarm", "--protocol", "best_effort", "--seeds", "1..6", "-j")
+    answer = call(*arguments, "--processes", "1")
+    wrong = [row["seed"] for row in answer.document["seeds"] if row["violations"]]
+    assert len(wrong) > 3
+    rest = ", ".join(map(str, wrong[2:]))
+    assert f"{len(wrong) - 2} further seeds with a violation: {rest}" in answer.err
 
 
 def test_a_parameter_set_by_hand_is_part_of_what_repeats_a_seed(call: Call) -> None:

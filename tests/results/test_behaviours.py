@@ -64,6 +64,7 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
     ledger = with_runs(empty_ledger(), clean, [])
     ledger = with_runs(ledger, replace(clean, settings=("moves",), profile="paper"), [])
     ledger["entries"][1]["violations"] = [{"seed": 746, "rule": "liveness"}]
+    ledger["total"]["violations"] = 1  # of an earlier commit, and mended since
     page = write_experiment_report(
         [folder], tmp_path / "page.html", verdicts={folder: ["VALID 3 deliveries"]},
         claims=[claim], ledger=ledger,
@@ -76,9 +77,10 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
         "set after first results: the bound",
         "data:image/svg+xml",
         "The paper has no such figure",
+        '<section class="card valid" aria-label="Simulator">',
         "0 violations",
         "queue publications",
-        "in the 0 of c0ffee, which was counted last",
+        "of c0ffee, which was counted last; 1 in the 0 seeds of all commits",
         "moves, paper",
     )
     for shown in wanted:

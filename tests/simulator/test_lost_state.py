@@ -9,10 +9,12 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.simulator.search.plan import read_plan, write_plan
+from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.wall_clock import WallClocks
 from tests.helpers.cluster import STEADY, chain
-from tests.helpers.gryphon_stories import cells
+from tests.helpers.gryphon_stories import cells, paper_cells
 
 AGE_NS = 10**18
 CELLS = ("p1-b1", "b1-s1")
@@ -23,6 +25,26 @@ WORLDS: dict[str, tuple[Topology, Any]] = {
     "durable": (cells(*CELLS), DurableParameters()),
     "delta_tree": (chain("p1", "b1", "s1"), DeltaTreeParameters(delta=1, publication_log=True)),
 }
+
+
+def test_a_broker_without_streams_accepts_a_loss_and_its_neighbours_do_not_refuse_it() -> None:
+    """An inner broker of a wide cell announced a loss in streams that nobody has."""
+    topology = paper_cells()
+    cluster = SimulatedCluster(
+        topology, "gryphon", network=STEADY, parameters=GryphonParameters(), strict=True
+    )
+    cluster.start()
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.broker("b1").kill()
+    cluster.run_for(2)
+    cluster.broker("b1").put_back(None)
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    assert len(subscriber.received) == 10
 
 
 def begun(world: str) -> SimulatedCluster:
@@ -76,3 +98,30 @@ def test_what_a_publishers_broker_lost_is_announced(
     assert cluster.oracle.in_gaps == {STATE_LOST: 10}
     of_streams = [gap for gap in subscriber.client.gaps if gap.source.incarnation == 0]
     assert bool(of_streams) == (world != "delta_tree"), "publishers may never come back"
+
+
+PLAN = """
+simulation timed
+protocol gryphon
+brokers p1 b1 s1
+overlay cells {"bundles": [["p1", "b1"], ["b1", "s1"]], "members": {}}
+limits failed=1 links=1
+chance 1
+publisher p0-p1
+at 0.1 subscribe s1-s1 kind = 'a'
+at 1 publish p0-p1 a,10,3 a,40,3
+at 2 fault restored p1 HOW then 3 4
+at 8 publish p0-p1 a,10,3 a,40,3
+heal 10
+end 10
+"""
+
+
+@pytest.mark.parametrize("how", ["copy", "empty"])
+def test_a_plan_may_put_an_older_disk_back(how: str) -> None:
+    plan = read_plan(PLAN.replace("HOW", how))
+    assert read_plan(write_plan(plan)) == plan
+    report = PlanRun(plan).report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["fault_restored"] == 1
+    assert report.counters["deliveries"] == 4

@@ -11,7 +11,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.plan import PlanError, read_plan, write_plan
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.seed_report import total
-from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_swarm
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_swarm
 from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
@@ -154,7 +154,8 @@ def test_where_brokers_cannot_join_or_leave_clients_move_all_the_same() -> None:
     texts = (write_plan(plan_of(seed, "delta_tree", MOVES)) for seed in SEEDS)
     text = next(text for text in texts if " join " in text)
     text = text.replace("protocol delta_tree", "protocol best_effort")
-    text = re.sub(r"^core .*\n", "", text, flags=re.MULTILINE)  # parameters of another protocol
+    # Parameters and limits of another protocol.
+    text = re.sub(r"^(core|lowered) .*\n", "", text, flags=re.MULTILINE)
     with pytest.raises(PlanError, match="no broker can join where the protocol is best_effort"):
         read_plan(text)
 
@@ -173,3 +174,16 @@ def test_moves_leave_the_seeds_without_them_as_they_were() -> None:
         without, plan = plan_of(seed, "delta_tree"), plan_of(seed, "delta_tree", MOVES)
         kept = [move for move in plan.moves if move in without.moves]
         assert kept == list(without.moves)
+
+
+@pytest.mark.parametrize(
+    "protocol, seed",
+    [("ges_reliable", 2), ("ges_reliable", 3), ("multi_proxy", 4), ("delta_tree", 11)],
+)
+def test_clients_of_each_protocol_move_as_its_library_has_them_move(
+    protocol: str, seed: int
+) -> None:
+    """They moved as clients of a tree do, and what they had came again."""
+    report = run_seed(seed, protocol, MOVES)
+    assert not report.violations, report.in_words()
+    assert report.counters["clients_moved"] or report.counters["clients_reattached"]

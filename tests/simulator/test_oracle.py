@@ -473,3 +473,36 @@ def test_what_comes_again_is_marked_so() -> None:
     story = _delivered_and_committed(redelivers=True)
     with pytest.raises(InvariantViolated, match="order"):
         story.deliver(2)
+
+
+def _moved(*, whole: bool, delivered: tuple[int, ...]) -> Story:
+    """Return a story in which a subscriber has 1 and 3, in no order, and then moves."""
+    story = Story(order=Order.NONE)
+    story.start()
+    story.publish(1, 2, 3)
+    story.deliver(1, 3)
+    story.oracle.subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    story.oracle.moved("s", "s.", whole=whole)
+    for sequence in delivered:
+        story.oracle.delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
+    for sequence in (1, 2, 3):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+    return story
+
+
+def test_in_no_order_what_was_missing_may_follow_after_a_move() -> None:
+    """It was taken for a duplicate, since a later one had come before the move."""
+    _moved(whole=True, delivered=(2,))
+
+
+@pytest.mark.parametrize("sequence", [1, 3])
+def test_in_no_order_nothing_comes_again_after_a_move(sequence: int) -> None:
+    with pytest.raises(InvariantViolated, match="duplicate"):
+        _moved(whole=False, delivered=(sequence,))
+
+
+def test_in_no_order_a_whole_move_loses_nothing() -> None:
+    with pytest.raises(InvariantViolated, match="has not got it"):
+        _moved(whole=True, delivered=())

@@ -1,9 +1,11 @@
 """Shrinking: seeds that fail become stories that fit on a screen."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from brokerd.named_bugs import Edit, NamedBug, planted
 from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.search.plan import Taking, read_plan
 from brokerd.simulator.search.shrink import Shrunk, shrink
@@ -67,3 +69,28 @@ def test_a_budget_that_is_spent_leaves_the_smallest_so_far() -> None:
 
 def test_a_seed_without_a_violation_is_not_shrunk() -> None:
     assert shrink(plan_of(1, "delta_tree")) is None
+
+
+def test_only_the_low_limits_that_a_failure_needs_stay() -> None:
+    """A bug in how many runs become few shows where few are many."""
+    needed = ("brokerd.protocols.gryphon.retained._SCATTERED", 1)
+    others = (
+        ("brokerd.protocols.gryphon.pubends._LOGGED_RECORDS", 1),
+        ("brokerd.matching.memo.AT_ONCE", 2),
+    )
+    bug = NamedBug(
+        "drops-what-it-condenses",
+        "Nothing is lost where runs become fewer.",
+        (
+            Edit(
+                "brokerd/protocols/gryphon/retained.py",
+                "        found += _dense_run(group)\n        if end",
+                "        if end",
+            ),
+        ),
+    )
+    plan = replace(plan_of(4, "gryphon"), limits=(others[0], needed, others[1]))
+    with planted([bug]):
+        found = shrink(plan, most_runs=40)
+    assert found is not None
+    assert found.plan.limits == (needed,)

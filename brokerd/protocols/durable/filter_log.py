@@ -40,7 +40,7 @@ class FilterLog:
 
     Args:
         name: of the log.
-        cached_pages: how many pages stay in memory.
+        cached_pages: how many pages stay in memory; 0 for CACHED_PAGES.
 
     Attributes:
         name: of the log.
@@ -49,7 +49,7 @@ class FilterLog:
         is_read: all that an earlier incarnation has left is known.
     """
 
-    def __init__(self, name: str, cached_pages: int = CACHED_PAGES) -> None:
+    def __init__(self, name: str, cached_pages: int = 0) -> None:
         self.name = name
         self.last_tick = 0
         self.chopped_tick = 0
@@ -60,7 +60,7 @@ class FilterLog:
         self._ticks = array("Q")
         self._newest: dict[int, int] = {}
         self._pages: OrderedDict[int, dict[int, MatchRecord | bytes]] = OrderedDict()
-        self._cached_pages = cached_pages
+        self._cached_pages = cached_pages or CACHED_PAGES
         self._asked: dict[int, int] = {}
 
     def __len__(self) -> int:

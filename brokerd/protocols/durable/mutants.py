@@ -637,6 +637,15 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "silence-is-told-once",
+        "Who is behind is told of silence until it has acknowledged all.",
+        "silence.py",
+        (
+            "        if is_behind:\n            self.soon()",
+            "        if is_behind and not self._subscriptions:\n            self.soon()",
+        ),
+    ),
+    _bug(
         "silence-is-not-told",
         "Who hears nothing of a stream that goes on is told how far it has come.",
         "silence.py",

@@ -300,7 +300,7 @@ class Gryphon(LogFirstMachine):
         self._exchange.begin(event.incarnation, event.recovered)
         self._clients.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
-        for pubend in range(self._parameters.pubends):
+        for pubend in range(self._parameters.pubends if self._routes.is_host else 0):
             stream = self._relay.stream(self._pubends.stream(pubend))
             self._relay.publish_silence(stream, self._pubends.reserved)
         for neighbour in self._routes.neighbours:
@@ -308,7 +308,7 @@ class Gryphon(LogFirstMachine):
         self._look_at_all()
         self._relay.settle_all()
         self._check_acks()
-        if event.lineage:
+        if event.lineage and self._routes.is_host:  # other brokers have no streams
             self._pubends.publish_loss(event.lineage)
 
     # ------------------------------------------------------------ sessions

@@ -32,13 +32,13 @@ class Kept:
         empty: what waits for something; when all is quiet nothing does.
         paired: what has an entry for each pair of things that are alive, such as subscriptions
             and sources; tables on disk, too.
-        streams: so many streams may begin at each broker, whoever publishes there; 0 where each
-            source is one.
+        streams: the parameter that sets the number of streams that begin at each broker, beside one
+            for publications that belong to none; empty if each source is a stream.
     """
 
     empty: tuple[str, ...] = ()
     paired: tuple[str, ...] = ()
-    streams: int = 0
+    streams: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,25 @@ class Alive:
         subscriptions: that have not ended.
         sources: that have ever been; a number of each is kept for ever.
         clients: that have not left.
+        streams: that begin at each broker; 0 if each source is a stream.
     """
 
     brokers: int
     subscriptions: int
     sources: int
     clients: int
+    streams: int = 0
 
     @property
     def limit(self) -> int:
         """How much there may be of what has an entry for each thing."""
         things = self.brokers + self.subscriptions + self.sources + self.clients
-        return _PER_THING * things + _ALWAYS
+        return max(_PER_THING * things, self.brokers * self.streams) + _ALWAYS
 
-    def paired_limit(self, streams: int) -> int:
-        """How much there may be of what has an entry for each pair.
-
-        Args:
-            streams: that begin at each broker.
-        """
-        sources = max(self.brokers + self.sources, self.brokers * streams)
+    @property
+    def paired_limit(self) -> int:
+        """Return the limit of a table with an entry for each pair."""
+        sources = max(self.brokers + self.sources, self.brokers * self.streams)
         return (self.brokers + self.subscriptions) * sources + _ALWAYS
 
 
@@ -84,7 +83,7 @@ def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
         counted[table] = len(rows)
         counted[f"a row of {table}"] = max(map(_values_in, rows.values()), default=0)
     for name, size in counted.items():
-        limit = alive.paired_limit(kept.streams) if name in kept.paired else alive.limit
+        limit = alive.paired_limit if name in kept.paired else alive.limit
         if name in kept.empty:
             limit = 0
         if size > limit:

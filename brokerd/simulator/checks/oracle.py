@@ -193,6 +193,12 @@ class Oracle:
                 )
 
     def _go_on(self, before: Stream, after: Stream, published: int, *, whole: bool) -> None:
+        if self.promises.order is Order.NONE:  # what is missing before the last one may follow
+            after.got |= before.got
+            if whole and before.fence is not None:
+                there = before.fence if after.fence is None else after.fence
+                after.fence = min(before.fence, there)
+            return
         after.had = before.last
         if not whole:
             after.asked = published

@@ -1,13 +1,23 @@
 """How a simulated seed sets a protocol: its parameters, and what of it bears what."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import TREE, Topology, nearest
 from brokerd.protocols.definition import ProtocolDefinition
+from brokerd.simulator.world.clock import SECOND_NS
+
+RARE: Final = 0.15
+"""Share of the seeds that draw a rare value, of each parameter that has some."""
+
+CLIENT_LIMITS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "client_subscriptions": (1, 2, 3),
+    "client_linger_ns": (SECOND_NS, 3 * SECOND_NS),
+}
+"""Rare values of the parameters of the client service."""
 
 
 class ProtocolPlanning:
@@ -16,10 +26,14 @@ class ProtocolPlanning:
     Attributes:
         profiles: by name, the bugs that brokers have with it.
         kept: parameters that decide what a plan means, so that it is cut down without them.
+        rare: values that some seeds set in place of the usual ones, by parameter.
+        fixed: parameters that no seed draws, with the reason.
     """
 
     profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
     kept: ClassVar[tuple[str, ...]] = ("client_linger_ns",)
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = CLIENT_LIMITS
+    fixed: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, definition: ProtocolDefinition) -> None:
         self._definition = definition
@@ -72,6 +86,20 @@ class ProtocolPlanning:
             simple: it keeps to the oldest mix of choices.
         """
         return parameters
+
+    def rare_options(self, seed: int, parameters: Any, *, timed: bool = True) -> Any:
+        """Return the parameters with the rare values of a seed.
+
+        Args:
+            timed: there is a clock; without one, no client is ever disconnected for long.
+        """
+        chosen = {}
+        for name, values in self.rare.items():
+            random = Random(f"rare {name} {seed}")
+            is_known = name in self._names and (timed or name != "client_linger_ns")
+            if is_known and random.random() < RARE:
+                chosen[name] = random.choice(values)
+        return replace(parameters, **chosen)
 
     def waiting_options(self, seed: int, parameters: Any) -> Any:
         """The same, where no link stays broken, so that something may wait for one."""
@@ -129,6 +157,10 @@ class ProtocolPlanning:
 
     def discovery_ns(self, parameters: Any) -> int:
         """How long a loss may stay without anybody knowing of it or doing anything about it."""
+        return 0
+
+    def saying_ns(self, parameters: Any) -> int:
+        """Return how long brokers may keep what they have still to announce; see `still_to_say`."""
         return 0
 
     def client_window(self, parameters: Any) -> int:

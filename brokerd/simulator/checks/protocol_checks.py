@@ -22,6 +22,7 @@ from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.ablations import Ablation
 from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.limits import SHARED, Limit
 from brokerd.simulator.checks.marks import Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
@@ -132,6 +133,7 @@ class SimulatedProtocol:
         checks_always: whether they hold although less than exactly once is promised.
         make_reach: who still hears whom, given the parameters and links that stay broken.
         kept: how much its cores may keep of what.
+        limits: constants of its modules that seeds lower.
         make_planning: how seeds set its parameters.
         make_wording: how scenarios say what its brokers tell each other.
     """
@@ -146,6 +148,7 @@ class SimulatedProtocol:
     forgiven: tuple[str, ...] = ()
     make_reach: Callable[[OverlayGraph, Any, Iterable[Link], Iterable[BrokerNumber]], Reach] = Reach
     kept: Kept = field(default_factory=Kept)
+    limits: tuple[Limit, ...] = ()
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
 
@@ -167,6 +170,11 @@ def simulated(protocol: str) -> SimulatedProtocol:
 def marks_of(protocol: str) -> tuple[Mark, ...]:
     """The marks of a protocol; none where its document names none."""
     return simulated(protocol).marks
+
+
+def limits_of(protocol: str) -> tuple[Limit, ...]:
+    """Return the limits that seeds of a protocol lower."""
+    return (*SHARED, *simulated(protocol).limits)
 
 
 def planning_of(protocol: str) -> ProtocolPlanning:

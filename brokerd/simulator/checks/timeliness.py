@@ -24,11 +24,13 @@ class Bounds:
         sessions_ns: every two brokers that want a session have one, and so has every client.
         gates_ns: no subscription is closed to any source.
         everything_ns: all is delivered and acknowledged, and nobody holds anything.
+        saying_ns: from then on, brokers have announced what they announce in time.
     """
 
     sessions_ns: int
     gates_ns: int
     everything_ns: int
+    saying_ns: int
 
 
 def bounds_of(plan: Plan) -> Bounds:
@@ -66,7 +68,9 @@ def bounds_of(plan: Plan) -> Bounds:
     everything_ns += planning.turns(parameters, plan.publications) * (message_ns + disk_ns)
     if parameters.client_linger_ns < NEVER_NS:  # what a client does not ask for again goes then
         everything_ns += parameters.client_linger_ns
-    return Bounds(sessions_ns, gates_ns, everything_ns)
+    # An interval that has just begun, one more, and an answer that a slow client may delay.
+    saying_ns = planning.saying_ns(parameters) + 2 * window_ns + 2 * slowest_ns + disk_ns
+    return Bounds(sessions_ns, gates_ns, everything_ns, saying_ns)
 
 
 def _failing(plan: Plan, kind: str) -> list[Failing]:

@@ -10,6 +10,7 @@ everything is healed, and all that is owed must arrive.
 Paper: [DFT11] §II; abstract (at most δ concurrent failures).
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
+from brokerd.simulator.search.plan import set_parameters
+from brokerd.simulator.search.planning.draw import is_simple
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
 from brokerd.simulator.search.workers import map_in_workers
@@ -54,12 +57,14 @@ class AdversaryOptions:
         protocol: by name.
         setting: a row of the campaign, which then decides tree, δ and failures; "" for a mix.
         mutants: named bugs that every broker has.
+        settings: parameters of the protocol whatever the seed says, as `name=value`.
         story: keep the last steps in words, for whoever reads the report of a violation.
     """
 
     protocol: str = DEFAULT
     setting: str = ""
     mutants: frozenset[str] = frozenset()
+    settings: tuple[str, ...] = ()
     story: bool = False
 
 
@@ -417,6 +422,7 @@ def command_for(seed: int, options: AdversaryOptions) -> str:
         words.append(f"--protocol {options.protocol}")
     if options.setting:
         words.append(f"--setting {options.setting}")
+    words += [f"--set {shlex.quote(setting)}" for setting in options.settings]
     words += [f"--mutant {mutant}" for mutant in sorted(options.mutants)]
     return " ".join(words)
 
@@ -453,6 +459,9 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
         "persist_routing": row.persist_routing,
     }
     parameters = planning.trial(random, values, row.delta)
+    if not options.setting and not is_simple(seed):
+        parameters = planning.rare_options(seed, parameters, timed=False)
+    parameters = set_parameters(parameters, options.protocol, topology, options.settings)
     homes = _homes(options.protocol, topology)
     publishers = [(f"p{place}", random.choice(homes)) for place in range(random.randrange(2, 5))]
     return Scene(

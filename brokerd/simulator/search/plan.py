@@ -12,6 +12,7 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     chance 4711 [only]                   the seed of all that no line decides; `only`: no step of
                                          an adversary is drawn, those below are all there are
     publisher p0-b1                      a client at b1
+    lowered MODULE.LIMIT=3               a constant of the code that has another value
     consumer c1-b1 3                     one that keeps nothing, and commits after 3 at most
     at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes;
                                          a kind that is no letter is as JSON has it: true, 1, "1"
@@ -24,6 +25,9 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     at 0.3 join n1 b3                    a new broker, a leaf behind b3
     at 0.4 depart n1                     it goes; nothing, where it has clients
     at 0.3 fault kill b2 then 0.41       its further stages, as far as they come before healing
+    at 0.3 fault restored b2 copy then 0.5 0.6
+                                         its disk of now is put back (`empty`: an empty one), and
+                                         the operator accepts the loss; no seed draws it
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
     broken cut_one_way b1 b2             from healing on
@@ -36,13 +40,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brokerd.config import SessionParameters
+from brokerd.config import SessionParameters, typed_value
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import Scalar
 from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.simulator.checks.protocol_checks import bug_called, planning_of
+from brokerd.simulator.checks.limits import check_limit
+from brokerd.simulator.checks.protocol_checks import bug_called, limits_of, planning_of
 from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.network import NetworkParameters
 
@@ -242,6 +247,7 @@ class Plan:
         failures_at_once: how many elements may be failed; faults beyond that do not begin.
         links_at_once: how many while only links are.
         publishers: clients that are there from the beginning; `x-b1` lives at b1, as any client.
+        limits: constants of the code that have other values, by dotted name.
         consumers: clients whose broker keeps how far they are committed, and how many publications
             they take before they commit.
         moves: in the order of `when`.
@@ -257,6 +263,7 @@ class Plan:
     parameters: Any
     network: NetworkParameters
     mutants: tuple[str, ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()
     drawn: bool = True
     failures_at_once: int
     links_at_once: int
@@ -327,32 +334,49 @@ def topology_of_kind(kind: str, section: Any, brokers: Iterable[str]) -> Topolog
 
 
 def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
-    """The plan with parameters of its protocol set anew, each as `name=value`.
+    """Return the plan with parameters of its protocol set anew, each as `name=value`.
+
+    Raises:
+        ConfigError: see `set_parameters`.
+    """
+    chosen = set_parameters(plan.parameters, plan.protocol, plan.topology, settings)
+    return replace(plan, parameters=chosen)
+
+
+def set_parameters(
+    parameters: Any, protocol: str, topology: Topology, settings: Iterable[str]
+) -> Any:
+    """Return the parameters of a protocol with some of them set anew, each as `name=value`.
+
+    Values are written as `typed_value` reads them.
 
     Raises:
         ConfigError: there is no such parameter or value, and names the nearest; or the protocol
             refuses topologies that set it.
     """
-    parameters, planning = plan.parameters, planning_of(plan.protocol)
-    definition = definition_of(plan.protocol)
+    planning, definition = planning_of(protocol), definition_of(protocol)
     known = [item.name for item in fields(parameters) if item.name != "delta"]
     for setting in settings:
-        name, _, value = setting.partition("=")
+        name, equals, text = setting.partition("=")
+        name, text = name.strip(), text.strip()
         if name not in known:
             raise ConfigError(f"no parameter {name!r}{nearest(name, known)}")
+        if not equals:
+            raise ConfigError(f"{name} without a value; write {name}=VALUE")
+        value = typed_value(text)
         if name == "profile":
-            parameters = planning.in_profile(parameters, value)
+            parameters = planning.in_profile(parameters, str(value))
             continue
         now = getattr(parameters, name)
-        if isinstance(now, bool) and value in ("True", "False"):
-            new: int | str = value == "True"
-        else:
-            new = int(value) if value.isdecimal() else value
+        if isinstance(now, str) and not isinstance(value, str):
+            value = text
+        elif type(now) is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
         values = {item.name: getattr(parameters, item.name) for item in fields(parameters)}
-        parameters = type(parameters).from_mapping({**values, name: new}, setting)
-        set_there = replace(plan.topology, settings=((plan.protocol, ((name, new),)),))
+        parameters = type(parameters).from_mapping({**values, name: value}, setting)
+        set_there = replace(topology, settings=((protocol, ((name, value),)),))
         definition.check_topology(set_there, setting)
-    return replace(plan, parameters=parameters)
+    return parameters
 
 
 # ---------------------------------------------------------------- as text
@@ -374,6 +398,7 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
         *_write_settings("session", plan.network.session, SessionParameters()),
         *_write_settings("core", plan.parameters, defaults),
         f"chance {plan.chance}{'' if plan.drawn else ' only'}",
+        *(f"lowered {name}={value}" for name, value in plan.limits),
         *(f"publisher {name}" for name in plan.publishers),
         *(f"consumer {name} {uncommitted}" for name, uncommitted in plan.consumers),
     ]
@@ -436,6 +461,7 @@ class _Reader:
     section: Any = None
     links: list[tuple[str, str]] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
+    lowered: list[tuple[str, int]] = field(default_factory=list)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     chance: int = 0
     drawn: bool = True
@@ -464,6 +490,7 @@ class _Reader:
             "core": lambda words: self._on_settings("core", self._parameters(), words),
             "chance": self._on_chance,
             "publisher": lambda words: self.publishers.append(self._client(words[0])),
+            "lowered": self._on_lowered,
             "consumer": self._on_consumer,
             "at": lambda words: self.moves.append(self._move(words, line)),
             "heal": self._on_heal,
@@ -506,6 +533,7 @@ class _Reader:
             ),
             network=NetworkParameters(session=session, **self.settings.get("network", {})),
             mutants=self.mutants,
+            limits=tuple(self.lowered),
             drawn=self.drawn,
             failures_at_once=self.limits["failed"],
             links_at_once=self.limits["links"],
@@ -565,6 +593,11 @@ class _Reader:
 
     def _on_chance(self, words: list[str]) -> None:
         self.chance, self.drawn = int(words[0]), words[1:] != ["only"]
+
+    def _on_lowered(self, words: list[str]) -> None:
+        for word in words:
+            name, _, value = word.partition("=")
+            self.lowered.append((check_limit(name, limits_of(self.protocol)), int(value)))
 
     def _on_consumer(self, words: list[str]) -> None:
         if not definition_of(self.protocol).promises.keeps_committed:

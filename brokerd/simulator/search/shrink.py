@@ -123,6 +123,7 @@ class _Search:
     def run(self) -> None:
         """Shrink until nothing helps any more or the budget is spent."""
         self._truncate()
+        self._limits()
         for chances in _ROUNDS:
             self._chances = chances
             before = None
@@ -264,6 +265,14 @@ class _Search:
     @property
     def _planning(self) -> ProtocolPlanning:
         return planning_of(self.best.protocol)
+
+    def _limits(self) -> None:
+        """Leave out the low limits that the failure does not need."""
+        if self._fails(replace(self.best, limits=())):
+            return
+        for limit in self.best.limits:
+            rest = tuple(each for each in self.best.limits if each != limit)
+            self._fails(replace(self.best, limits=rest))
 
     def _settings(self) -> None:
         """What need not differ from the defaults."""

@@ -10,6 +10,7 @@ must arrive.
     pubsubctl simulate swarm --protocol NAME --seeds 17..17
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from brokerd.model.predicate import Scalar
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
 from brokerd.simulator.checks.invariants import Watcher
+from brokerd.simulator.checks.limits import with_limits
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -118,7 +120,7 @@ class SwarmOptions:
         words = f" --campaign {self.campaign}" if self.campaign else ""
         words += f" --profile {self.profile}" if self.profile else ""
         words += " --moves" if self.moves else ""
-        words += "".join(f" --set {setting}" for setting in self.settings)
+        words += "".join(f" --set {shlex.quote(setting)}" for setting in self.settings)
         return words + "".join(f" --mutant {mutant}" for mutant in sorted(self.mutants))
 
 
@@ -190,7 +192,7 @@ class PlanRun:
         self._strict = definition_of(plan.protocol).promises.exactly_once
         self._forgiven = simulated(plan.protocol).forgiven
         self._random = Random(f"run {plan.chance}")
-        with with_bugs(plan.mutants):
+        with with_bugs(plan.mutants), with_limits(plan.limits):
             self._cluster = SimulatedCluster(
                 plan.topology,
                 plan.protocol,
@@ -220,7 +222,7 @@ class PlanRun:
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and say how it went."""
-        with with_bugs(self._plan.mutants):
+        with with_bugs(self._plan.mutants), with_limits(self._plan.limits):
             rule, violations = play_and_judge(
                 self._play, self._cluster.oracle, self._strict, self._forgiven
             )
@@ -256,6 +258,7 @@ class PlanRun:
         self._cluster.checker.own.settled(self._cluster.brokers)
         self._cluster.oracle.judge_end()
         if self._strict:
+            self._let_all_be_said()
             self._check_growth()
         if self._check_purity:
             self._cluster.repeat_events(self._pure.number)
@@ -385,6 +388,7 @@ class PlanRun:
         cluster = self._cluster
         cluster.note("heal all")
         self._faults.heal_all()
+        self._faults.start_ended()
         if self._plan.broken:
             broken = []
             for item in self._plan.broken:
@@ -422,6 +426,7 @@ class PlanRun:
 
     def _has_converged(self) -> bool:
         cluster = self._cluster
+        self._faults.start_ended()
         if not self._strict:
             return cluster.is_quiet()
         if self._mobility.under_way():
@@ -482,39 +487,39 @@ class PlanRun:
         )
 
     def _check_growth(self) -> None:
-        """I9: what brokers keep, once all is said, is in proportion to what is alive."""
-        try:
-            self._look_at_growth()
-        except InvariantViolated:
-            if not self._still_to_say():
-                raise
-            self._let_all_be_said()
-            self._look_at_growth()
+        """Check I9: what brokers keep is in proportion to what is alive."""
+        cluster = self._cluster
+        clients = sum(not client.detached for client in cluster.clients.values())
+        oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
+        streams = 1 + getattr(cluster.parameters, kept.streams) if kept.streams else 0
+        alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients, streams)
+        for broker in cluster.staying:
+            check_growth(broker, alive, kept)
 
     def _still_to_say(self) -> list[str]:
         return self._cluster.checker.own.still_to_say(self._cluster.brokers)
 
     def _let_all_be_said(self) -> None:
+        """Wait until brokers have announced what they announce in time, for as long as they may.
+
+        Raises:
+            InvariantViolated: a broker has not.
+        """
         schedule = self._cluster.schedule
+        self._healed_ns = schedule.now_ns
 
         def is_owed() -> bool:
             return bool(self._still_to_say()) or not self._has_converged()
 
         if isinstance(schedule, AdversarialSchedule):
-            self._drain(is_owed, until_quiet=True)
+            if is_owed():
+                self._drain(is_owed, until_quiet=True)
             return
         while is_owed():
+            if self._waited_ns() > self._bounds.saying_ns:
+                what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
+                raise InvariantViolated("unsaid", what + "; ".join(self._still_to_say()[:6]))
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
-            if self._is_out_of_patience():
-                self._give_up()
-
-    def _look_at_growth(self) -> None:
-        cluster = self._cluster
-        clients = sum(not client.detached for client in cluster.clients.values())
-        oracle = cluster.oracle
-        alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients)
-        for broker in cluster.staying:
-            check_growth(broker, alive, simulated(cluster.protocol).kept)
 
     # ------------------------------------------------------------ moves
 
@@ -632,6 +637,7 @@ class PlanRun:
             "subscribers_detached": self._left,
             "clients_without_memory": self._forgotten,
             "clients_with_older_tokens": cluster.resumed,
+            "seeds_with_lower_limits": int(bool(self._plan.limits)),
             "consumers": len(self._plan.consumers),
             "redelivered_to_consumers": cluster.redeliveries.count,
             "marked_as_redelivered": cluster.redeliveries.marked,
@@ -639,6 +645,7 @@ class PlanRun:
             "clients_moved_without_a_step": self._mobility.moved_whole,
             "clients_reattached": self._mobility.reattached,
             "roles_changed": self._roles,
+            "brokers_ended": self._faults.restarted,
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
             "brokers_decommissioned": len(cluster.gone) - self._faults.lost,

@@ -86,6 +86,7 @@ class SimulatedBroker(Endpoint):
         joins: it knows nothing when it first starts, but others do.
         lineage: see Started.
         recorded: what the core had to say for the event log, as (event, details).
+        has_ended: its core ended it; set until it is started again.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class SimulatedBroker(Endpoint):
         self.events = 0
         self.joins = False
         self.lineage = 0
+        self.has_ended = False
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
         self.recorded: list[tuple[str, Any]] = []
         self._network = network
@@ -138,7 +140,7 @@ class SimulatedBroker(Endpoint):
             Chop: self.disk.log,
             Truncate: self.disk.log,
             Record: self._perform_record,
-            Shutdown: lambda effect: self.kill(),
+            Shutdown: self._perform_shutdown,
         }
 
     # ------------------------------------------------------------ life
@@ -146,7 +148,7 @@ class SimulatedBroker(Endpoint):
     def start(self) -> None:
         """Start a new incarnation on the disk as it is."""
         assert not self.alive, f"{self.name} runs already"
-        self.alive = True
+        self.alive, self.has_ended = True, False
         self.incarnation += 1
         self._sessions = 0
         self.core = self._make_core(self.number)
@@ -354,6 +356,10 @@ class SimulatedBroker(Endpoint):
 
     def _perform_commit(self, effect: Commit) -> None:
         self.disk.commit(effect.changes, effect.token)
+
+    def _perform_shutdown(self, _effect: Shutdown) -> None:
+        self.kill()
+        self.has_ended = True
 
     def _perform_record(self, effect: Record) -> None:
         self.recorded.append((effect.event, effect.details))

@@ -73,10 +73,17 @@ class ClientMobility:
         return [f"{client} is on its way" for client in self._waiting]
 
     def move(self, move: Moving) -> None:
-        """A client sets out, where it is not on its way."""
+        """Move a client as the client library does; not while it is on its way.
+
+        Where brokers keep nothing of clients, it attaches to the other broker under its own name.
+        """
         if move.client in self._waiting:
             return
         client = self._cluster.clients.get(self.now(move.client))
+        if self._cluster.clients_leave_freely:
+            if client is not None and not client.core.is_detaching:
+                self._reattach_freely(client, move.to)
+            return
         if client is None or client.core.is_detaching or not self._may_go(client, move.to):
             return
         self._waiting[move.client] = []

@@ -9,6 +9,7 @@ Paper: [DFT11] abstract, §II (at most δ concurrent failures).
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.simulator.world.broker import SimulatedBroker
@@ -39,6 +40,12 @@ KILL_FOR_GOOD = "kill_for_good"
 LOST = "lost"
 """Brokers die at the same moment, and never come back."""
 
+RESTORED = "restored"
+"""A broker dies and starts on an older copy of its disk, or an empty one; the loss is accepted."""
+
+COPY, EMPTY = "copy", "empty"
+"""What is put back."""
+
 PARTITION = "partition"
 """No session passes from one side of a link to the other, past its ends either."""
 
@@ -64,6 +71,7 @@ STAGES = {
     "client_away": 2,
     KILL_FOR_GOOD: 3,
     LOST: 1,
+    RESTORED: 3,
     PARTITION: 2,
     OLD_MESSAGE: 1,
 }
@@ -113,6 +121,7 @@ class Faults:
         landed: how often each kind has begun.
         at_crash: counters that died with brokers, added up.
         lost: how many brokers never come back.
+        restarted: how many brokers ended by themselves and were started again.
     """
 
     def __init__(
@@ -124,7 +133,7 @@ class Faults:
         self.active: list[Fault] = []
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
-        self.lost = 0
+        self.lost = self.restarted = 0
         self._is_spared = False
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
@@ -148,6 +157,13 @@ class Faults:
         """Carry out the next stage, where there is one."""
         if fault.stages_left:
             fault.advance()
+
+    def start_ended(self) -> None:
+        """Start the brokers that have ended by themselves, as an operator does."""
+        for broker in self._cluster.staying:
+            if broker.has_ended:
+                self._cluster.broker(broker.name).start()
+                self.restarted += 1
 
     def any_active(self) -> bool:
         """Whether a fault has begun and is not over."""
@@ -177,6 +193,8 @@ class Faults:
             return self._loss(*on)
         if kind == LOST:
             return self._lost(*on)
+        if kind == RESTORED:
+            return self._restored(*on)
         assert kind in LINK_KINDS, f"no fault is called {kind}"
         return self._link_fault(kind, *on)
 
@@ -185,21 +203,26 @@ class Faults:
         number = self._cluster.topology.number_of(name)
         if len(failed) >= self._failures_at_once or number in failed:
             return None
-        if number in self._cluster.gone:
-            return None
         do = self._cluster.broker(name)
+        if number in self._cluster.gone or do.broker.has_ended:
+            return None
 
         def kill() -> None:
-            self._remember(do.broker)
-            do.kill()
+            if not do.broker.has_ended:
+                self._remember(do.broker)
+                do.kill()
+
+        def start() -> None:
+            if not do.broker.alive:
+                do.start()
 
         stages: dict[str, list[Stage]] = {
-            "kill": [kill, do.start],
-            "kill_twice": [kill, do.start, kill, do.start],
-            "absorb_then_kill": [do.absorb, kill, do.start],
+            "kill": [kill, start],
+            "kill_twice": [kill, start, kill, start],
+            "absorb_then_kill": [do.absorb, kill, start],
             "absorb_then_release": [do.absorb, do.release],
             "freeze_then_thaw": [do.freeze, do.thaw],
-            "freeze_then_kill": [do.freeze, kill, do.start],
+            "freeze_then_kill": [do.freeze, kill, start],
         }
         return Fault(kind, number, stages[kind])
 
@@ -235,13 +258,31 @@ class Faults:
         def lose() -> None:
             for do in brokers:
                 self._remember(do.broker)
-                do.kill()
+                if do.broker.alive:
+                    do.kill()
                 cluster.gone[do.broker.number] = None
                 self.lost += 1
             if cluster.clients_leave_freely:
                 self._move_away([do.broker.number for do in brokers])
 
         return Fault(LOST, None, [lose])
+
+    def _restored(self, name: str, how: str) -> Fault | None:
+        """Copy the disk of a broker, unless it is to be empty, and later put the copy back."""
+        fault = self._broker_fault("kill", name)
+        if fault is None:
+            return None
+        do = self._cluster.broker(name)
+        copies: list[tuple[Any, ...] | None] = []
+
+        def copy() -> None:
+            copies.append(do.broker.disk.copy() if how == COPY else None)
+
+        def put_back() -> None:
+            if not do.broker.alive:
+                do.put_back(copies[0])
+
+        return Fault(RESTORED, do.broker.number, [copy, fault.advance, put_back])
 
     def _move_away(self, lost: list[BrokerNumber]) -> None:
         """Clients of brokers that never come back go on at others, each at the next one."""

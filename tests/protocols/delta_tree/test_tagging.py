@@ -109,6 +109,7 @@ def test_a_subscription_that_hears_what_is_beyond_withholds_only_what_is_on():
     assert withheld_by((region,), (on,)) is region
     assert withheld_by((region,), (beyond,)) is region
     assert withheld_by((region,), ()) is None
+    assert withheld_by((node,), (beyond,), has_joined=True) is node, "it knows what that one knows"
     assert withheld_by((Tag((0, 3, 2), 3, 1, 1, True),), (on,)) is None, "another detector's"
 
 

@@ -16,6 +16,7 @@ BY_SEEDS = {
     "released-before-written": 2,
     "silence-said-over-what-is-out": 4,
     "restart-forgets-where-streams-are": 4,
+    "silence-is-told-once": 10,
 }
 """Beside those that a story sees: the first seed that does."""
 

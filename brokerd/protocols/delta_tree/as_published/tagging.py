@@ -92,7 +92,7 @@ class Tagging(Untagged):
         self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
     ) -> Tag | None:
         """See Untagged. Where path and tags disagree that is put on record."""
-        withheld = withheld_by(local.tags, given)
+        withheld = withheld_by(local.tags, given, has_joined=path[0] >= self._state.newcomers)
         if (covered is None) != (withheld is None):
             missing = withheld is None
             self._state.counters["tags_missing" if missing else "tags_extra"] += 1
@@ -139,12 +139,18 @@ def joined(parts: Iterable[PublicationTags]) -> PublicationTags:
     return tuple(found.values())
 
 
-def withheld_by(tags: Iterable[Tag], given: PublicationTags) -> Tag | None:
-    """The first tag of a subscription for which tagged publications are withheld from it."""
+def withheld_by(
+    tags: Iterable[Tag], given: PublicationTags, *, has_joined: bool = False
+) -> Tag | None:
+    """Return the first tag of a subscription for which tagged publications are withheld from it.
+
+    Args:
+        has_joined: the source's broker has joined; a tag covers it wherever it lies behind.
+    """
     beyond = {tag.place: tag.beyond for tag in given}
     for tag in tags:
         kind = beyond.get((tag.detector, tag.node))
-        if kind is not None and (tag.beyond or not kind):
+        if kind is not None and (tag.beyond or not kind or has_joined):
             return tag
     return None
 

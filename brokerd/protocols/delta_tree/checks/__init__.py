@@ -9,7 +9,10 @@ from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
+from brokerd.simulator.checks.limits import Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+
+_FOLDER = "brokerd.protocols.delta_tree"
 
 SIMULATED = SimulatedProtocol(
     bugs={str(mutant): bug for mutant, bug in MUTANTS.items()},
@@ -21,5 +24,12 @@ SIMULATED = SimulatedProtocol(
     make_wording=DeltaTreeWording,
     make_reach=DeltaTreeReach,
     kept=KEPT,
+    limits=(
+        Limit(f"{_FOLDER}.partitions.partition_table", "TOMBSTONE_RANGES", (1, 3)),
+        Limit(f"{_FOLDER}.publications.straight", "KEPT", (1, 4)),
+        Limit(f"{_FOLDER}.publications.entries", "FRAME_PAYLOAD_BYTES", (1, 50)),
+        Limit(f"{_FOLDER}.publications.joining", "FEWEST", (1, 8)),
+        Limit(f"{_FOLDER}.publications.joining", "STEP", (1, 4)),
+    ),
     make_planning=DeltaTreePlanning,
 )

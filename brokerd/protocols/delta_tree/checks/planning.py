@@ -34,6 +34,11 @@ class DeltaTreePlanning(ProtocolPlanning):
         "persist_routing",
         "assist",
     )
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    fixed: ClassVar[Mapping[str, str]] = {
+        "profile": "a name for the values of other parameters",
+        "persist_routing": "without, the promise needs reachable neighbours; the campaign draws it",
+    }
 
     def options(
         self, seed: int, parameters: DeltaTreeParameters, *, long: bool, simple: bool
@@ -42,6 +47,18 @@ class DeltaTreePlanning(ProtocolPlanning):
         parameters = _draw_timers(Random(f"timers {seed}"), parameters, long)
         parameters = _draw_limits(Random(f"limits {seed}"), parameters)
         return _draw_options(Random(f"options {seed}"), parameters, simple)
+
+    def rare_options(
+        self, seed: int, parameters: DeltaTreeParameters, *, timed: bool = True
+    ) -> DeltaTreeParameters:
+        """See ProtocolPlanning: switches of profile "paper" that promise the same as ours."""
+        chosen: DeltaTreeParameters = super().rare_options(seed, parameters, timed=timed)
+        draw = Random(f"rare switches {seed}").random()
+        if draw < 0.1:
+            return replace(chosen, accept="late", cut="full")
+        if draw < 0.2:
+            return replace(chosen, cut="full")
+        return replace(chosen, tag_eval="pt") if draw < 0.3 else chosen
 
     def waiting_options(self, seed: int, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
         """Parts with which something may wait for a link, and for ever where it stays broken.

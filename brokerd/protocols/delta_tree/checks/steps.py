@@ -48,10 +48,10 @@ from brokerd.protocols.delta_tree.checks import internals
 from brokerd.protocols.delta_tree.checks.awareness import HOME_TABLE, AwarenessChecker, read_tags
 from brokerd.protocols.delta_tree.checks.durability import DurabilityChecker
 from brokerd.protocols.delta_tree.checks.first_copies import FirstCopyChecker
-from brokerd.protocols.delta_tree.checks.lingering import LingerChecker
 from brokerd.protocols.delta_tree.checks.separation import SeparationChecker
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
 from brokerd.protocols.delta_tree.partitions.regions import covers
+from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.interface import (
     Change,
     Commit,
@@ -64,6 +64,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
+from brokerd.simulator.checks.lingering import LingerChecker
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -76,7 +77,9 @@ class DeltaTreeChecks(ProtocolChecks):
         super().__init__(world)
         self._tree = tree = tree_of(world.graph)
         self._oracle = oracle = world.oracle
-        self._lingering = LingerChecker(world.schedule, oracle, world.parameters.client_linger_ns)
+        self._lingering = LingerChecker(
+            world.schedule, oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS, ATTACHED
+        )
         self._separation = SeparationChecker(tree, tree.topology.delta + 1)
         self._awareness = AwarenessChecker(
             tree,

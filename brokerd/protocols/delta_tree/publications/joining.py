@@ -11,7 +11,7 @@ would make one home broker, or one client, wait for another one.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brokerd.config import MILLISECOND_NS
 from brokerd.model.identity import SourceId
@@ -20,6 +20,9 @@ from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWind
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.parts.clients.outlets import Wholes
+
+FEWEST = 1_024
+STEP = 64
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class JoiningBounds:
         payload_bytes: likewise.
     """
 
-    fewest: int = 1_024
-    step: int = 64
+    fewest: int = field(default_factory=lambda: FEWEST)
+    step: int = field(default_factory=lambda: STEP)
     interval_ns: int = 250 * MILLISECOND_NS
     window: int = 128
     crowd: int = 4_096

@@ -8,6 +8,7 @@ from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
 from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.limits import Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -46,6 +47,15 @@ SIMULATED = SimulatedProtocol(
             "delivered",
             "written",
         ),
+    ),
+    limits=(
+        *CORE.limits,
+        Limit("brokerd.protocols.durable.fetched_events", "RUNS", (1, 3)),
+        Limit("brokerd.protocols.durable.fetching", "JOINED_BYTES", (1, 300)),
+        Limit("brokerd.protocols.durable.fetching", "ANSWER_WINDOWS", (1,)),
+        Limit("brokerd.protocols.durable.filter_log", "PAGE_RECORDS", (1, 2, 5)),
+        Limit("brokerd.protocols.durable.filter_log", "CACHED_PAGES", (1, 3)),
+        Limit("brokerd.protocols.durable.handing", "MANY", (1, 2)),
     ),
     make_checks=DurableChecks,
     make_planning=DurablePlanning,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
@@ -22,6 +22,17 @@ _EVENTS_A_COMMIT: Final = 4
 
 class DurablePlanning(GryphonPlanning):
     """See ProtocolPlanning."""
+
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GryphonPlanning.rare,
+        "catchup_watch_ns": (20 * MILLISECOND_NS, 200 * MILLISECOND_NS),
+        "fetched_limit_bytes": (1, 500),
+    }
+    fixed: ClassVar[Mapping[str, str]] = {
+        "order": "total order is refused",
+        "silence_percent": "refused without total order",
+        "filters": "filters are refused",
+    }
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: each cell is one broker."""
@@ -74,6 +85,11 @@ class DurablePlanning(GryphonPlanning):
         most = min(chosen.catchup_batch, chosen.live_limit)
         commits = -(-most // _EVENTS_A_COMMIT)
         return publications // most * 2 * (_LINKS_A_FETCH + commits)
+
+    def saying_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning: two rounds of silence announcements and commits."""
+        chosen: DurableParameters = parameters
+        return 2 * (chosen.silence_interval_ns + chosen.commit_interval_ns)
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: what is missed may be said to be over first.

@@ -1,9 +1,9 @@
 """The hierarchies and parameters that simulated seeds draw, and who is lost for ever in them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
@@ -11,7 +11,7 @@ from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.parameters import INDUCE_ROAM, READDRESS, STAY
 from brokerd.protocols.ges.units import is_inside
-from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
 _ROUNDS = 6
@@ -20,6 +20,8 @@ _ROUNDS = 6
 
 class GesPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
+
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {**CLIENT_LIMITS, "reroute_limit": (0, 1, 16)}
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: up to three levels of small units."""
@@ -36,11 +38,15 @@ class GesPlanning(ProtocolPlanning):
         policy = partition_policy(seed, (INDUCE_ROAM, READDRESS))
         purge_ns = Random(f"ges {seed}").choice(purge_choices_ms(policy)) * MILLISECOND_NS
         random = Random(f"ges load {seed}")
+        slow_link_ns = random.choice((0, 150)) * MILLISECOND_NS
+        cost_check_ns = random.choice((40, 80)) * MILLISECOND_NS
+        checks = Random(f"slow brokers {seed}").choice((0, 6, 15)) if slow_link_ns else 0
         return replace(
             parameters,
             purge_ns=purge_ns,
-            slow_link_ns=random.choice((0, 150)) * MILLISECOND_NS,
-            cost_check_ns=random.choice((40, 80)) * MILLISECOND_NS,
+            slow_link_ns=slow_link_ns,
+            cost_check_ns=cost_check_ns,
+            slow_broker_ns=checks * cost_check_ns,
             partition_policy=policy,
             **hints(seed),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
@@ -20,7 +20,7 @@ from brokerd.protocols.ges.parameters import INDUCE_ROAM
 from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import check_storages
-from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
 _ONE_UNIT = 0.4
@@ -33,6 +33,14 @@ _ROUNDS = 6
 
 class GesReliablePlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
+
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "client_subscriptions": CLIENT_LIMITS["client_subscriptions"],
+        "reroute_limit": (0, 1, 16),
+    }
+    fixed: ClassVar[Mapping[str, str]] = {
+        "client_linger_ns": "refused in a topology: storages keep subscriptions"
+    }
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: up to three levels of small units, with storages of any levels."""

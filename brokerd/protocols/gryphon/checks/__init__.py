@@ -10,6 +10,7 @@ from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.limits import Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
 
@@ -46,7 +47,7 @@ SIMULATED = SimulatedProtocol(
     make_reach=GryphonReach,
     make_wording=GryphonWording,
     kept=Kept(
-        streams=4,  # as many as `pubends` is drawn
+        streams="pubends",
         empty=(
             "Gryphon._early",
             "Pubends._logged",
@@ -65,6 +66,14 @@ SIMULATED = SimulatedProtocol(
             "published",
             "released",
         ),
+    ),
+    limits=(
+        Limit("brokerd.protocols.gryphon.pubends", "_LOGGED_RECORDS", (1, 8)),
+        Limit("brokerd.protocols.gryphon.pubends", "_LOGGED_TOGETHER", (2, 8)),
+        Limit("brokerd.protocols.gryphon.retained", "_SCATTERED", (1, 4)),
+        Limit("brokerd.protocols.gryphon.retained", "_RUN_EVENTS", (2, 5)),
+        Limit("brokerd.protocols.gryphon.exchange", "_TESTS_PER_MESSAGE", (1, 3)),
+        Limit("brokerd.protocols.gryphon.ostreams", "JOINED_BYTES", (1, 300)),
     ),
     make_checks=GryphonChecks,
     make_planning=GryphonPlanning,

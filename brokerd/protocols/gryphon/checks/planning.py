@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
 TOTAL = 0.3
@@ -84,6 +84,13 @@ def _drawn_links(
 
 class GryphonPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
+
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **CLIENT_LIMITS,
+        "pubends": (16,),
+        "events_per_message": (1, 1, 3),
+        "silence_limit_ns": (MILLISECOND_NS, 5 * MILLISECOND_NS),
+    }
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning."""

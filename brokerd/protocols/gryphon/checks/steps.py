@@ -30,6 +30,8 @@ from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
 from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
 from brokerd.protocols.interface import Effect, Event
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.simulator.checks.lingering import LingerChecker
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
 
@@ -46,6 +48,9 @@ class GryphonChecks(ProtocolChecks):
         self.ghosts = GhostChecks(world)
         others = [each(world) for each in (JoinChecks, TrafficChecks, HoldingChecks)]
         self._each: list[ProtocolChecks] = [self.ghosts, *others]
+        self._lingering = LingerChecker(
+            world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
+        )
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -53,7 +58,7 @@ class GryphonChecks(ProtocolChecks):
         """See ProtocolChecks."""
         for checks in self._each:
             checks.step(broker, event, effects)
-        return ()
+        return self._lingering.step(broker, event, effects)
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""

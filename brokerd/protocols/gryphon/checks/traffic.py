@@ -83,6 +83,7 @@ class TrafficChecks(ProtocolChecks):
         self._graph = cells
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
         self._told: dict[tuple[BrokerNumber, int, StreamId], _Told] = {}
+        self._most_events = parameters.events_per_message
         news_bytes = FIRST_LIMIT * parameters.send_window_bytes
         self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
         self._untaken: dict[
@@ -102,6 +103,7 @@ class TrafficChecks(ProtocolChecks):
                 wanted.add(start, end)
         asked: dict[StreamId, dict[tuple[Range, ...], None]] = {}
         answered: list[tuple[IntervalSet, Sequence[Range]]] = []
+        sent: dict[tuple[BrokerNumber, StreamId, bool], Events] = {}
         for effect in effects:
             if type(effect) is not Send or not isinstance(effect.peer, int):
                 continue
@@ -112,7 +114,10 @@ class TrafficChecks(ProtocolChecks):
                 wanted = self._of(broker, message.run.source).wanted_by(effect.peer)
                 answered.append((wanted, ((message.start, message.end),)))
                 self._check_answer(broker, effect.peer, message.again, *answered[-1])
-                self._check_window(broker, effect.peer, message)
+                key = effect.peer, message.run.source, message.again
+                is_rest = self._is_rest(sent.get(key), message)
+                self._check_window(broker, effect.peer, message, is_rest=is_rest)
+                sent[key] = message
             elif type(message) is Silent:
                 wanted = self._of(broker, message.stream).wanted_by(effect.peer)
                 answered.append((wanted, message.ranges))
@@ -157,15 +162,25 @@ class TrafficChecks(ProtocolChecks):
                 untaken = windows.setdefault((message.origin, message.again), _Untaken())
                 untaken.taken_bytes = max(untaken.taken_bytes, message.taken_bytes)
 
-    def _check_window(self, broker: BrokerView, peer: BrokerNumber, message: Events) -> None:
-        """One message may be larger than what is left of the window."""
+    def _is_rest(self, before: Events | None, message: Events) -> bool:
+        """Return whether `events_per_message` cut the messages from one run of events."""
+        return (
+            before is not None
+            and len(before.run) == self._most_events
+            and before.end == message.start
+        )
+
+    def _check_window(
+        self, broker: BrokerView, peer: BrokerNumber, message: Events, *, is_rest: bool
+    ) -> None:
+        """Check the window before a run of events, which may exceed the rest of the window."""
         run, limit_bytes = message.run, self._window_bytes[message.again]
         origin = own = self._cells[broker.number]
         if self._cells[peer] == own:
             origin = self._graph.cells_between(own, self._cells[message.run.source.broker])[1]
         windows = self._untaken[broker.number, peer]
         untaken = windows.setdefault((origin, message.again), _Untaken())
-        if untaken.sent_bytes - untaken.taken_bytes >= limit_bytes:
+        if untaken.sent_bytes - untaken.taken_bytes >= limit_bytes and not is_rest:
             what = f"{broker.name} to {peer}: {untaken}, of {limit_bytes}"
             raise InvariantViolated("window", what)
         untaken.sent_bytes += run.payload_bytes() + EVENT_BYTES * len(run)

@@ -7,6 +7,7 @@ from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.limits import Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -18,8 +19,12 @@ SIMULATED = SimulatedProtocol(
     make_wording=MultiProxyWording,
     make_reach=MultiProxyReach,
     make_planning=MultiProxyPlanning,
+    limits=(
+        Limit("brokerd.protocols.multi_proxy.topics", "_REMEMBERED", (1, 4)),
+        Limit("brokerd.protocols.multi_proxy.retention", "_RUNS_TOLD", (1, 3)),
+    ),
     kept=Kept(
-        streams=9,  # as many as `topics` is drawn, and that of publications without
+        streams="topics",
         empty=("MultiProxy._early", "FollowedTopic.handed", "Durability._when_durable"),
         paired=("a row of lost",),  # one stands for a run of publications
     ),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.multi_proxy.parameters import (
@@ -12,7 +12,7 @@ from brokerd.protocols.multi_proxy.parameters import (
     RENDEZVOUS,
     MultiProxyParameters,
 )
-from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
 
 _SHARED: Final = 0.4
@@ -34,7 +34,12 @@ _LINKS_A_GET: Final = 4
 class MultiProxyPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
-    kept = (*ProtocolPlanning.kept, "ownership", "topic_attribute", "topics")
+    kept = (*ProtocolPlanning.kept, "ownership", "topic_attribute", "apart_attribute", "topics")
+    rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **CLIENT_LIMITS,
+        "topic_attribute": ("price",),
+        "apart_attribute": ("",),
+    }
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: one to three proxies and servers, edges or none.

@@ -26,6 +26,8 @@ from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
+from brokerd.simulator.checks.lingering import LingerChecker
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
@@ -47,6 +49,9 @@ class MultiProxyChecks(ProtocolChecks):
         self._puts_once = ownership != PAPER
         self._places: dict[tuple[StreamId | int, _Origin], tuple[StreamId, int]] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
+        self._lingering = LingerChecker(
+            world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
+        )
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -69,7 +74,7 @@ class MultiProxyChecks(ProtocolChecks):
                 self._check_done(broker, message)
             elif type(message) is Follow and message.home == broker.number:
                 self._give_up(broker)
-        return ()
+        return self._lingering.step(broker, event, effects)
 
     def _gives_out(self, broker: BrokerView, message: Messages) -> bool:
         """Whether it is the server that keeps these positions, and no proxy on their way."""

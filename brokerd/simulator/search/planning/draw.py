@@ -12,8 +12,9 @@ from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.limits import Chosen, draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.checks.protocol_checks import planning_of
+from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Broken, Failing, Move, Plan
 from brokerd.simulator.search.planning.clients import (
@@ -31,6 +32,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_loss,
     draw_lost,
     draw_partitions,
+    draw_repeats,
     draw_roles,
     fail,
 )
@@ -89,6 +91,11 @@ def draw_plan(
     parameters = planning.parameters(tolerated, values)
     network, payloads = draw_wire(Random(f"wire {seed}"), network)
     parameters = planning.options(seed, parameters, long=long, simple=simple)
+    if not simple and setting is None:
+        parameters = planning.rare_options(seed, parameters)
+    limits: Chosen = ()
+    if not simple and setting is None:
+        limits = draw_limits(Random(f"lowered {seed}"), limits_of(protocol))
     needed = planning.needed(mutants)
     failures_at_once = tolerated
     links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
@@ -162,6 +169,7 @@ def draw_plan(
         parameters=parameters,
         network=network,
         mutants=tuple(sorted(mutants)),
+        limits=limits,
         failures_at_once=failures_at_once,
         links_at_once=links_at_once,
         publishers=tuple(publishers),
@@ -190,6 +198,9 @@ def draw_plan(
             ),
         ]
     )
+    if not simple:
+        repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
+        plan = plan.with_moves([*plan.moves, *repeats])
     return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
 
 

@@ -5,7 +5,9 @@ is decided then, by what is failed at that moment.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
+from typing import Final
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
@@ -30,6 +32,9 @@ from brokerd.simulator.world.faults import (
     STAGES,
     Link,
 )
+
+REPEATED: Final = 0.6
+"""Share of plans with repeated faults, among those that are not simple."""
 
 
 def draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[str, ...]:
@@ -93,6 +98,34 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
         return []
     lost = planning.lost(random, draft.topology)
     return [Failing(random.randrange(heal), LOST, together) for together in lost]
+
+
+def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]:
+    """Draw the same faults again, of the same targets.
+
+    What an episode leaves behind shows when another one of the same kind follows. Plans that are
+    not simple have repeats in REPEATED of the cases, so a third of all plans has some.
+    """
+    if random.random() >= REPEATED:
+        return []
+    repeats: list[Move] = []
+    for move in moves:
+        if type(move) is not Failing or move.kind in (LOST, OLD_MESSAGE):
+            continue
+        if random.random() < 0.5 or len(move.stages) < STAGES[move.kind] - 1:
+            continue
+        last = move.stages[-1] if move.stages else move.when
+        length = max(1, last - move.when)
+        begin = last
+        for _ in range(random.choice((1, 1, 2))):
+            begin += random.randrange(1, 2 + 3 * length)
+            if begin >= heal:
+                break
+            later = begin - move.when
+            stages = tuple(at + later for at in move.stages if at + later < heal)
+            repeats.append(replace(move, when=begin, stages=stages))
+            begin += length
+    return repeats
 
 
 def draw_roles(

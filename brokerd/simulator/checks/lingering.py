@@ -1,13 +1,15 @@
-"""What a broker gives up of clients that stay away, and that it does so no sooner than it may.
+"""Subscriptions that a broker ends because their client was disconnected for `client_linger_ns`.
 
-Paper: none; [DFT11] says nothing about clients.
+The broker may end them no earlier. Afterwards the oracle expects nothing of them until the client
+subscribes again.
+
+Paper: none; the papers say nothing about disconnected clients.
 """
 
 from collections.abc import Sequence
 
 from brokerd.model.client_messages import Subscribe
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,
@@ -25,17 +27,30 @@ from brokerd.simulator.world.views import BrokerView
 
 
 class LingerChecker:
-    """Tells the oracle what is given up, and holds that against the sessions there were.
+    """A check of the subscriptions that brokers end without a request.
 
-    A client's subscriptions may be ended without its asking when it has had no session for
-    `linger_ns`, or one on which it has not asked for them; counted anew when a session begins
-    or ends, and when its broker starts.
+    A broker may end a subscription if its client has had no session for `linger_ns`, or a session
+    on which the client has not asked for the subscription. The time restarts when a session
+    begins or ends, and when the broker starts.
+
+    Args:
+        subscriptions: the table with a row of each subscription, "CLIENT/NUMBER".
+        publishers: the table whose rows end with disconnected publishers; empty if there is none.
     """
 
-    def __init__(self, schedule: Schedule, oracle: Oracle, linger_ns: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        oracle: Oracle,
+        linger_ns: int,
+        subscriptions: str,
+        publishers: str = "",
+    ) -> None:
         self._schedule = schedule
         self._oracle = oracle
         self._linger_ns = linger_ns
+        self._subscriptions = subscriptions
+        self._publishers = publishers
         self._started: dict[BrokerNumber, Instant] = {}
         self._since: dict[tuple[BrokerNumber, ClientId], Instant] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
@@ -43,7 +58,7 @@ class LingerChecker:
     def step(
         self, broker: BrokerView, event: Event, effects: Sequence[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """A core has handled an event; returns the subscriptions that it gave up."""
+        """Return the subscriptions that a broker has ended in a step."""
         number, now_ns = broker.number, self._schedule.now_ns
         if type(event) is MessageReceived:
             if type(event.message) is Subscribe:
@@ -67,12 +82,14 @@ class LingerChecker:
             for change in effect.changes if type(effect) is Commit else ():
                 if change.value is not None:
                     continue
-                if change.table == SUBSCRIPTIONS:
+                if change.table == self._subscriptions:
                     client, _, number = change.key.rpartition("/")
                     self._check(broker, client, int(number))
+                    if self._oracle.homes.get(client) != broker.number:
+                        continue  # its client has attached to another broker with it
                     self._oracle.given_up(client, int(number))
                     given_up.append((client, int(number)))
-                elif change.table == ATTACHED:
+                elif self._publishers and change.table == self._publishers:
                     self._oracle.publisher_given_up(change.key)
         return given_up
 
