@@ -4,12 +4,22 @@ Brokers have names for people and small numbers on the wire and in bit sets; the
 the broker's place in the topology file. Clients are known by name at their own broker only.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 BrokerNumber = int
 ClientId = str
 Peer = BrokerNumber | ClientId
 """The far end of a session: a broker by number, a client by name."""
+
+INCARNATION_LEAP: Final = 1 << 16
+"""No broker restarts so often between two statements of its incarnation."""
+FIRST_INCARNATION: Final = 1 << 20
+"""The highest incarnation that is believed of a broker of which none is known."""
+
+
+def is_incarnation_leap(known: int, stated: int) -> bool:
+    """Return True if a broker cannot have come to an incarnation from the known one; 0: none is."""
+    return stated - known > (INCARNATION_LEAP if known else FIRST_INCARNATION)
 
 
 class SourceId(NamedTuple):
