@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,17 @@ from results.reference.history import (
 )
 from results.reference.predicates import wants
 from results.reference.rule import check
-from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, Promises, doubt
+from results.rules.terms import (
+    STATE_LOST,
+    Commit,
+    Fault,
+    Gap,
+    Guarantee,
+    Notice,
+    Partition,
+    Promises,
+    doubt,
+)
 
 _APPLICATION = 1
 
@@ -145,8 +156,21 @@ class _Folder:
             },
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
-            promises=self.promises,
+            promises=replace(self.promises, losses_from_ns=self._accepted_ns()),
         )
+
+    def _accepted_ns(self) -> int | None:
+        """Since when a broker serves whose loss of state an operator accepted; None: none does."""
+        found: list[int] = []
+        for process in sorted(self.folder.glob("raw/*/*")):
+            for line in read_lines(process / "events.jsonl"):
+                signature = line.get("signature")
+                if line.get("event") != "loss_accepted" or not isinstance(signature, str):
+                    continue
+                is_signed = len(signature) == 128 and not {*signature} - {*"0123456789abcdef"}
+                if is_signed and type(line.get("loss")) is type(line.get("t_ns")) is int:
+                    found.append(self._moved(line["t_ns"], process.parent.name))
+        return min(found) if found else None
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
         if "routes" not in self.overlay:
@@ -393,7 +417,7 @@ class _Folder:
                 self._moved(_told_ns(path, line), host),
             )
             for line in read_lines(path)
-            if _is_of(path, line, subscription, "reason")
+            if not _is_nobodys(line) and _is_of(path, line, subscription, "reason")
         ]
 
     def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
@@ -441,6 +465,13 @@ def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
     if incarnation >= 2**16 or not 0 < first <= last < 2**47:
         raise Refused(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last
+
+
+def _is_nobodys(line: Mapping[str, Any]) -> bool:
+    """Whether a gap is of a stream that no publisher has: a broker began it after a loss."""
+    incarnation = line.get("incarnation")
+    is_number = type(incarnation) is int and 2**16 <= incarnation < 2**63
+    return line.get("reason") == STATE_LOST and is_number
 
 
 def _told_ns(path: Path, line: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from results.reference.history import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.rules.terms import Commit, Gap, Promises
+from results.rules.terms import STATE_LOST, Commit, Gap, Promises
 from tests.helpers.histories import CHAIN, MILLISECOND, delivery, wants, workload
 
 PUBLICATIONS = 16
@@ -30,6 +30,8 @@ TOTAL = Promises(order="total")
 NONE = Promises(order="none")
 GAPS = Promises(gaps=("full", RELEASED))
 OLD = Promises(gaps=(RELEASED,), gap_age_ns=20 * MILLISECOND)
+LOST = Promises(losses_from_ns=100 * MILLISECOND)
+LOST_AND_OLD = replace(OLD, losses_from_ns=0)
 AGAIN = Promises(redelivers=True)
 ALL = Promises("total", (RELEASED,), True)
 PREDICATES = ("true", "true", "price > 20", "price <= 90")
@@ -216,6 +218,37 @@ def a_gap_has_what_is_too_young(history: History, rng: Random) -> History:
     return _with_aged_gap(history, rng, short_of_ns=1)
 
 
+def _with_lost_gap(history: History, rng: Random, received_ns: int) -> History:
+    history = _with_gap(history, rng, STATE_LOST)
+    (gap,) = history.subscriptions[0].gaps
+    return with_log(history, 0, gaps=[replace(gap, received_ns=received_ns)])
+
+
+@_case(LOST)
+def a_gap_is_of_an_accepted_loss(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 100 * MILLISECOND)
+
+
+@_case(LOST, "gap_unpromised", "missing")
+def a_gap_of_a_loss_is_announced_before_it_is_accepted(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 100 * MILLISECOND - 1)
+
+
+@_case(LOST_AND_OLD)
+def a_gap_of_an_accepted_loss_has_what_is_young(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 0)
+
+
+@_case(GAPS, "gap_unpromised", "missing")
+def a_gap_of_a_loss_is_announced_where_none_is_accepted(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 100 * MILLISECOND)
+
+
+@_case(LOST, "gap_unpromised", "missing")
+def a_gap_is_announced_for_another_reason_than_a_loss(history: History, rng: Random) -> History:
+    return _with_gap(history, rng, RELEASED)
+
+
 @_case(PLAIN, "gap_unpromised", "missing")
 def a_gap_is_announced_where_none_is_promised(history: History, rng: Random) -> History:
     return _with_gap(history, rng, RELEASED)
@@ -393,6 +426,7 @@ def with_noise(history: History, rng: Random) -> History:
         rng.choice(((), (RELEASED,), ("full", RELEASED))),
         rng.random() < 0.5,
         rng.choice((0, 0, 30 * MILLISECOND)),
+        rng.choice((None, 0, 30 * MILLISECOND)),
     )
     history = replace(history, promises=promises)
     for place in range(len(history.subscriptions)):
@@ -400,7 +434,7 @@ def with_noise(history: History, rng: Random) -> History:
         for _ in range(rng.choice((0, 0, 1, 3))):
             _disturb(rows, rng)
         said = [_random_stretch(history, rows, rng) for _ in range(rng.choice((0, 1, 4)))]
-        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired")), at,
+        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired", STATE_LOST)), at,
                     rng.randrange(60) * MILLISECOND)
                 for *what, at in said[:2]]  # fmt: skip
         commits = [Commit(*what, at) for *what, at in said[2:]]
