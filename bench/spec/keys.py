@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
+from brokerd.text import parse_toml
 
 TOPOLOGY: Final = "topology."
 FAULTS: Final = "faults"
@@ -80,9 +81,11 @@ def value_of(text: str) -> Any:
     What is none of these is the text that it is.
     """
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return value if isinstance(value, str | int | float | list) else text
 
 

@@ -8,7 +8,6 @@ Only the controller reads spec files; processes on broker machines are told plai
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from bench.load.numbered import numbered_attribute
 from bench.spec.keys import Keys, of_topology, with_keys
 from bench.spec.overrides import Overrides, with_overrides
 from bench.spec.toml_text import toml_text
-from bench.spec.units import Rate
+from bench.spec.units import Rate, format_duration
 from bench.spec.workload import absences
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
@@ -41,7 +40,7 @@ from brokerd.protocols.registry import (
     protocol_on,
     read_topology,
 )
-from brokerd.text import shown
+from brokerd.text import parse_toml, shown
 from fault_injection.schedule.targets import Role
 
 BENCH_FOLDER = Path(__file__).parents[1]
@@ -176,6 +175,12 @@ class ExperimentSpec:
         churn = self.workload.churn
         if churn is None:
             return ()
+        times = self.workload.phases.measure // churn.every
+        if times > MOST_ABSENCES:
+            raise SpecError(
+                f"{self.source}: churn.every = {format_duration(churn.every)!r}: each subscriber "
+                f"is away {times:,} times; at most {MOST_ABSENCES:,}"
+            )
         return tuple(
             absences(
                 disconnected_ns=churn.disconnected,
@@ -302,12 +307,15 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file; SpecError with line and column when it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise SpecError(f"{path}: {error}") from error
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from error
 
+
+MOST_ABSENCES = 10_000
+"""Times that one subscriber is disconnected in a run."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -44,6 +44,8 @@ from results.rules.terms import (
 )
 
 _APPLICATION = 1
+_LONGEST_STRETCH = 1 << 20
+"""Deliveries; more do not come within the tenth of a second that a stretch has."""
 
 
 def judge_folder(folder: Path) -> Judgement:
@@ -96,6 +98,7 @@ class _Folder:
         )
         self.host_of: dict[str, str] = {}
         self._publisher_of: dict[str, str] = {}
+        self._are_any_wanted: dict[str, bool] = {}
         for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
             tables = read_json(sidecar).get("tables") or {}
             self._publisher_of |= tables.get("publisher_names") or {}
@@ -358,8 +361,8 @@ class _Folder:
                     )
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
-                places += range(place, next_place)
                 delivered += self._unfolded(source, predicate, row, at_ns)
+                places += range(place, next_place)
             else:
                 places.append(place)
                 delivered.append(
@@ -392,6 +395,11 @@ class _Folder:
             raise Refused(f"a stretch of {source}, which is no publisher's")
         incarnation, number, numbers = row["incarnation"], row["sequence"], list[int]()
         is_wanted = wants(predicate)
+        if predicate not in self._are_any_wanted:
+            sets = map(self.content.attributes, range(self.content.fence_set))
+            self._are_any_wanted[predicate] = any(map(is_wanted, sets))
+        if row["digest"] > _LONGEST_STRETCH or not self._are_any_wanted[predicate]:
+            raise Refused(f"a stretch of {row['digest']} of {source} up to {number} is too long")
         while len(numbers) < row["digest"]:
             if number < 1:
                 raise Refused(f"a stretch of {source} up to {row['sequence']} is too long")
