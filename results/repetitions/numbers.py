@@ -37,6 +37,13 @@ NUMBERS: Final = (
     Number("latency_p99_ms", "ms", "less", True, "what one in a hundred exceeded"),
     Number("latency_max_ms", "ms", "less", True, "the largest"),
     Number("delivered_per_s", "/s", "more", True, "deliveries per second of the measure phase"),
+    Number(
+        "delivered_new_per_s",
+        "/s",
+        "more",
+        True,
+        "the same without what was sent before that phase",
+    ),
     Number("delivered_fraction", "", "more", False, "delivered of owed"),
     Number("recovery_s", "s", "less", True, "from the last fault's end to the last at risk"),
     Number("resent_publications", "", "less", False, "sent again between brokers"),
@@ -62,6 +69,8 @@ def _from_headline(manifest: Mapping[str, Any]) -> Mapping[str, float]:
     brokers = sum(role["role"] == "broker" for role in (manifest.get("roles") or {}).values())
     if headline.get("delivered"):
         found["delivered_per_s"] = headline["delivered_per_s"]
+        if "delivered_new_per_s" in headline:
+            found["delivered_new_per_s"] = headline["delivered_new_per_s"]
         found["cpu_us_per_delivered"] = headline["broker_cpu_us_per_message_mean"] * brokers
     return found
 
