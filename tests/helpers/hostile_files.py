@@ -1,4 +1,4 @@
-"""Files that users write, with hostile values in place of each number, and what commands say to them.
+"""Files of users with hostile values in place of each number, and what commands make of them.
 
 Each case runs in a process of its own with little memory and time, so that a number that is
 believed shows as a signal or a timeout. Run as a module it prints one JSON object a case.
@@ -152,7 +152,7 @@ def _status_of(read: Callable[[Path], object], path: Path) -> int:
     try:
         read(path)
     except Exception as error:
-        print(type(error).__name__, error)
+        sys.stdout.write(f"{type(error).__name__} {error}\n")
         return getattr(error, "exit_status", 70)
     return 0
 
@@ -171,7 +171,8 @@ def main(kinds: list[str], one_in: int) -> None:
                     continue
                 status, said, took_s = outcome(kind, text, Path(name))
                 row = {"kind": kind, "case": case, "status": status, "said": said, "s": took_s}
-                print(json.dumps(row), flush=True)
+                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":
