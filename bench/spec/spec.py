@@ -19,8 +19,8 @@ from bench.load.content import Scalar, draw_attribute_sets
 from bench.load.numbered import numbered_attribute
 from bench.spec.keys import Keys, of_topology, with_keys
 from bench.spec.overrides import Overrides, with_overrides
+from bench.spec.rate import Rate
 from bench.spec.toml_text import toml_text
-from bench.spec.units import Rate, format_duration
 from bench.spec.workload import absences
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
@@ -41,6 +41,7 @@ from brokerd.protocols.registry import (
     read_topology,
 )
 from brokerd.text import parse_toml, shown
+from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 
 BENCH_FOLDER = Path(__file__).parents[1]
