@@ -35,8 +35,8 @@ class RunOutcome:
         run_directory, state, reasons: where it is, and whether it is what was asked for.
         published, delivered: data publications sent, and deliveries made, in the measure phase.
         delivered_per_s: of that phase, by when they were received.
-        delivered_earlier: how many of them are of publications that were due before that phase.
-        delivered_new_per_s: deliveries per second, without those.
+        delivered_earlier: deliveries of the phase whose publications were due before the phase.
+        delivered_new_per_s: deliveries per second without delivered_earlier.
         response_us: percentiles of received minus intended, of what was meant for that phase.
         service_us: the same of received minus sent.
         acknowledged_us: percentiles of acknowledged minus intended.
@@ -215,8 +215,8 @@ class Measured:
     """What the record files say about one stretch of time.
 
     Attributes:
-        earlier: how many of those delivered were due before, such as the backlog of the warm-up; of
-            a stretch of deliveries all, if its last one was.
+        earlier: deliveries of publications that were due before, as the backlog of the warm-up is.
+            A stretch of deliveries counts by the last number.
         kept_up: whether by its end all was acknowledged but for what is under way anyway.
     """
 
@@ -235,8 +235,8 @@ def measure(
 ) -> Measured:
     """Evaluate the record files below `raw` for what was intended in [`from_ns`, `to_ns`).
 
-    Deliveries are counted by when they were received, because that is throughput. What was due
-    before is counted beside it: a backlog makes more of them than were published.
+    Deliveries are counted by the time of receipt, because that is throughput. Deliveries of
+    publications that were due before are counted apart: a backlog adds to the throughput.
     """
     times = _publication_times(sorted(raw.glob("*/*/publications.rec")))
     published = 0
@@ -337,7 +337,7 @@ def _count_data(rows: memoryview, start: int, end: int) -> int:
 def _rising(
     times: Mapping[_Source, tuple["array[int]", "array[int]"]],
 ) -> dict[_Source, tuple["array[int]", "array[int]"]]:
-    """Return intended times that never fall: a number that is not used has the one before."""
+    """Return intended times that never fall: an unused number has the time of its predecessor."""
     found = {}
     for source, (due, sent) in times.items():
         rising, latest = array("q"), 0
@@ -355,7 +355,7 @@ def _count_earlier(
     publishers: Sequence[str],
     first: Mapping[_Source, int],
 ) -> int:
-    """How many data publications of these rows have a number below the first one of their source.
+    """Count the data publications of some rows with a number below the first of their source.
 
     Args:
         first: by source, the first number that was due in the phase.

@@ -14,12 +14,16 @@ Peer = BrokerNumber | ClientId
 INCARNATION_LEAP: Final = 1 << 16
 """No broker restarts so often between two statements of its incarnation."""
 FIRST_INCARNATION: Final = 1 << 20
-"""The highest incarnation that is believed of a broker of which none is known."""
+"""The highest incarnation that is believed of a broker without an earlier incarnation."""
 
 
-def is_incarnation_leap(known: int, stated: int) -> bool:
-    """Return True if a broker cannot have come to an incarnation from the known one; 0: none is."""
-    return stated - known > (INCARNATION_LEAP if known else FIRST_INCARNATION)
+def is_incarnation_leap(earlier: int, stated: int) -> bool:
+    """Return True if a broker cannot have reached an incarnation from an earlier incarnation.
+
+    Args:
+        earlier: 0 if there is none.
+    """
+    return stated - earlier > (INCARNATION_LEAP if earlier else FIRST_INCARNATION)
 
 
 class SourceId(NamedTuple):

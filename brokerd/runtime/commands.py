@@ -41,8 +41,8 @@ class Commands:
         begun: set once it need not wait for the others any more.
         reload_topology: reads the topology file again, by a signed act; answers with its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
-        accepted_loss: the loss that this broker was started with, by an operator's act; each run
-            has it in its event log, because gaps of the run may be due to it.
+        accepted_loss: the loss that an operator's act accepted at the start of this broker. The
+            event log of every run repeats the act, because gaps of the run may be due to the loss.
         reload_certificate: reads its certificate again; answers with its SHA-256.
         discrepancies: how its files differ from what it runs with, in words.
     """

@@ -104,7 +104,7 @@ class RecordedLoss(NamedTuple):
         cause: "" if none is recorded.
         must_end: whether the broker must not start before the loss is accepted.
         incarnation: the highest of the broker that a neighbour has proved.
-        start: random number of the start that found it, in hexadecimal digits.
+        start: random number of the start that found the loss, in hexadecimal digits.
     """
 
     cause: str = ""
@@ -114,7 +114,7 @@ class RecordedLoss(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number by which an operator's act names this loss and no other one."""
+        """The number by which an operator's act names this loss and no other loss."""
         content = json.dumps([self.start, self.incarnation, self.cause]).encode()
         return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 

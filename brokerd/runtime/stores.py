@@ -52,7 +52,7 @@ class Stores:
         volume: of its logs, once begun; None without any.
         ends: of its logs, as it found them.
         ledger: of the folder, once begun.
-        accepted_loss: the loss that this start accepts, for the event log; None: it accepts none.
+        accepted_loss: the loss that this start accepts, for the event log; None if no loss is.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Stores:
                 may be called again.
             DiskFailed: it could not be read or written otherwise.
             StorageCorrupt: what is there cannot be what a broker wrote.
-            ForeignState: it is of another deployment, broker or protocol; nothing was changed.
+            ForeignState: the folder is of another deployment, broker or protocol, and unchanged.
             StateLost: less is there than was durable, and that is not accepted; or `accept_loss`
                 is set, and no loss is known, or the act is not signed for it.
         """
@@ -175,7 +175,7 @@ class Stores:
         """Make sure that the deployment's authority accepts a loss.
 
         Raises:
-            StateLost: it does not; nothing was changed.
+            StateLost: the loss is not accepted; nothing was changed.
         """
         broker, authority = self._config.broker, self._config.authority
         if not authority.public_key:

@@ -279,9 +279,9 @@ class SessionTable:
             self._incarnations[session.peer] = hello.incarnation
 
     def _find_leap(self, hello: Hello) -> str | None:
-        """Return why a broker cannot have come to the incarnation in its Hello; None if it can.
+        """Return the reason to refuse the incarnation in a Hello; None if there is no reason.
 
-        A broker with such an incarnation could never be followed by one that has restarted.
+        A broker that restarted could never replace a session with an invented incarnation.
         """
         mark = self.witness.marks.get(hello.number)
         known = self._incarnations.get(hello.number, mark.incarnation if mark is not None else 0)

@@ -132,7 +132,7 @@ class LogVolume:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is neither a segment nor a mark in the folder."""
+        """True if the folder has neither a segment nor a mark."""
         return not self._numbers() and not any(self._mark.newest())
 
     def clear(self) -> None:

@@ -29,7 +29,7 @@ class MemoryMetaStore:
         return self._deployment_id == deployment_id
 
     def check_owner(self, deployment_id: str) -> None:
-        """See MetaStore; what is only in memory is never put elsewhere."""
+        """See MetaStore; a store in memory never moves to another broker."""
 
     def marks(self) -> FolderMarks:
         """See MetaStore; what is only in memory is never restored from a copy."""

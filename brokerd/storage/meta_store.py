@@ -113,7 +113,7 @@ class MetaStore(Protocol):
         """Make sure that the folder is new, or of this broker in this deployment.
 
         Raises:
-            ForeignState: it is of another deployment, broker or protocol; nothing was changed.
+            ForeignState: the folder is of another deployment, broker or protocol, and unchanged.
         """
         ...
 

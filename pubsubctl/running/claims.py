@@ -53,11 +53,11 @@ class Tolerance(_Closed):
 
 
 class WrongSystem(_Closed):
-    """A system that does not do what a claim says, and what it would measure.
+    """A system for which a claim is false.
 
     Attributes:
-        value: the claim's number of that system; the tolerance must not allow it.
-        system: what it does instead.
+        value: the claim's metric for that system; the tolerance must not allow the value.
+        system: the behaviour of that system.
     """
 
     value: Number
@@ -70,9 +70,9 @@ class Claim(_Closed):
     Attributes:
         metric: the number, by its name in the figure's JSON file.
         paper_value: what the paper says, in words.
-        tests: "paper": the number bears on what the paper says of its system; "ours": on our own
-            model or on what the paper has no number for.
-        wrong: a system that the claim must fail for.
+        tests: "paper" if the number bears on a statement of the paper, "ours" if the number bears
+            on our own model or protocol.
+        wrong: a system that must fail the claim.
         needs: another number of that file, without which this one says nothing: it must not be 0.
         scale: what the experiment's scale must have been, by name.
         differs: in what our number is another than the paper's; "" where it is the same.

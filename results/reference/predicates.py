@@ -50,7 +50,7 @@ def wants(text: str) -> Callable[[Attributes], bool]:
 
 
 def _check_depth(words: Sequence[str]) -> None:
-    """Refuse what nests deeper than any broker takes; a `not` counts up to the next test's end."""
+    """Refuse predicates that nest deeper than any broker takes; a `not` ends with its test."""
     depth = nots = 0
     for word in map(str.lower, words):
         depth += (word == "(") - (word == ")")

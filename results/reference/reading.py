@@ -163,7 +163,7 @@ class _Folder:
         )
 
     def _accepted_ns(self) -> int | None:
-        """Since when a broker serves whose loss of state an operator accepted; None: none does."""
+        """Return the time of the first accepted loss of state; None if no loss was accepted."""
         found: list[int] = []
         for process in sorted(self.folder.glob("raw/*/*")):
             for line in read_lines(process / "events.jsonl"):
@@ -476,7 +476,7 @@ def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
 
 
 def _is_nobodys(line: Mapping[str, Any]) -> bool:
-    """Whether a gap is of a stream that no publisher has: a broker began it after a loss."""
+    """Return whether a gap is of a stream without a publisher, which begins after a loss."""
     incarnation = line.get("incarnation")
     is_number = type(incarnation) is int and 2**16 <= incarnation < 2**63
     return line.get("reason") == STATE_LOST and is_number

@@ -367,7 +367,7 @@ class _Pair:
         return not self.promises.redelivers or self._is_committed(row.key, gap.place)
 
     def _is_permitted(self, gap: Gap) -> bool:
-        """Whether its reason is promised, or an operator had accepted a loss of state by then."""
+        """Return whether the reason is promised, or a loss of state had been accepted by then."""
         if gap.reason == STATE_LOST and gap.reason not in self.promises.gaps:
             accepted_ns = self.promises.losses_from_ns
             if accepted_ns is None:

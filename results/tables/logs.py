@@ -227,7 +227,7 @@ def _names_in(path: Path, line: Mapping[str, Any], *names: str) -> dict[str, str
 
 
 def _is_of_no_source(line: Mapping[str, Any]) -> bool:
-    """Whether a gap is of a stream that a broker began when a loss was accepted.
+    """Return whether a gap is of a stream that began when a loss was accepted.
 
     No publisher has published anything there, so that the gap excuses nothing.
     """

@@ -13,12 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import pytest
@@ -92,7 +91,7 @@ def _swap(node: ast.expr, turn: int) -> None:
         node.func.id = _CALLED[node.func.id]
 
 
-class _Swapped(MetaPathFinder, Loader):
+class _Swapped(MetaPathFinder, InspectLoader):
     """Imports one module with a swap in it."""
 
     def __init__(self, swap: Swap) -> None:
@@ -102,10 +101,13 @@ class _Swapped(MetaPathFinder, Loader):
         """See MetaPathFinder."""
         return spec_from_loader(name, self) if name == self._swap.module else None
 
-    def exec_module(self, module: ModuleType) -> None:
-        """See Loader."""
-        source, _, _ = self._swap.source()
-        exec(compile(source, str(self._swap.path), "exec"), module.__dict__)
+    def is_package(self, fullname: str) -> bool:
+        """See InspectLoader."""
+        return False
+
+    def get_source(self, fullname: str) -> str:
+        """See InspectLoader."""
+        return self._swap.source()[0]
 
 
 def is_seen(swap: Swap) -> bool:

@@ -32,10 +32,10 @@ def check_generation(peer: Peer, what: int, known: int, stated: int) -> None:
 
 
 def check_incarnation(peer: Peer, broker: BrokerNumber, known: int, stated: int) -> None:
-    """Check that an incarnation in a peer's message does not leap from the known one; 0: none is.
+    """Check that an incarnation in a peer's message does not leap from an earlier incarnation.
 
     Raises:
-        RemoteProtocolError: it does.
+        RemoteProtocolError: the incarnation leaps.
     """
     if is_incarnation_leap(known, stated):
         raise RemoteProtocolError(
