@@ -397,6 +397,14 @@ def a_gap_is_replaced_by_what_was_in_it_after_a_restart(history: History, rng: R
 
 
 @_case(ALL, "gap_delivered")
+def a_gap_is_replaced_without_a_mark_in_its_own_place(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    place = rng.choice(_data(rows, "a/0"))
+    gap = Gap("a/0", 0, rows[place].sequence, rows[place].sequence, RELEASED, place)
+    return with_log(history, 0, gaps=[gap])
+
+
+@_case(ALL, "gap_delivered")
 def a_gap_that_was_committed_is_replaced(history: History, rng: Random) -> History:
     history = a_gap_is_replaced_by_what_was_in_it_after_a_restart(history, rng)
     (gap,) = history.subscriptions[0].gaps

@@ -29,7 +29,7 @@ MODULES: Final = (
     *("results.rules.withheld", "results.rules.faults", "results.rules.verdicts"),
 )
 TESTS: Final = (
-    *("promises", "reference_check", "risks", "both_judges", "withheld"),
+    *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withheld"),
     *("churn", "expectation", "newcomers", "positions"),
 )
 PROCESSES: Final = 2
