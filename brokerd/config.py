@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from brokerd.errors import ConfigError
 from brokerd.model.operator_acts import OperatorAuthority
+from brokerd.text import parse_toml
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -72,6 +73,38 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossAcceptance:
+    """An operator's signed act (`ACCEPT_LOSS`): a broker starts although it lost durable state.
+
+    Attributes:
+        loss: number of the loss, as its record in the state folder gives it.
+        signature: of the deployment's authority, in hexadecimal digits; "": the act is unsigned.
+    """
+
+    loss: int
+    signature: str = ""
+
+    @classmethod
+    def from_mapping(cls, values: Any, where: str) -> Self:
+        """Return the act in `values`.
+
+        Raises:
+            ConfigError: it is no table, or has an unknown key or a wrong value.
+        """
+        if isinstance(values, bool):
+            raise ConfigError(
+                f"{where} = {str(values).lower()}: a loss is accepted by an act that the "
+                "deployment's authority signs: `pubsubctl deploy TOPOLOGY --accept-loss BROKER`"
+            )
+        act: Self = read_section(cls, values, where)
+        if not 0 <= act.loss < 1 << 63:
+            raise ConfigError(f"{where}: loss = {act.loss} is not within 0 to 2^63 - 1")
+        if not re.fullmatch("([0-9a-f]{128})?", act.signature):
+            raise ConfigError(f"{where}: signature is not 128 hexadecimal digits")
+        return act
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Everything one broker process is told; nothing is read from the environment.
 
@@ -94,8 +127,8 @@ class BrokerConfig:
         tls: certificates for its links; None for plaintext on loopback.
         operator_key: public key of the deployment's authority for operators' acts, 64 hexadecimal
             digits (Ed25519); "": no signed act is accepted.
-        accept_loss: state that was durable is missing, which ends a broker; it starts all the same,
-            and announces what is lost. Refused if no loss is known.
+        accept_loss: durable state is missing, which ends a broker; with this signed act it starts
+            all the same, and announces what is lost. Refused if no loss is known.
         joining: it joins brokers that run already, so it asks them for what they know first.
         begin_within_ms: in its first incarnation it only listens until it is told to begin
             (`begin`, once all of many are there), or for that long; 0: it begins at once.
@@ -113,7 +146,7 @@ class BrokerConfig:
     fault_injection: bool = False
     core: int = -1
     nice: int = 0
-    accept_loss: bool = False
+    accept_loss: LossAcceptance | None = None
     joining: bool = False
     begin_within_ms: int = 0
     memory_limit_bytes: int = 0
@@ -136,6 +169,10 @@ class BrokerConfig:
         )
         if values.get("tls") is not None:
             values["tls"] = TlsFiles.from_mapping(values["tls"], f"{where}: tls")
+        if values.get("accept_loss") is not None:
+            values["accept_loss"] = LossAcceptance.from_mapping(
+                values["accept_loss"], f"{where}: accept_loss"
+            )
         configuration: Self = read_section(cls, values, where)
         key = configuration.operator_key
         if key and not re.fullmatch("[0-9a-f]{64}", key):
@@ -153,13 +190,18 @@ def typed_value(text: str) -> Any:
 
     Numbers, lists and text in quotes are written as in TOML; true and false in any case. All
     other text is itself.
+
+    Raises:
+        ConfigError: a number that is not finite or too large, or lists that nest too deeply.
     """
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        value = tomllib.loads(f"value = {text}")
+        value = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     kept = len(value) == 1 and isinstance(value["value"], str | int | float | list)
     return value["value"] if kept else text
 

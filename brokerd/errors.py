@@ -48,6 +48,10 @@ class StateLost(MustNotGoOn):
     """Durable state of a broker is missing; it serves again only if the loss is accepted."""
 
 
+class ForeignState(StorageCorrupt, MustNotGoOn):
+    """A state folder of another deployment, broker or protocol; it stays as it is."""
+
+
 class ResumeTokenRefused(BrokerError):
     """A resume token that is damaged, or of another protocol or deployment; says which."""
 

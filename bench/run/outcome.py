@@ -34,7 +34,9 @@ class RunOutcome:
     Attributes:
         run_directory, state, reasons: where it is, and whether it is what was asked for.
         published, delivered: data publications sent, and deliveries made, in the measure phase.
-        delivered_per_s: of that phase.
+        delivered_per_s: of that phase, by when they were received.
+        delivered_earlier: deliveries of the phase whose publications were due before the phase.
+        delivered_new_per_s: deliveries per second without delivered_earlier.
         response_us: percentiles of received minus intended, of what was meant for that phase.
         service_us: the same of received minus sent.
         acknowledged_us: percentiles of acknowledged minus intended.
@@ -65,6 +67,8 @@ class RunOutcome:
     published: int = 0
     delivered: int = 0
     delivered_per_s: float = 0.0
+    delivered_earlier: int = 0
+    delivered_new_per_s: float = 0.0
     response_us: Mapping[str, float] = field(default_factory=dict)
     service_us: Mapping[str, float] = field(default_factory=dict)
     acknowledged_us: Mapping[str, float] = field(default_factory=dict)
@@ -178,6 +182,10 @@ def outcome_of(
             "published": found.published,
             "delivered": found.delivered,
             "delivered_per_s": found.delivered * 1e9 / (measured[1] - measured[0]),
+            "delivered_earlier": found.earlier,
+            "delivered_new_per_s": (
+                (found.delivered - found.earlier) * 1e9 / (measured[1] - measured[0])
+            ),
             "response_us": found.response_us,
             "service_us": found.service_us,
             "acknowledged_us": found.acknowledged_us,
@@ -216,6 +224,8 @@ class Measured:
     """What the record files say about one stretch of time.
 
     Attributes:
+        earlier: deliveries of publications that were due before, as the backlog of the warm-up is.
+            A stretch of deliveries counts by the last number.
         kept_up: whether by its end all was acknowledged but for what is under way anyway.
     """
 
@@ -226,6 +236,7 @@ class Measured:
     acknowledged_us: Mapping[str, float]
     kept_up: bool
     around_faults: Around
+    earlier: int = 0
 
 
 def measure(
@@ -233,13 +244,15 @@ def measure(
 ) -> Measured:
     """Evaluate the record files below `raw` for what was intended in [`from_ns`, `to_ns`).
 
-    Deliveries are counted by when they were received, because that is throughput.
+    Deliveries are counted by the time of receipt, because that is throughput. Deliveries of
+    publications that were due before are counted apart: a backlog adds to the throughput.
     """
     times = _publication_times(sorted(raw.glob("*/*/publications.rec")))
     published = 0
     for intended, _ in times.values():
         published += sum(from_ns <= at < to_ns for at in intended if at)
-    delivered = 0
+    delivered = earlier = 0
+    first = {source: bisect_left(due, from_ns) for source, (due, _) in _rising(times).items()}
     response: list[int] = []
     service: list[int] = []
     for path in sorted(raw.glob("*/*/deliveries.rec")):
@@ -249,7 +262,9 @@ def measure(
         sample = tables.get("sample")
         received = rows.cast("q")[1::4]
         start, end = bisect_left(received, from_ns), len(received)
-        delivered += _count_data(rows, start, bisect_left(received, to_ns))
+        stop = bisect_left(received, to_ns)
+        delivered += _count_data(rows, start, stop)
+        earlier += _count_earlier(rows, start, stop, tables["publishers"], first)
         # What was meant for the phase may arrive after its end.
         for sequence, at, source in _sampled(rows, start, end, tables["publishers"]):
             if sample and sequence // sample["block"] % sample["one_in"]:
@@ -262,7 +277,7 @@ def measure(
     return Measured(
         published, delivered, percentiles_us(response), percentiles_us(service),
         percentiles_us(acknowledged.waits_ns), acknowledged.kept_up,
-        around_faults(raw, times, edges) if edges else {},
+        around_faults(raw, times, edges) if edges else {}, earlier,
     )  # fmt: skip
 
 
@@ -326,6 +341,50 @@ def _count_data(rows: memoryview, start: int, end: int) -> int:
     return in_stretches + sum(
         kind == DATA and layer == APPLICATION for kind, layer in zip(kinds, layers, strict=True)
     )
+
+
+def _rising(
+    times: Mapping[_Source, tuple["array[int]", "array[int]"]],
+) -> dict[_Source, tuple["array[int]", "array[int]"]]:
+    """Return intended times that never fall: an unused number has the time of its predecessor."""
+    found = {}
+    for source, (due, sent) in times.items():
+        rising, latest = array("q"), 0
+        for at in due:
+            latest = max(latest, at)
+            rising.append(latest)
+        found[source] = rising, sent
+    return found
+
+
+def _count_earlier(
+    rows: memoryview,
+    start: int,
+    end: int,
+    publishers: Sequence[str],
+    first: Mapping[_Source, int],
+) -> int:
+    """Count the data publications of some rows with a number below the first of their source.
+
+    Args:
+        first: by source, the first number that was due in the phase.
+    """
+    words, halves = rows.cast("q"), rows.cast("I")
+    columns = (
+        words[0::4][start:end], halves[4::8][start:end],
+        halves[6::8][start:end], halves[7::8][start:end],
+    )  # fmt: skip
+    limits: dict[int, int] = {}
+    found = 0
+    for sequence, count, source, flags in transposed(columns):
+        limit = limits.get(source)
+        if limit is None:
+            key = (publishers[source & 0xFFFF], source >> 16)
+            limit = limits[source] = first.get(key, 0)
+        if sequence < limit and flags >> 8 & 0xFF == APPLICATION:
+            kind = flags & 0xFF
+            found += count if kind == STRETCH else kind == DATA
+    return found
 
 
 def _sampled(

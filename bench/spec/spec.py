@@ -8,7 +8,6 @@ Only the controller reads spec files; processes on broker machines are told plai
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +40,8 @@ from brokerd.protocols.registry import (
     protocol_on,
     read_topology,
 )
-from brokerd.text import shown
+from brokerd.text import parse_toml, shown
+from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 
 BENCH_FOLDER = Path(__file__).parents[1]
@@ -176,6 +176,12 @@ class ExperimentSpec:
         churn = self.workload.churn
         if churn is None:
             return ()
+        times = self.workload.phases.measure // churn.every
+        if times > MOST_ABSENCES:
+            raise SpecError(
+                f"{self.source}: churn.every = {format_duration(churn.every)!r}: each subscriber "
+                f"is away {times:,} times; at most {MOST_ABSENCES:,}"
+            )
         return tuple(
             absences(
                 disconnected_ns=churn.disconnected,
@@ -302,12 +308,15 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file; SpecError with line and column when it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return parse_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise SpecError(f"{path}: {error}") from error
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from error
 
+
+MOST_ABSENCES = 10_000
+"""Times that one subscriber is disconnected in a run."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

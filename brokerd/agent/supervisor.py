@@ -157,7 +157,7 @@ class Supervisor:
             raise ControlError("user", f"{name}: log_folder = {log_folder!r} is not a folder")
         _check_core(name, config.get("core", -1))
         # Accepted once: a later start with the same configuration accepts nothing.
-        once = {"accept_loss": True} if config.get("accept_loss") else {}
+        once = {"accept_loss": act} if (act := config.get("accept_loss")) else {}
         config = {key: value for key, value in config.items() if key != "accept_loss"}
         process = self.processes.get(name)
         if process is None:

@@ -4,12 +4,26 @@ Brokers have names for people and small numbers on the wire and in bit sets; the
 the broker's place in the topology file. Clients are known by name at their own broker only.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 BrokerNumber = int
 ClientId = str
 Peer = BrokerNumber | ClientId
 """The far end of a session: a broker by number, a client by name."""
+
+INCARNATION_LEAP: Final = 1 << 16
+"""No broker restarts so often between two statements of its incarnation."""
+FIRST_INCARNATION: Final = 1 << 20
+"""The highest incarnation that is believed of a broker without an earlier incarnation."""
+
+
+def is_incarnation_leap(earlier: int, stated: int) -> bool:
+    """Return True if a broker cannot have reached an incarnation from an earlier incarnation.
+
+    Args:
+        earlier: 0 if there is none.
+    """
+    return stated - earlier > (INCARNATION_LEAP if earlier else FIRST_INCARNATION)
 
 
 class SourceId(NamedTuple):

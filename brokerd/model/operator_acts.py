@@ -16,7 +16,7 @@ DECOMMISSION: Final = "decommission"
 CHANGE_TOPOLOGY: Final = "change-topology"
 """The deployment has another topology; target is its digest, version the number of changes."""
 ACCEPT_LOSS: Final = "accept-loss"
-"""The target serves without the records that it lost; version is the incarnation that starts."""
+"""The target serves without the records that it lost; version is the number of its loss."""
 
 _DOMAIN: Final = b"pubsubctl operator act 1\n"
 _VERSION_BYTES: Final = 8

@@ -332,6 +332,8 @@ class Shutdown:
 
 LOSS_PROVED: Final = "loss_proved"
 """Event of a Record: a client proved a loss of durable state, which the operator may accept."""
+LOSS_ACCEPTED: Final = "loss_accepted"
+"""Event of a broker that started by an operator's act although it lost durable state."""
 
 
 def retransmission_requested(

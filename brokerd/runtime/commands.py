@@ -13,7 +13,7 @@ from brokerd.config import MILLISECOND_NS, BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.interface import DeliveryProtocol, Farewell
+from brokerd.protocols.interface import LOSS_ACCEPTED, DeliveryProtocol, Farewell
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
@@ -41,6 +41,8 @@ class Commands:
         begun: set once it need not wait for the others any more.
         reload_topology: reads the topology file again, by a signed act; answers with its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
+        accepted_loss: the loss that an operator's act accepted at the start of this broker. The
+            event log of every run repeats the act, because gaps of the run may be due to the loss.
         reload_certificate: reads its certificate again; answers with its SHA-256.
         discrepancies: how its files differ from what it runs with, in words.
     """
@@ -63,6 +65,7 @@ class Commands:
         self.discrepancies: Callable[[], list[str]] = list
         self.begun = trio.Event()
         self.loss = ""
+        self.accepted_loss: Mapping[str, Any] | None = None
         self._config = config
         self._core = core
         self._links = links
@@ -208,6 +211,8 @@ class Commands:
         except OSError as error:
             raise ControlError("user", f"{folder[:200]}: {error.strerror}") from None
         self._log.record("run_begun", {"run_id": run_id, "broker": self._own.name})
+        if self.accepted_loss is not None:
+            self._log.record(LOSS_ACCEPTED, self.accepted_loss)
         return {"t_ns": time.monotonic_ns(), "pid": os.getpid()}
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from brokerd.model.operator_acts import DECOMMISSION, OperatorAct
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import (
+    LOSS_ACCEPTED,
     LOSS_PROVED,
     BrokerDecommissioned,
     DecommissioningProtocol,
@@ -158,7 +159,7 @@ class BrokerProcess:
             if full_ns:
                 log.record("disk_has_room", {"after_ns": full_ns})
             if stores.accepted_loss:
-                log.record("loss_accepted", {"cause": stores.accepted_loss})
+                log.record(LOSS_ACCEPTED, stores.accepted_loss)
             await self._run_parts(stores, folder, beginning, listeners, log, task_status)
         finally:
             log.close()
@@ -212,6 +213,7 @@ class BrokerProcess:
         probes = PeerProbes(links, own.names, self._is_near)
         links.reached_by = probes.heard
         commands = Commands(config, core, links, disk, log, own, probes)
+        commands.accepted_loss = stores.accepted_loss
         self._commands = commands
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate

@@ -9,6 +9,7 @@ loss is accepted, whether or not that neighbour can be reached.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -103,11 +104,23 @@ class RecordedLoss(NamedTuple):
         cause: "" if none is recorded.
         must_end: whether the broker must not start before the loss is accepted.
         incarnation: the highest of the broker that a neighbour has proved.
+        start: random number of the start that found the loss, in hexadecimal digits.
     """
 
     cause: str = ""
     must_end: bool = False
     incarnation: int = 0
+    start: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number by which an operator's act names this loss and no other loss."""
+        content = json.dumps([self.start, self.incarnation, self.cause]).encode()
+        return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
+
+
+_UNKNOWN_LOSS: Final = RecordedLoss("unknown", True)
+_MOST_LOSS: Final = 16_384
 
 
 def recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
@@ -117,19 +130,26 @@ def recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
         start: random number of the last start on the folder. A record of another start belongs to
             a copy that was replaced since, and counts for nothing.
     """
+    found = read_loss(folder)
+    is_current = found.start in ("", start.hex()) or not found.must_end
+    return found if is_current else RecordedLoss()
+
+
+def read_loss(folder: Path) -> RecordedLoss:
+    """Return the loss that a state folder's file records, of whichever start."""
     try:
-        text = (folder / LOSS).read_text(encoding="utf-8")
+        with (folder / LOSS).open(encoding="utf-8") as file:
+            text = file.read(_MOST_LOSS)
     except FileNotFoundError:
         return RecordedLoss()
+    except (OSError, UnicodeDecodeError):
+        return _UNKNOWN_LOSS
     try:
         found = json.loads(text)
-        is_current = found["start"] == start.hex() or not found["must_end"]
-        if not is_current:
-            return RecordedLoss()
         cause, incarnation = str(found["cause"])[:600], int(found["incarnation"])
-        return RecordedLoss(cause, bool(found["must_end"]), incarnation)
-    except (ValueError, KeyError, TypeError):
-        return RecordedLoss("unknown", True)  # a crash cut the file off; the loss stays one
+        return RecordedLoss(cause, bool(found["must_end"]), incarnation, str(found["start"])[:64])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _UNKNOWN_LOSS  # a crash cut the file off; the loss stays one
 
 
 def record_loss(

@@ -10,14 +10,22 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import BrokerConfig
-from brokerd.errors import DiskFailed, StateLost, StorageCorrupt
+from brokerd.config import BrokerConfig, LossAcceptance
+from brokerd.errors import DiskFailed, ForeignState, StateLost, StorageCorrupt
+from brokerd.model.operator_acts import ACCEPT_LOSS
 from brokerd.protocols.interface import CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
 from brokerd.runtime.program import own_program
-from brokerd.runtime.state_folder import RecordedLoss, forget_loss, loss_text, recorded_loss
+from brokerd.runtime.state_folder import (
+    RecordedLoss,
+    forget_loss,
+    loss_text,
+    read_loss,
+    record_loss,
+    recorded_loss,
+)
 from brokerd.sessions.messages import START_BYTES
 from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart
 from brokerd.storage.log_volume import LogVolume
@@ -44,7 +52,7 @@ class Stores:
         volume: of its logs, once begun; None without any.
         ends: of its logs, as it found them.
         ledger: of the folder, once begun.
-        accepted_loss: the loss that this start accepts; "" if it accepts none.
+        accepted_loss: the loss that this start accepts, for the event log; None if no loss is.
     """
 
     def __init__(
@@ -58,7 +66,7 @@ class Stores:
         self.volume: LogVolume | None = None
         self.ends: Mapping[str, LogEnds] = {}
         self.ledger: StateLedger
-        self.accepted_loss = ""
+        self.accepted_loss: Mapping[str, Any] | None = None
 
     @property
     def meta(self) -> MetaStore:
@@ -74,8 +82,9 @@ class Stores:
                 may be called again.
             DiskFailed: it could not be read or written otherwise.
             StorageCorrupt: what is there cannot be what a broker wrote.
+            ForeignState: the folder is of another deployment, broker or protocol, and unchanged.
             StateLost: less is there than was durable, and that is not accepted; or `accept_loss`
-                is set, and no loss is known.
+                is set, and no loss is known, or the act is not signed for it.
         """
         try:
             return self._begin()
@@ -86,16 +95,23 @@ class Stores:
 
     def _begin(self) -> Beginning:
         config, folder = self._config, self._folder
-        if self._logs and self.volume is None:
-            self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self._meta is None:
             path = folder / "meta.sqlite3"
             self._meta = SqliteMetaStore(
                 path, fsync=config.fsync, owner=config.broker, protocol=config.protocol
             )
+        # Before anything is removed: a folder that is refused stays as it is.
+        self._meta.check_owner(config.deployment_id)
         recovering = self._meta.knows(config.deployment_id)
+        if self._logs and self.volume is None:
+            self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self.volume is not None:
-            # Before the rows: else, after a crash, it would be taken for this deployment's.
+            if not recovering and not self.volume.is_empty:
+                raise ForeignState(
+                    f"{folder}: has logs and no rows ({folder / 'meta.sqlite3'}), so it is the "
+                    "rest of a state folder. Nothing was removed: put the whole folder back, or "
+                    "remove it"
+                )
             found = self.volume.begin(self._logs, recovering=recovering)
             self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
         if recovering and (folder / _OLD_LOG).is_dir():
@@ -133,8 +149,10 @@ class Stores:
             missing = max(self.volume.lost_groups, durable - self.volume.groups)
             if missing > 0:
                 cause = f"{missing} groups at the end of its log were durable, and are missing"
-                found = RecordedLoss(cause, must_end=True)
-        if not config.accept_loss:
+                # With a number, so that an operator can accept this loss.
+                record_loss(folder, starts[-1][1] if starts else b"", cause)
+                found = read_loss(folder)
+        if config.accept_loss is None:
             if found.must_end:
                 raise StateLost(loss_text(config, found.cause, self.keeps_loss))
             return None
@@ -145,8 +163,35 @@ class Stores:
                 f"{config.broker}: accept_loss, but no loss of its state is known; "
                 "start it without: a loss that a neighbour or a client can prove ends it"
             )
-        self.accepted_loss = found.cause
+        self._check_acceptance(config.accept_loss, found)
+        self.accepted_loss = {
+            "cause": found.cause,
+            "loss": found.number,
+            "signature": config.accept_loss.signature,
+        }
         return found
+
+    def _check_acceptance(self, act: LossAcceptance, loss: RecordedLoss) -> None:
+        """Make sure that the deployment's authority accepts a loss.
+
+        Raises:
+            StateLost: the loss is not accepted; nothing was changed.
+        """
+        broker, authority = self._config.broker, self._config.authority
+        if not authority.public_key:
+            why = "this broker was started without the authority's key (operator_key)"
+        elif not act.signature:
+            why = "the act is not signed by the deployment's authority"
+        elif act.loss != loss.number:
+            why = f"the act is for loss {act.loss}, and this one is {loss.number}"
+        elif not authority.has_signed(ACCEPT_LOSS, broker, act.loss, bytes.fromhex(act.signature)):
+            why = "the signature is not of the authority of this deployment"
+        else:
+            return
+        raise StateLost(
+            f"{broker}: the loss of its state ({loss.cause}) is not accepted: {why}. Use "
+            f"`pubsubctl deploy TOPOLOGY --accept-loss {broker}` from the account that deployed"
+        )
 
     def count_writes(self) -> None:
         """Bring the ledger up to what is durable."""

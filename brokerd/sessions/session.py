@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, is_incarnation_leap
 from brokerd.sessions.identity import Identity
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role, StateMark
 from brokerd.sessions.state_marks import StateLedger, StateWitness
@@ -119,6 +119,7 @@ class SessionTable:
     attempts: dict[Peer, Session] = field(default_factory=dict)
     _newest: dict[Peer, int] = field(default_factory=dict)
     _heard: dict[Peer, tuple[int, int]] = field(default_factory=dict)
+    _incarnations: dict[BrokerNumber, int] = field(default_factory=dict)
     _opened: int = 0
     _established: int = 0
 
@@ -159,6 +160,7 @@ class SessionTable:
         refusal = self._find_fault(hello) or self._find_stranger(attempt.peer, hello)
         if refusal is None and hello.session != attempt.identity:
             refusal = f"answered for session {hello.session}, not {attempt.identity}"
+        refusal = refusal or self._find_leap(hello)
         if refusal is not None:
             return Farewell("refused", refusal)
         lost = self._find_lost_state(hello.number, hello)
@@ -203,6 +205,9 @@ class SessionTable:
         if hello.role == "client":
             return self._accept_client(hello)
         peer = hello.number
+        leap = self._find_leap(hello)
+        if leap is not None:
+            return Farewell("refused", leap)
         lost = self._find_lost_state(peer, hello)
         if lost is not None:
             return lost
@@ -261,6 +266,7 @@ class SessionTable:
         self.witness.forget(peer)
         self._newest.pop(peer, None)
         self._heard.pop(peer, None)
+        self._incarnations.pop(peer, None)
 
     def _establish(self, session: Session, hello: Hello) -> None:
         self._established += 1
@@ -270,6 +276,18 @@ class SessionTable:
         self.sessions[session.peer] = session
         if isinstance(session.peer, int):
             self._newest[session.peer] = session.identity
+            self._incarnations[session.peer] = hello.incarnation
+
+    def _find_leap(self, hello: Hello) -> str | None:
+        """Return the reason to refuse the incarnation in a Hello; None if there is no reason.
+
+        A broker that restarted could never replace a session with an invented incarnation.
+        """
+        mark = self.witness.marks.get(hello.number)
+        known = self._incarnations.get(hello.number, mark.incarnation if mark is not None else 0)
+        if is_incarnation_leap(known, hello.incarnation):
+            return f"incarnation {hello.incarnation} of {hello.name} leaps from {known}"
+        return None
 
     def _find_lost_state(self, peer: BrokerNumber, hello: Hello) -> Farewell | None:
         """Return a refusal if this broker or the sender of a Hello has lost durable state."""

@@ -130,6 +130,11 @@ class LogVolume:
         self._files.sync_folder(self._folder)
         self.lost_groups = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the folder has neither a segment nor a mark."""
+        return not self._numbers() and not any(self._mark.newest())
+
     def clear(self) -> None:
         """Remove what is left of an earlier deployment; not for a volume that has begun."""
         for number in self._numbers():

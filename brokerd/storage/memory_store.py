@@ -28,6 +28,9 @@ class MemoryMetaStore:
         """See MetaStore."""
         return self._deployment_id == deployment_id
 
+    def check_owner(self, deployment_id: str) -> None:
+        """See MetaStore; a store in memory never moves to another broker."""
+
     def marks(self) -> FolderMarks:
         """See MetaStore; what is only in memory is never restored from a copy."""
         return FolderMarks(commits=self.commits)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from brokerd.errors import StorageCorrupt
+from brokerd.errors import ForeignState, StorageCorrupt
 
 SCHEMA: Final = "pubsubctl/meta/1"
 
@@ -109,6 +109,14 @@ class MetaStore(Protocol):
         """Whether it was this deployment that began here last."""
         ...
 
+    def check_owner(self, deployment_id: str) -> None:
+        """Make sure that the folder is new, or of this broker in this deployment.
+
+        Raises:
+            ForeignState: the folder is of another deployment, broker or protocol, and unchanged.
+        """
+        ...
+
     def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
         """Start a new incarnation; what another deployment left is dropped."""
         ...
@@ -168,6 +176,28 @@ class SqliteMetaStore:
             raise self._translate(error) from error
         return row is not None and bool(row[0] == deployment_id)
 
+    def check_owner(self, deployment_id: str) -> None:
+        """See MetaStore."""
+        try:
+            about = dict(self._connection.execute("SELECT key, value FROM about"))
+        except sqlite3.DatabaseError as error:
+            raise self._translate(error) from error
+        found = about.get("deployment", "")
+        if not found:
+            return  # new
+        if found != deployment_id:
+            raise ForeignState(
+                f"{self._path.parent}: this is of deployment {found!r}, and the broker is of "
+                f"{deployment_id!r}. Nothing was changed: put the broker's own folder back, or "
+                "remove this one with `pubsubctl down`"
+            )
+        if (owner := about.get("owner", self._owner)) != self._owner:
+            raise ForeignState(f"{self._path}: this is of {owner!r}, and {self._owner!r} has it")
+        if (protocol := about.get("protocol", self._protocol)) != self._protocol:
+            raise ForeignState(
+                f"{self._path}: this is of {protocol!r}, and the broker runs {self._protocol!r}"
+            )
+
     def marks(self) -> FolderMarks:
         """See MetaStore."""
         try:
@@ -198,15 +228,8 @@ class SqliteMetaStore:
                     connection.execute("DELETE FROM starts")
                     connection.execute("DELETE FROM about WHERE key IN ('key', 'lineage')")
                     about.pop("key", None)
-                elif (owner := about.get("owner", self._owner)) != self._owner:
-                    raise StorageCorrupt(
-                        f"{self._path}: this is of {owner!r}, and {self._owner!r} has it"
-                    )
-                elif (protocol := about.get("protocol", self._protocol)) != self._protocol:
-                    raise StorageCorrupt(
-                        f"{self._path}: this is of {protocol!r}, and the broker runs "
-                        f"{self._protocol!r}"
-                    )
+                else:
+                    self.check_owner(deployment_id)
                 if marks is not None:
                     incarnation = max(incarnation, int(about["incarnation"]) + marks.step)
                     incarnation = max(incarnation, marks.witnessed + marks.step)

@@ -7,7 +7,6 @@ here; `fault_injection.schedule.plan` draws them.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic import (
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.text import shown
+from brokerd.text import parse_toml, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.lanes import LaneError, steps_of
 from fault_injection.schedule.step import (
@@ -217,8 +216,8 @@ def load_schedule(
             raise ScheduleError([Problem(str(path), "", "", None, text)])
         path = FOLDER / f"{path}.toml"
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        document = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ScheduleError([Problem(str(path), "", "", None, str(error))]) from error
     return read_schedule(_with_changes(document, changes or {}, str(path)), str(path))
 

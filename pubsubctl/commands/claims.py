@@ -102,6 +102,8 @@ def explain(
         f"{row['claim']}: {row['statement']}",
         f"  the paper says   {row['paper_value']}",
         f"  holds when       {row['metric']} of {row['figure']} is {row['tolerance']}",
+        f"  it tests         {_TESTED[row['tests']]}",
+        f"  and would miss   {row['wrong']}",
         f"  at the scale     {scale}",
         f"  we measured      {ours}",
         f"  so it            {_painted(call, outcome)}: {row['because']}",
@@ -118,15 +120,18 @@ def explain(
     return Result(document=document, text="\n".join(lines))
 
 
+_TESTED = {"paper": "what the paper says", "ours": "our own model or protocol"}
+
+
 def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result:
     outcomes = _outcomes(call, _claims(call, files), runs)
     rows = [outcome.row() for outcome in outcomes]
     counts = {state: sum(row.state == state for row in outcomes) for state in _STYLES}
     table = call.console.table(
-        ("CLAIM", "VERDICT", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
+        ("CLAIM", "VERDICT", "TESTS", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
         [
             [row[key] for key in
-             ("claim", "verdict", "ours", "tolerance", "paper_value", "statement")]
+             ("claim", "verdict", "tests", "ours", "tolerance", "paper_value", "statement")]
             for row in rows
         ],
     )  # fmt: skip

@@ -21,6 +21,7 @@ import trio
 from bench.spec.toml_text import toml_text
 from brokerd.agent.host.server import TOPOLOGY_FILE
 from brokerd.errors import ControlError
+from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
 from brokerd.runtime.program import own_program
@@ -425,7 +426,8 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
             if row.host == connector.host.name:
                 config = await broker_config(deployment, row)
                 config["begin_within_ms"] = patience_ms
-                config["accept_loss"] = row.broker in deployment.wanted.accept_loss
+                if row.broker in deployment.wanted.accept_loss:
+                    config["accept_loss"] = await _accepted_loss(deployment, row.broker, connector)
                 agent = deployment.agents[row.host]
                 await agent.start(row.broker, "broker", config, config["control_socket"])
                 started += 1
@@ -444,6 +446,28 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     await deployment.lab.on_all(start_on, connectors)
     if together:  # those of an earlier deploy that was broken off, too
         await deployment.lab.on_all(begin_on, deployment.lab.connectors)
+
+
+async def _accepted_loss(
+    deployment: Deployment, broker: str, connector: Connector
+) -> dict[str, Any]:
+    """Return the signed act by which a broker starts although it lost state.
+
+    Raises:
+        UserError: no loss is recorded in its state folder.
+        PreflightFailed: this account has not deployed, and has no key to sign the act.
+    """
+    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+
+    loss = await connector.recorded_loss(broker)
+    if loss is None:
+        raise UserError(
+            f"--accept-loss {broker}: no loss of its state is known; deploy without the option: "
+            "a loss that the folder, a neighbour or a client can prove is recorded then"
+        )
+    key = OperatorKey.existing(authority_folder(deployment.lab.inventory.name))
+    act = OperatorAct(deployment.identity, ACCEPT_LOSS, broker, loss)
+    return {"loss": loss, "signature": key.sign(act).hex()}
 
 
 def _begin_together(placement: Placement) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from brokerd.overlay.topology import nearest
+from brokerd.text import parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
 
@@ -69,13 +70,13 @@ def load_toml(path: Path) -> TomlFile:
         raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
     try:
         text = content.decode("utf-8")
-        values = tomllib.loads(text)
+        values = parse_toml(text)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not TOML: {error}") from None
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
     return TomlFile(path, values, _lines_of_keys(text))
 
 

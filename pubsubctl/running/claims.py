@@ -52,12 +52,27 @@ class Tolerance(_Closed):
         return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
 
+class WrongSystem(_Closed):
+    """A system for which a claim is false.
+
+    Attributes:
+        value: the claim's metric for that system; the tolerance must not allow the value.
+        system: the behaviour of that system.
+    """
+
+    value: Number
+    system: Annotated[str, Field(min_length=1)]
+
+
 class Claim(_Closed):
     """One sentence of a paper that a number can bear out.
 
     Attributes:
         metric: the number, by its name in the figure's JSON file.
         paper_value: what the paper says, in words.
+        tests: "paper" if the number bears on a statement of the paper, "ours" if the number bears
+            on our own model or protocol.
+        wrong: a system that must fail the claim.
         needs: another number of that file, without which this one says nothing: it must not be 0.
         scale: what the experiment's scale must have been, by name.
         differs: in what our number is another than the paper's; "" where it is the same.
@@ -71,11 +86,22 @@ class Claim(_Closed):
     paper_value: Annotated[str, Field(min_length=1)]
     metric: Annotated[str, Field(min_length=1)]
     tolerance: Tolerance
+    tests: Literal["paper", "ours"]
+    wrong: WrongSystem
     needs: str = ""
     scale: Annotated[dict[str, int], Field(min_length=1)]
     differs: str = ""
     set_after_results: str = ""
     explanation: str = ""
+
+    @model_validator(mode="after")
+    def _fails_for_a_wrong_system(self) -> Self:
+        if self.tolerance.allows(self.wrong.value):
+            raise ValueError(
+                f"{self.tolerance} allows {self.wrong.value:g}, which a wrong system measures "
+                f"({self.wrong.system})"
+            )
+        return self
 
 
 class ClaimsFile(_Closed):
@@ -144,6 +170,8 @@ class Outcome:
             "metric": self.claim.metric,
             "paper_value": self.claim.paper_value,
             "tolerance": str(self.claim.tolerance),
+            "tests": self.claim.tests,
+            "wrong": f"{self.claim.wrong.value:g}: {self.claim.wrong.system}",
             "ours": "" if self.ours is None else f"{self.ours:.4g}",
             "ci": "" if self.interval is None else "{:.4g} … {:.4g}".format(*self.interval),
             "verdict": self.state,

@@ -302,7 +302,12 @@ def numbers_text(outcome: RunOutcome) -> str:
     begins = "" if outcome.state == "complete" else f"the run is {outcome.state}; "
     parts = [
         f"{begins}in measure: {outcome.published:,} published",
-        f"{outcome.delivered:,} received",
+        f"{outcome.delivered:,} received"
+        + (
+            f" ({outcome.delivered_earlier:,} of them sent before)"
+            if outcome.delivered_earlier
+            else ""
+        ),
         f"{outcome.delivered_per_s:,.0f}/s",
     ]
     if outcome.response_us:
@@ -345,6 +350,8 @@ def result_of(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> R
         "published": outcome.published,
         "delivered": outcome.delivered,
         "delivered_per_s": outcome.delivered_per_s,
+        "delivered_earlier": outcome.delivered_earlier,
+        "delivered_new_per_s": outcome.delivered_new_per_s,
         "response_us": dict(outcome.response_us),
         "service_us": dict(outcome.service_us),
         "acknowledged_us": dict(outcome.acknowledged_us),

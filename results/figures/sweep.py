@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHOWN: Final = (
-    "latency_p50_ms", "latency_p99_ms", "delivered_per_s", "cpu_us_per_delivered",
-    "delivered_fraction", "recovery_s",
+    "latency_p50_ms", "latency_p99_ms", "delivered_per_s", "delivered_new_per_s",
+    "cpu_us_per_delivered", "delivered_fraction", "recovery_s",
 )  # fmt: skip
 """The numbers that are drawn, where any run has them."""
 _SHARE: Final = "delivered_fraction"

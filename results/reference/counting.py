@@ -175,7 +175,8 @@ class Count:
 
     def _headline(self, from_ns: int, to_ns: int) -> Headline:
         published = sum(from_ns <= at_ns < to_ns for at_ns, _ in self._intended.values())
-        delivered, rows_seen = 0, 0
+        delivered, earlier, rows_seen = 0, 0, 0
+        first = self._first_due(from_ns)
         response: list[int] = []
         service: list[int] = []
         for _, file in self._of("deliveries"):
@@ -184,12 +185,15 @@ class Count:
                 if row["layer"] != _APPLICATION or row["kind"] not in (DATA, STRETCH):
                     continue
                 is_in = from_ns <= row["at_ns"] < to_ns
+                source, incarnation, number = _key(file, row, row["sequence"])
+                is_earlier = is_in and number < first.get((source, incarnation), 0)
                 if row["kind"] == STRETCH:
                     delivered += row["digest"] * is_in
+                    earlier += row["digest"] * is_earlier
                     continue
                 delivered += is_in
+                earlier += is_earlier
                 rows_seen += 1
-                number = row["sequence"]
                 if sample and number // sample["block"] % sample["one_in"]:
                     continue
                 intended = self._intended.get(_key(file, row, number))
@@ -209,11 +213,21 @@ class Count:
                         waits.append(row["at_ns"] - intended[0])
         few = rows_seen <= _SAMPLE
         return Headline(
-            published, delivered,
+            published, delivered, earlier,
             _percentiles(response) if few else None,
             _percentiles(service) if few else None,
             _percentiles(waits) if numbers <= _SAMPLE else None,
         )  # fmt: skip
+
+    def _first_due(self, from_ns: int) -> dict[tuple[str, int], int]:
+        """Return, by source and incarnation, the first number that was due at a stamp or later."""
+        found: dict[tuple[str, int], int] = {}
+        for source, incarnation, number in sorted(self._sent):
+            intended = self._intended.get((source, incarnation, number))
+            is_due = intended is not None and intended[0] >= from_ns
+            if found.get((source, incarnation), 0) < 0 or (source, incarnation) not in found:
+                found[source, incarnation] = number if is_due else -number
+        return {of: number if number > 0 else 1 - number for of, number in found.items()}
 
 
 def _place(path: Path) -> str:

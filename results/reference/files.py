@@ -91,7 +91,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     whole = path.read_text().rpartition("\n")[0]
     try:
         rows = [json.loads(line) for line in whole.splitlines()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"{path}: {error}") from None
     if not all(isinstance(row, dict) for row in rows):
         raise Refused(f"{path} has a line that is no object")
@@ -101,7 +101,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path}: {error}") from None
 
 

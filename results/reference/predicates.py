@@ -15,6 +15,7 @@ Attributes = Mapping[str, Any]
 Ternary = bool | None
 Test = Callable[[Attributes], Ternary]
 
+_LONGEST, _DEEPEST = 16_384, 100
 _SIGNS = ("<=", ">=", "!=", "=", "<", ">", "(", ")", ",")
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -38,11 +39,24 @@ def wants(text: str) -> Callable[[Attributes], bool]:
     Raises:
         ValueError: the text cannot be read.
     """
+    if len(text) > _LONGEST:
+        raise ValueError(f"a predicate of {len(text)} characters; at most {_LONGEST}")
     words = _words(text)
+    _check_depth(words)
     test = _either(words)
     if words:
         raise ValueError(f"{text!r}: {words[0]!r} is too much")
     return lambda attributes: test(attributes) is True
+
+
+def _check_depth(words: Sequence[str]) -> None:
+    """Refuse predicates that nest deeper than any broker takes; a `not` ends with its test."""
+    depth = nots = 0
+    for word in map(str.lower, words):
+        depth += (word == "(") - (word == ")")
+        nots = nots + 1 if word == "not" else nots if word == "(" else 0
+        if depth + nots > _DEEPEST:
+            raise ValueError(f"brackets and `not` nest deeper than {_DEEPEST}")
 
 
 def _words(text: str) -> list[str]:

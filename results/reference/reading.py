@@ -3,6 +3,7 @@
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from results.reference.predicates import wants
 from results.reference.rule import check
 from results.reference.times import Timed
 from results.rules.terms import (
+    STATE_LOST,
     STREAMS,
     Commit,
     Fault,
@@ -52,6 +54,8 @@ from results.witnesses.promises import promises_of
 from results.witnesses.summary import findings_online
 
 _APPLICATION = 1
+_LONGEST_STRETCH = 1 << 20
+"""Deliveries; more do not come within the tenth of a second that a stretch has."""
 
 
 def judge_folder(folder: Path) -> Judgement:
@@ -128,6 +132,7 @@ class _Folder:
         self._records: list[tuple[str, Records]] = []
         self.host_of: dict[str, str] = {}
         self._publisher_of: dict[str, str] = {}
+        self._are_any_wanted: dict[str, bool] = {}
         for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
             tables = read_json(sidecar).get("tables") or {}
             self._publisher_of |= tables.get("publisher_names") or {}
@@ -197,13 +202,26 @@ class _Folder:
             },
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
-            promises=self.promises,
+            promises=replace(self.promises, losses_from_ns=self._accepted_ns()),
             online=findings_online(RunFolder(self.folder, self)),
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
             seen=self._seen_elsewhere(publishers),
         )
+
+    def _accepted_ns(self) -> int | None:
+        """Return the time of the first accepted loss of state; None if no loss was accepted."""
+        found: list[int] = []
+        for process in sorted(self.folder.glob("raw/*/*")):
+            for line in read_lines(process / "events.jsonl"):
+                signature = line.get("signature")
+                if line.get("event") != "loss_accepted" or not isinstance(signature, str):
+                    continue
+                is_signed = len(signature) == 128 and not {*signature} - {*"0123456789abcdef"}
+                if is_signed and type(line.get("loss")) is type(line.get("t_ns")) is int:
+                    found.append(self._moved(line["t_ns"], process.parent.name))
+        return min(found) if found else None
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
         if "routes" not in self.overlay:
@@ -519,8 +537,8 @@ class _Folder:
                     )
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
-                places += range(place, place + row["digest"])
                 delivered += self._unfolded(source, predicate, row, at_ns)
+                places += range(place, next_place)
             else:
                 places.append(place)
                 delivered.append(
@@ -553,6 +571,11 @@ class _Folder:
             raise Refused(f"a stretch of {source}, which is no publisher's")
         incarnation, number, numbers = row["incarnation"], row["sequence"], list[int]()
         is_wanted = wants(predicate)
+        if predicate not in self._are_any_wanted:
+            sets = map(self.content.attributes, range(self.content.fence_set))
+            self._are_any_wanted[predicate] = any(map(is_wanted, sets))
+        if row["digest"] > _LONGEST_STRETCH or not self._are_any_wanted[predicate]:
+            raise Refused(f"a stretch of {row['digest']} of {source} up to {number} is too long")
         while len(numbers) < row["digest"]:
             if number < 1:
                 raise Refused(f"a stretch of {source} up to {row['sequence']} is too long")
@@ -578,7 +601,7 @@ class _Folder:
                 self._moved(_told_ns(path, line), host),
             )
             for line in read_lines(path)
-            if _is_of(path, line, subscription, "reason")
+            if not _is_nobodys(line) and _is_of(path, line, subscription, "reason")
         ]
 
     def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
@@ -626,6 +649,13 @@ def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
     if incarnation >= 2**16 or not 0 < first <= last < 2**47:
         raise Refused(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last
+
+
+def _is_nobodys(line: Mapping[str, Any]) -> bool:
+    """Return whether a gap is of a stream without a publisher, which begins after a loss."""
+    incarnation = line.get("incarnation")
+    is_number = type(incarnation) is int and 2**16 <= incarnation < 2**63
+    return line.get("reason") == STATE_LOST and is_number
 
 
 def _told_ns(path: Path, line: Mapping[str, Any]) -> int:

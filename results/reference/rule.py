@@ -44,6 +44,7 @@ from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.streams import Placed
 from results.reference.withholding import Reasons
 from results.rules.terms import (
+    STATE_LOST,
     STREAMS,
     Commit,
     Counts,
@@ -302,7 +303,7 @@ class _Pair:
         found: dict[Key, Gap] = {}
         for gap in self.gaps:
             for key in self.rank:
-                if gap.reason in self.promises.gaps and _is_in(key, gap) and key not in self.told:
+                if self._is_permitted(gap) and _is_in(key, gap) and key not in self.told:
                     found.setdefault(key, gap)
         return found
 
@@ -392,13 +393,24 @@ class _Pair:
             return not self._may_come_again(row, place)
         return not self.promises.redelivers or self._is_committed(row.key, gap.place)
 
+    def _is_permitted(self, gap: Gap) -> bool:
+        """Return whether the reason is promised, or a loss of state had been accepted by then."""
+        if gap.reason == STATE_LOST and gap.reason not in self.promises.gaps:
+            accepted_ns = self.promises.losses_from_ns
+            if accepted_ns is None:
+                return False
+            return self.error_ns is None or accepted_ns <= gap.received_ns + self.error_ns
+        return gap.reason in self.promises.gaps
+
     def _wrong_gaps(self) -> Iterator[Violation]:
         for gap in self.gaps:
-            if gap.reason not in self.promises.gaps:
+            if not self._is_permitted(gap):
                 yield Violation("gap_unpromised", *self.names, gap.incarnation, gap.first)
         if not self.promises.gap_age_ns or self.error_ns is None:
             return
         for key, gap in sorted(self.skipped.items()):
+            if gap.reason not in self.promises.gaps:
+                continue  # of a loss, which is of any age
             age_ns = gap.received_ns - self.source.by_key[key].sent_ns
             if age_ns + self.error_ns < self.promises.gap_age_ns:
                 yield Violation("gap_early", *self.names, *key)

@@ -42,6 +42,13 @@ NUMBERS: Final = (
     Number("latency_p99_ms", "ms", "less", True, "what one in a hundred exceeded"),
     Number("latency_max_ms", "ms", "less", True, "the largest"),
     Number("delivered_per_s", "/s", "more", True, "deliveries per second of the measure phase"),
+    Number(
+        "delivered_new_per_s",
+        "/s",
+        "more",
+        True,
+        "the same without what was sent before that phase",
+    ),
     Number("delivered_fraction", "", "more", False, "delivered of owed"),
     Number("recovery_s", "s", "less", True, "from the last fault's end to the last at risk"),
     Number("resent_publications", "", "less", False, "sent again between brokers"),
@@ -68,7 +75,9 @@ def _from_records(folder: Path) -> Mapping[str, float]:
     latency = headline.response_us or {}
     found = {f"latency_{name}_ms": us / 1000 for name, us in latency.items()}
     if headline.delivered:
-        found["delivered_per_s"] = headline.delivered * _SECOND_NS / (phase.to_ns - phase.from_ns)
+        per_s = _SECOND_NS / (phase.to_ns - phase.from_ns)
+        found["delivered_per_s"] = headline.delivered * per_s
+        found["delivered_new_per_s"] = (headline.delivered - headline.earlier) * per_s
         used_s = [
             _used_s(lines, run.origin_ns + phase.from_ns, run.origin_ns + phase.to_ns)
             for lines in _statistics_of_brokers(run)

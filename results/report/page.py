@@ -249,8 +249,13 @@ def _recovered_after(story: RunStory) -> str:
 def _delivered_per_s(story: RunStory) -> str:
     if limiting_load_generator(story.run.manifest):
         return "–"
-    value = (story.run.manifest.get("headline") or {}).get("delivered_per_s")
-    return f"{value:,.0f}" if isinstance(value, int | float) else "–"
+    headline = story.run.manifest.get("headline") or {}
+    value = headline.get("delivered_per_s")
+    if not isinstance(value, int | float):
+        return "–"
+    earlier = headline.get("delivered_earlier")
+    backlog = f" ({earlier:,} of all sent before)" if isinstance(earlier, int) and earlier else ""
+    return f"{value:,.0f}{backlog}"
 
 
 def _limited_by(story: RunStory) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
+from results.rules.losses import permitted
 from results.rules.risks import Tree
-from results.rules.terms import NEVER_NS, Gap, Notice
+from results.rules.terms import NEVER_NS, STATE_LOST, Gap, Notice
 from results.rules.withheld import (
     Asked,
     Barriers,
@@ -247,9 +248,11 @@ def _told_in_gaps(
     gaps: Sequence[Gap], facts: RunFacts, pair: tuple[str, str], stretches: Sequence[Stretch]
 ) -> Iterator[Told]:
     age_ns, error_ns = facts.promises.gap_age_ns, facts.clock_errors.get(pair, 0)
-    for gap, first, last in stretches_in_gaps(gaps, facts.promises.gaps, stretches):
+    named = [*permitted(gaps, facts.promises, error_ns)]
+    reasons = (*facts.promises.gaps, STATE_LOST)
+    for gap, first, last in stretches_in_gaps(named, reasons, stretches):
         until_ns = NEVER_NS
-        if age_ns and error_ns is not None:
+        if age_ns and error_ns is not None and gap.reason in facts.promises.gaps:
             until_ns = gap.received_ns + error_ns - age_ns
         yield Told(
             key_of(*first), key_of(*last), "", gap.place, gap.received_ns, late=False,

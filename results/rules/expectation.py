@@ -331,6 +331,11 @@ def _kind(value: Scalar) -> type:
     return float
 
 
+LONGEST_PREDICATE = 16_384
+DEEPEST_PREDICATE = 100
+"""More than any broker takes."""
+
+
 @lru_cache(maxsize=4096)
 def parse_predicate(text: str) -> PredicateNode:
     """The predicate in a text such as `symbol = 'IBM' and price > 100 or volume in (1, 2)`.
@@ -338,6 +343,10 @@ def parse_predicate(text: str) -> PredicateNode:
     Raises:
         ExpectationError: it cannot be read; says what stands there.
     """
+    if len(text) > LONGEST_PREDICATE:
+        raise ExpectationError(
+            f"a predicate of {len(text)} characters; at most {LONGEST_PREDICATE}"
+        )
     reader = _Reader(text)
     node = reader.read_any_of()
     if (left := reader.peek()) is not None:
@@ -350,6 +359,7 @@ class _Reader:
         self._text = text
         self._tokens = [*self._split(text)]
         self._place = 0
+        self._depth = 0
 
     def _split(self, text: str) -> Iterator[tuple[str, str]]:
         at = 0
@@ -391,6 +401,14 @@ class _Reader:
         return PredicateNode("and", tuple(parts)) if len(parts) > 1 else parts[0]
 
     def _read_one(self) -> PredicateNode:
+        if self._depth > DEEPEST_PREDICATE:
+            raise ExpectationError(f"brackets and `not` nest deeper than {DEEPEST_PREDICATE}")
+        self._depth += 1
+        node = self._read_factor()
+        self._depth -= 1
+        return node
+
+    def _read_factor(self) -> PredicateNode:
         if self._is("not"):
             return PredicateNode("not", (self._read_one(),))
         if self._is("("):

@@ -7,6 +7,7 @@ from typing import Any
 from results.rules.busy import busy_signs
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
+from results.rules.losses import promises_with_losses
 from results.rules.risks import Routes
 from results.rules.terms import (
     EXACTLY_ONCE,
@@ -122,7 +123,7 @@ class RunFacts:
             clock_errors=_clock_errors(run, logs),
             timeline_errors=_timeline_errors(run, logs),
             measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
-            promises=run.promises,
+            promises=promises_with_losses(run, logs),
             gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,

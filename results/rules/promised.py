@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
+from results.rules.losses import permitted
+from results.rules.terms import Gap
 from results.tables.frames import EVIDENCE, PAIR, key_of, small_frame
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ class PromisedDeliveries:
         rows = [
             (*names, gap.incarnation, gap.first, gap.place, None)
             for names, gap in self._gaps(None)
-            if gap.reason not in self._facts[names[0]].promises.gaps
+            if not any(self._permitted(names, gap))
         ]
         if rows:
             ddl = (
@@ -145,6 +147,10 @@ class PromisedDeliveries:
                 F.lit("gap_unpromised").alias("kind"), *EVIDENCE, "t_ns",
                 F.lit(False).alias("owed"),
             )  # fmt: skip
+
+    def _permitted(self, names: Names, gap: Gap) -> Iterator[Gap]:
+        facts = self._facts[names[0]]
+        return permitted([gap], facts.promises, facts.clock_errors.get(names[1:], 0))
 
     def deliveries_in_gaps(
         self, firsts: "DataFrame", pairs: Iterable[Names]

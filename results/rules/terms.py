@@ -11,6 +11,8 @@ from typing import Any, Literal
 NEVER_NS = 1 << 62
 CHURN = "churn"
 """The verb of absences that are the workload's, and in no fault log."""
+STATE_LOST = "lost state"
+"""The reason of a gap for what a broker lost; no protocol promises it, an operator accepts it."""
 
 # --- What logs say --------------------------------------------------------------------------
 
@@ -140,6 +142,8 @@ class Promises:
         redelivers: a subscriber that starts again may get once more, marked as such, what it had
             not committed.
         gap_age_ns: what lies in a gap was sent so long before that was told, at least.
+        losses_from_ns: since when a broker of the run serves whose loss of state an operator's
+            signed act accepts; None: there is no such act. Not of the manifest, but of event logs.
     """
 
     order: str = "publisher"
@@ -147,6 +151,7 @@ class Promises:
     redelivers: bool = False
     gap_age_ns: int = 0
     topic: str = ""
+    losses_from_ns: int | None = None
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":

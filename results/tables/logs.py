@@ -16,7 +16,7 @@ from results.rules.log_doubts import (
     doubts_about_numbers,
     doubts_about_subscription,
 )
-from results.rules.terms import Commit, Gap, Notice, Partition, doubt
+from results.rules.terms import STATE_LOST, Commit, Gap, Notice, Partition, doubt
 from results.tables.json_files import IntegrityError, read_json_lines
 from results.tables.manifest import Run
 from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_record_file
@@ -191,6 +191,8 @@ def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str
         names = _names_in(path, line, "sub_id", "source", "reason")
         if type(line.get("t_ns")) is not int:
             raise IntegrityError(f"{path}: {line} has no time")
+        if names["reason"] == STATE_LOST and _is_of_no_source(line):
+            continue
         told_ns = moved(line["t_ns"], host)
         gap = Gap(names["source"], *_range_in(path, line), names["reason"], line["place"], told_ns)
         found.setdefault((names["sub_id"], gap.source), []).append(gap)
@@ -222,6 +224,15 @@ def _names_in(path: Path, line: Mapping[str, Any], *names: str) -> dict[str, str
         if not isinstance(line.get(name), str):
             raise IntegrityError(f"{path}: {name} = {line.get(name)!r} is no text")
     return {name: line[name] for name in names}
+
+
+def _is_of_no_source(line: Mapping[str, Any]) -> bool:
+    """Return whether a gap is of a stream that began when a loss was accepted.
+
+    No publisher has published anything there, so that the gap excuses nothing.
+    """
+    incarnation = line.get("incarnation")
+    return type(incarnation) is int and 1 << 16 <= incarnation < 1 << 63
 
 
 def _range_in(path: Path, line: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -53,6 +53,8 @@ NUMBERS = {"acks": "last", "intents": "last"}
 NOTICE = 3
 STRETCH = 5
 LONGEST_ACK = 1 << 24
+LONGEST_STRETCH = 1 << 20
+"""Deliveries; more do not come within the tenth of a second that a stretch has."""
 LARGEST_SEQUENCE = (1 << 47) - 1  # so that incarnation and sequence fit into one 64-bit key
 
 _CHUNK_ROWS = 1 << 15
@@ -302,7 +304,8 @@ def _verify_columns(file: RecordFile, rows: Any, place: int) -> None:
         )
         _refuse(file, place, "notice", (rows["kind"] == NOTICE) & senseless)
         senseless = (
-            (rows["digest"] < 1) | (rows["sequence"] < rows["digest"]) | (rows["layer"] != 1)
+            (rows["digest"] < 1) | (rows["digest"] > LONGEST_STRETCH)
+            | (rows["sequence"] < rows["digest"]) | (rows["layer"] != 1)
             | (rows["sequence"] > LARGEST_SEQUENCE)
         )  # fmt: skip
         _refuse(file, place, "stretch", (rows["kind"] == STRETCH) & senseless)

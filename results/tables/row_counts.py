@@ -245,7 +245,7 @@ class _Columns:
         published = sum(
             int(((meant >= from_ns) & (meant < to_ns)).sum()) for _, _, meant in self._sent.values()
         )
-        delivered = rows_seen = 0
+        delivered = earlier = rows_seen = 0
         response, service = [np.zeros(0, "i8")], [np.zeros(0, "i8")]
         for _, file in self._of("deliveries"):
             rows = _mapped(file)
@@ -253,6 +253,7 @@ class _Columns:
             rows_in = rows[(rows["received_ns"] >= from_ns) & (rows["received_ns"] < to_ns)]
             folded = rows_in[rows_in["kind"] == STRETCH]["digest"]
             delivered += int((rows_in["kind"] == _DATA).sum()) + int(folded.sum(dtype="i8"))
+            earlier += self._earlier(file, rows_in, from_ns)
             rows = rows[rows["kind"] == _DATA]
             rows_seen += len(rows)
             sample: Any = file.tables.get("sample")
@@ -268,10 +269,26 @@ class _Columns:
         return Headline(
             published,
             delivered,
+            earlier,
             _percentiles(np.concatenate(response)) if few else None,
             _percentiles(np.concatenate(service)) if few else None,
             self._acknowledged(from_ns, to_ns, most),
         )
+
+    def _earlier(self, file: RecordFile, rows: Any, from_ns: int) -> int:
+        """Count the data publications of some rows that were due before a stamp."""
+        earlier = 0
+        for of, mask in _by(rows, "publisher"):
+            known = self._sent.get((file.tables["publishers"][of[0]], of[1]))
+            if known is None:
+                continue
+            numbers, _, meant = known
+            first = int(np.searchsorted(np.maximum.accumulate(meant), from_ns))
+            limit = numbers[first] if first < len(numbers) else numbers[-1] + 1
+            before = rows[mask & (rows["sequence"] < limit)]
+            folded = before[before["kind"] == STRETCH]["digest"]
+            earlier += int((before["kind"] == _DATA).sum()) + int(folded.sum(dtype="i8"))
+        return earlier
 
     def _acknowledged(self, from_ns: int, to_ns: int, most: int) -> dict[str, float] | None:
         waits = [np.zeros(0, "i8")]

@@ -73,6 +73,8 @@ class StretchReader:
         share = max(float(wanted.mean()), 1e-6)
         found: list[Any] = []
         missing = count
+        if not wanted.any():
+            last = 0
         while missing > 0 and last >= 1:
             looked_at = max(_LEAST_LOOKED_AT, int(missing / share * 1.1))
             numbers = np.arange(max(1, last - looked_at + 1), last + 1)

@@ -269,6 +269,13 @@ def _about_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
                 counted.delivered * 1e9 / length_ns,
             ),
         ]  # fmt: skip
+        new_per_s = (counted.delivered - counted.earlier) * 1e9 / length_ns
+        for key, value in (
+            ("delivered_earlier", counted.earlier),
+            ("delivered_new_per_s", new_per_s),
+        ):
+            if key in headline:
+                pairs.append(("publications.rec", key, headline[key], value))
         for key, records in (
             ("response_us", "deliveries.rec"), ("service_us", "deliveries.rec"),
             ("acknowledged_us", "acks.rec"),

@@ -70,11 +70,13 @@ class Headline:
     """The figures of a manifest's headline, counted from records.
 
     Attributes:
+        earlier: deliveries of the phase whose publications were due before the phase.
         response_us, service_us: percentiles; None where the records are too many to be exact.
     """
 
     published: int
     delivered: int
+    earlier: int = 0
     response_us: Mapping[str, float] | None = None
     service_us: Mapping[str, float] | None = None
     acknowledged_us: Mapping[str, float] | None = None

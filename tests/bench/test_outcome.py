@@ -58,10 +58,31 @@ def test_a_phase_is_counted_by_intended_and_received_time(tmp_path: Path) -> Non
     found = measure(tmp_path, 200 * MS, 700 * MS)
     assert found.published == 100
     assert found.delivered == 50 * 3  # those on the way at its start and its end are equally many
+    assert found.earlier == 0
     assert found.response_us == {
         "p50": 2000.0, "p90": 8000.0, "p99": 8000.0, "p999": 8000.0, "max": 8000.0,
     }  # fmt: skip
     assert found.service_us["max"] == 3000.0
+
+
+def test_the_backlog_of_the_warm_up_is_counted_apart(tmp_path: Path) -> None:
+    """10 publications of 100 are due in the phase, and 60 of before arrive in it too."""
+    folder = tmp_path / "h" / "load"
+    folder.mkdir(parents=True)
+    publications = RecordWriter(folder, PUBLICATIONS, "run")
+    deliveries = RecordWriter(folder, DELIVERIES, "run")
+    for sequence in range(1, 101):
+        due = array("q", [sequence * 10 * MS])
+        publications.append(publication_rows(range(sequence, sequence + 1), due, due[0], 0, 1, [0]))
+    for sequence in range(1, 71):
+        at = (600 + sequence) * MS if sequence <= 60 else (sequence * 10 + 2) * MS
+        row = delivery_rows([sequence], at, array("I", [0]), 0, 0, 1, ())
+        deliveries.append(row)
+    publications.close({"publishers": ["p1/1"], "attribute_sets": [{}, {"fence": "run"}]})
+    deliveries.close({"publishers": ["p1/1"], "subscriptions": ["a/1"], "partitions": []})
+    found = measure(tmp_path, 601 * MS, 705 * MS)
+    assert (found.published, found.delivered, found.earlier) == (10, 70, 60)
+    assert found.delivered - found.earlier <= found.published
 
 
 def test_publishers_wait_for_acknowledgements_from_when_it_was_due(tmp_path: Path) -> None:

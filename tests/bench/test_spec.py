@@ -136,8 +136,16 @@ def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
         ("{ choose = 4 }", "{ sequence = 1 }", "'symbol' counts publications; no filter may"),
         ("symbol =", "a = { sequence = 1 }\nb = { sequence = 1 }\nsymbol =", "a and b count"),
         ("{ choose = 4 }", "4", "attributes: symbol: expected { choose"),
-        ("{ choose = 4 }", "{ choose = [1, nan] }", "attributes: symbol: NaN is not a value"),
-        ("{ choose = 4 }", f"{{ choose = [{1 << 63}] }}", "symbol: an integer needs more than 64"),
+        (
+            "{ choose = 4 }",
+            "{ choose = [1, nan] }",
+            "attributes.symbol.choose[1] = nan is not a finite number",
+        ),
+        (
+            "{ choose = 4 }",
+            f"{{ choose = [{1 << 63}] }}",
+            "symbol.choose[0] = 9223372036854775808 does not fit",
+        ),
         (
             "{ choose = 4 }",
             f"{{ choose = ['{'a' * 257}'] }}",

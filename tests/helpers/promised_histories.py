@@ -20,7 +20,7 @@ from results.reference.history import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.rules.terms import Commit, Gap, Guarantee, Promises
+from results.rules.terms import STATE_LOST, Commit, Gap, Guarantee, Promises
 from tests.helpers.histories import CHAIN, MILLISECOND, delivery, wants, workload
 
 PUBLICATIONS = 16
@@ -30,6 +30,8 @@ TOTAL = Promises(order="total")
 NONE = Promises(order="none")
 GAPS = Promises(gaps=("full", RELEASED))
 OLD = Promises(gaps=(RELEASED,), gap_age_ns=20 * MILLISECOND)
+LOST = Promises(losses_from_ns=100 * MILLISECOND)
+LOST_AND_OLD = replace(OLD, losses_from_ns=0)
 AGAIN = Promises(redelivers=True)
 ALL = Promises("total", (RELEASED,), True)
 PREDICATES = ("true", "true", "price > 20", "price <= 90")
@@ -216,6 +218,37 @@ def a_gap_has_what_is_too_young(history: History, rng: Random) -> History:
     return _with_aged_gap(history, rng, short_of_ns=1)
 
 
+def _with_lost_gap(history: History, rng: Random, received_ns: int) -> History:
+    history = _with_gap(history, rng, STATE_LOST)
+    (gap,) = history.subscriptions[0].gaps
+    return with_log(history, 0, gaps=[replace(gap, received_ns=received_ns)])
+
+
+@_case(LOST)
+def a_gap_is_of_an_accepted_loss(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 100 * MILLISECOND)
+
+
+@_case(LOST, "gap_unpromised", "missing")
+def a_gap_of_a_loss_is_announced_before_it_is_accepted(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 100 * MILLISECOND - 1)
+
+
+@_case(LOST_AND_OLD)
+def a_gap_of_an_accepted_loss_has_what_is_young(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 0)
+
+
+@_case(GAPS, "gap_unpromised", "missing")
+def a_gap_of_a_loss_is_announced_where_none_is_accepted(history: History, rng: Random) -> History:
+    return _with_lost_gap(history, rng, 100 * MILLISECOND)
+
+
+@_case(LOST, "gap_unpromised", "missing")
+def a_gap_is_announced_for_another_reason_than_a_loss(history: History, rng: Random) -> History:
+    return _with_gap(history, rng, RELEASED)
+
+
 @_case(PLAIN, "gap_unpromised", "missing")
 def a_gap_is_announced_where_none_is_promised(history: History, rng: Random) -> History:
     return _with_gap(history, rng, RELEASED)
@@ -364,6 +397,14 @@ def a_gap_is_replaced_by_what_was_in_it_after_a_restart(history: History, rng: R
 
 
 @_case(ALL, "gap_delivered")
+def a_gap_is_replaced_without_a_mark_in_its_own_place(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    place = rng.choice(_data(rows, "a/0"))
+    gap = Gap("a/0", 0, rows[place].sequence, rows[place].sequence, RELEASED, place)
+    return with_log(history, 0, gaps=[gap])
+
+
+@_case(ALL, "gap_delivered")
 def a_gap_that_was_committed_is_replaced(history: History, rng: Random) -> History:
     history = a_gap_is_replaced_by_what_was_in_it_after_a_restart(history, rng)
     (gap,) = history.subscriptions[0].gaps
@@ -394,6 +435,7 @@ def with_noise(history: History, rng: Random) -> History:
         rng.random() < 0.5,
         rng.choice((0, 0, 30 * MILLISECOND)),
         rng.choice(("symbol", "flag")),
+        rng.choice((None, 0, 30 * MILLISECOND)),
     )
     order = rng.choice((*("promised",) * 5, *("publisher", "total", "topic", "stream", "none")))
     history = replace(
@@ -405,7 +447,7 @@ def with_noise(history: History, rng: Random) -> History:
         for _ in range(rng.choice((0, 0, 1, 3))):
             _disturb(rows, rng)
         said = [_random_stretch(history, rows, rng) for _ in range(rng.choice((0, 1, 4)))]
-        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired")), at,
+        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired", STATE_LOST)), at,
                     rng.randrange(60) * MILLISECOND)
                 for *what, at in said[:2]]  # fmt: skip
         commits = [Commit(*what, at) for *what, at in said[2:]]

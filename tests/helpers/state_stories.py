@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from brokerd.client.client import Client
 from brokerd.client.events import GapAnnounced
 from brokerd.errors import ControlError
+from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control import open_control
+from brokerd.runtime.state_folder import read_loss
 from tests.helpers.patience import PATIENCE_S
 
 BROKERS = ("c1", "c2", "c3")
@@ -46,6 +49,25 @@ c1 = 1
 [parameters.delta_tree]
 publication_log = true
 """
+
+
+OPERATOR_SECRET = bytes(range(32))
+OPERATOR_KEY = (
+    Ed25519PrivateKey.from_private_bytes(OPERATOR_SECRET).public_key().public_bytes_raw().hex()
+)
+
+
+def acceptance(folder: Path, broker: str, **changes: Any) -> dict[str, Any]:
+    """Return the act by which the operator accepts the loss that a state folder records.
+
+    Args:
+        changes: to the act before it is signed, and `secret` that signs it.
+    """
+    secret = changes.pop("secret", OPERATOR_SECRET)
+    values = {"deployment_id": "d1", "act": ACCEPT_LOSS, "target": broker}
+    act = OperatorAct(**{**values, "version": read_loss(folder).number, **changes})
+    key = Ed25519PrivateKey.from_private_bytes(secret)
+    return {"loss": act.version, "signature": key.sign(act.statement()).hex()}
 
 
 class Chain:
@@ -77,7 +99,10 @@ class Chain:
         return self.folder / name / "state"
 
     def start(self, *names: str, **changes: Any) -> None:
-        """Start brokers, with changes to their configuration for this start."""
+        """Start brokers, with changes to their configuration for this start.
+
+        With `accept_loss=True` the operator accepts the loss that the state folder records.
+        """
         for name in names:
             folder = self.folder / name
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -90,10 +115,15 @@ class Chain:
                 "state_folder": str(folder / "state"),
                 "control_socket": str(folder / "control"),
                 "log_folder": str(folder / "log"),
+                "operator_key": OPERATOR_KEY,
                 **changes,
             }
+            act = values.pop("accept_loss", None)
             lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
             lines += ["[addresses]", *(f'{key} = "{at}"' for key, at in self.addresses.items())]
+            if act:
+                act = acceptance(self.state(name), name) if act is True else act
+                lines += ["[accept_loss]", *(f"{key} = {json.dumps(act[key])}" for key in act)]
             (folder / "broker.toml").write_text("\n".join(lines) + "\n")
             with open(folder / "stderr", "w") as stderr:
                 self.processes[name] = subprocess.Popen(

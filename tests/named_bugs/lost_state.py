@@ -12,6 +12,8 @@ _GRYPHON: Final = "brokerd/protocols/gryphon/"
 _SIMULATED: Final = (
     "tests/simulator/test_lost_state.py::test_what_a_publishers_broker_lost_is_announced"
 )
+_TREE: Final = "brokerd/protocols/delta_tree/"
+_TREE_STORIES: Final = "tests/protocols/delta_tree/"
 _FOLDERS: Final = "tests/runtime/test_state_folder.py::"
 _LOSSES: Final = "tests/protocols/parts/test_losses.py::"
 
@@ -128,7 +130,7 @@ ROWS: Final = (
         "loss-is-accepted-where-none-is-known",
         "brokerd/runtime/stores.py",
         "        if not found.cause:\n",
-        "        if not found.cause and not config.accept_loss:\n",
+        "        if not found.cause and not config.accept_loss.signature:\n",
         _FOLDERS + "test_a_loss_is_not_accepted_where_none_is_known",
     ),
     Row(
@@ -144,6 +146,73 @@ ROWS: Final = (
         "self._protocol)) != self._protocol:",
         "self._protocol)) is None:",
         _FOLDERS + "test_the_folder_of_another_protocol_is_refused",
+    ),
+    Row(
+        "loss-is-accepted-without-a-signature",
+        "brokerd/runtime/stores.py",
+        "        elif not act.signature:\n",
+        "        elif not act.signature and not act.loss:\n",
+        _FOLDERS + "test_an_unsigned_act_is_refused_and_one_without_a_key_too",
+    ),
+    Row(
+        "any-signature-accepts-a-loss",
+        "brokerd/runtime/stores.py",
+        "elif not authority.has_signed(ACCEPT_LOSS, broker,",
+        "elif not act.signature and not authority.has_signed(ACCEPT_LOSS, broker,",
+        _FOLDERS + "test_an_act_that_the_authority_has_not_signed_for_this_loss_is_refused",
+        {"changes": {"secret": b"x" * 32}, "why": "not of the authority of this deployment"},
+    ),
+    Row(
+        "acceptance-of-one-loss-accepts-the-next",
+        "brokerd/runtime/stores.py",
+        "        elif act.loss != loss.number:\n",
+        "        elif act.loss < 0:\n",
+        _FOLDERS + "test_an_act_accepts_one_loss_and_not_the_next_one",
+    ),
+    Row(
+        "folder-of-another-deployment-is-emptied",
+        "brokerd/storage/meta_store.py",
+        "        if found != deployment_id:\n",
+        "        if found == deployment_id + found:\n",
+        _FOLDERS + "test_a_folder_that_is_not_the_brokers_own_is_refused_and_stays_as_it_is",
+        {"changes": {"deployment_id": "d2"}},
+    ),
+    Row(
+        "logs-without-rows-are-emptied",
+        "brokerd/runtime/stores.py",
+        "            if not recovering and not self.volume.is_empty:\n",
+        "            if recovering and self.volume.is_empty and not self.ends:\n",
+        _FOLDERS + "test_logs_without_rows_are_refused_and_stay_as_they_are",
+    ),
+    Row(
+        "incarnation-in-an-answer-leaps",
+        _TABLE,
+        "        refusal = refusal or self._find_leap(hello)\n",
+        "",
+        "tests/sessions/test_session.py::test_an_answer_with_an_incarnation_that_leaps_is_refused",
+    ),
+    Row(
+        "incarnation-in-a-hello-leaps",
+        _TABLE,
+        "        if leap is not None:\n",
+        "        if leap is not None and not peer:\n",
+        "tests/sessions/test_session.py::"
+        "test_an_incarnation_that_leaps_is_refused_and_the_next_one_is_not",
+        {"known": 1},
+    ),
+    Row(
+        "detector-incarnation-leaps",
+        _TREE + "partitions/partition_table.py",
+        "            self._check_leap(peer, partition.detector, partition.incarnation)\n",
+        "",
+        _TREE_STORIES + "test_partitions.py::test_a_detectors_incarnation_that_leaps_is_refused",
+    ),
+    Row(
+        "tombstone-incarnation-leaps",
+        _TREE + "subscriptions/unsubscriptions.py",
+        "                check_incarnation(peer, statement.home, known, stated)\n",
+        "                check_incarnation(peer, statement.home, known, statement.before)\n",
+        _TREE_STORIES + "test_wrong_input.py::test_an_end_in_an_incarnation_that_leaps_is_refused",
     ),
     Row(
         "deleted-folder-takes-writes",

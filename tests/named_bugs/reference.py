@@ -12,7 +12,42 @@ _RULE: Final = "results/reference/rule.py"
 _RISK: Final = "results/reference/risk.py"
 _VERDICT: Final = "results/reference/verdict.py"
 
+_GAPS: Final = (
+    "tests/results/test_promises.py::test_what_is_not_promised_is_named_and_what_is_promised_is_not"
+)
+
 ROWS: Final = (
+    Row(
+        "gap-of-a-loss-needs-no-act",
+        _RULE,
+        "            if accepted_ns is None:\n                return False\n",
+        "            if accepted_ns is None:\n                return True\n",
+        _GAPS,
+        {"name": "a_gap_of_a_loss_is_announced_where_none_is_accepted"},
+    ),
+    Row(
+        "gap-of-a-loss-before-its-act",
+        _RULE,
+        "accepted_ns <= gap.received_ns + self.error_ns",
+        "accepted_ns >= 0",
+        _GAPS,
+        {"name": "a_gap_of_a_loss_is_announced_before_it_is_accepted"},
+    ),
+    Row(
+        "gap-of-a-loss-must-be-old",
+        _RULE,
+        "                continue  # of a loss, which is of any age\n",
+        "                pass\n",
+        _GAPS,
+        {"name": "a_gap_of_an_accepted_loss_has_what_is_young"},
+    ),
+    Row(
+        "act-without-a-signature-counts",
+        "results/reference/reading.py",
+        "                is_signed = len(signature) == 128 and",
+        "                is_signed = len(signature) >= 0 and",
+        "tests/results/test_promises.py::test_a_gap_for_lost_state_needs_an_operators_act",
+    ),
     Row(
         "unanswered-counts-as-lost",
         _RULE,

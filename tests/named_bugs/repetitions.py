@@ -9,6 +9,28 @@ _STORIES: Final = "tests/results/test_repetitions.py::"
 
 ROWS: Final = (
     Row(
+        "claim-passes-a-wrong-system",
+        "pubsubctl/running/claims.py",
+        "        if self.tolerance.allows(self.wrong.value):\n",
+        "        if self.tolerance.allows(self.wrong.value) and self.needs:\n",
+        "tests/pubsubctl/test_claims.py::test_a_claim_that_a_wrong_system_passes_cannot_be_made",
+    ),
+    Row(
+        "backlog-counts-as-of-the-phase",
+        "bench/run/outcome.py",
+        "        if sequence < limit and flags >> 8 & 0xFF == APPLICATION:\n",
+        "        if sequence < 0 and flags >> 8 & 0xFF == APPLICATION:\n",
+        "tests/bench/test_outcome.py::test_the_backlog_of_the_warm_up_is_counted_apart",
+    ),
+    Row(
+        "numbers-that-are-not-finite-are-read",
+        "brokerd/text.py",
+        "        if isinstance(value, float) and not math.isfinite(value):\n",
+        "        if isinstance(value, float) and math.isnan(value - value) and value == 0:\n",
+        "tests/test_toml_text.py::test_a_value_out_of_bounds_is_named",
+        {"text": "a = [{ b = nan }]", "complaint": "a[0].b = nan is not a finite number"},
+    ),
+    Row(
         "a-run-that-was-begun-counts",
         "bench/run/series.py",
         'if instance not in self._ended and state == "complete":',

@@ -93,13 +93,6 @@ ROWS: Final = (
         "tests/storage/test_crashes.py::test_a_mark_that_is_damaged_or_of_another_volume_says_nothing",
     ),
     Row(
-        "another-deployments-logs-stay",
-        _STORES,
-        "self.volume.begin(self._logs, recovering=recovering)",
-        "self.volume.begin(self._logs, recovering=True)",
-        "tests/runtime/test_stores.py::test_a_start_that_a_crash_ended_leaves_nothing_of_another_deployment",
-    ),
-    Row(
         "durable-without-the-disk",
         _VOLUME,
         "            self._sync()\n",

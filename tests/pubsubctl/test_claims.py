@@ -32,6 +32,8 @@ statement = "97 % arrive"
 paper_value = "97 %"
 metric = "delivered_percent"
 tolerance = { at_least = 97.0 }
+tests = "paper"
+wrong = { value = 50.0, system = "loses half" }
 scale = { brokers = 500 }
 """
 
@@ -40,8 +42,12 @@ def claim(**changes):
     values = {
         "name": "a", "figure": "dft11.fig10", "statement": "97 % arrive", "paper_value": "97 %",
         "metric": "delivered_percent", "tolerance": {"at_least": 97.0}, "scale": {"brokers": 500},
+        "tests": "paper", "wrong": {"value": -1.0, "system": "counts backwards"},
     }  # fmt: skip
-    return Claim.model_validate({**values, **changes})
+    values |= changes
+    if "at_most" in values["tolerance"] and "wrong" not in changes:
+        values["wrong"] = {"value": 1e9, "system": "counts everything"}
+    return Claim.model_validate(values)
 
 
 def drawn(value, *, brokers=500, run_id="20261120T113502Z-7f3a9c", figure="dft11.fig10", **more):
@@ -157,6 +163,40 @@ def test_what_is_not_a_figures_file_is_refused(document):
         measurement(document, "there.json")
 
 
+OUR_CLAIMS = [claim for path in sorted(OURS.glob("*.toml")) for claim in load_claims(path)]
+
+
+@pytest.mark.parametrize("claim", OUR_CLAIMS, ids=[claim.name for claim in OUR_CLAIMS])
+def test_each_claim_of_ours_fails_for_a_wrong_system(claim):
+    numbers = {claim.metric: {"value": claim.wrong.value}}
+    if claim.needs:
+        numbers[claim.needs] = {"value": 1.0}
+    document = {
+        "schema": "pubsubctl/figure/1", "figure": claim.figure, "run_ids": ["1"],
+        "scale": claim.scale, "metrics": numbers,
+    }  # fmt: skip
+    assert the_outcome(claim, measurement(document, "wrong.json")).state == "fails"
+
+
+def test_a_claim_that_a_wrong_system_passes_cannot_be_made():
+    with pytest.raises(ValueError, match="≥ 97 allows 98, which a wrong system measures"):
+        claim(wrong={"value": 98.0, "system": "loses 2 %"})
+
+
+def test_the_paper_says_97_percent_and_100_is_no_such_number():
+    (ours,) = (each for each in OUR_CLAIMS if each.name == "fig10.delta3")
+    assert [ours.tolerance.allows(value) for value in (94.0, 97.0, 100.0)] == [False, True, False]
+
+
+def test_what_is_held_against_our_own_model_says_so():
+    of_model = {each.name for each in OUR_CLAIMS if each.tests == "ours"}
+    by_model = {each.name for each in OUR_CLAIMS if "computed" in each.paper_value}
+    assert len(by_model) == 16
+    assert by_model <= of_model
+    assert not any(each.paper_value.startswith("none; ours") for each in OUR_CLAIMS
+                   if each.tests == "paper")  # fmt: skip
+
+
 def test_no_two_claims_of_ours_have_one_name() -> None:
     names = [claim.name for path in sorted(OURS.glob("*.toml")) for claim in load_claims(path)]
     assert len({*names}) == len(names)
@@ -176,7 +216,7 @@ def test_what_we_counted_otherwise_or_set_afterwards_stands_with_the_claim():
     afterwards = {name for name, claim in ours.items() if claim.set_after_results}
     assert afterwards == {
         *(name for name in ours if name.startswith(beyond_the_paper)),
-        *("fig9.fanout-points", "fig10.barriers"),
+        *("fig9.fanout-points", "fig10.barriers", "fig10.delta3"),
         *("fig12.grows-3", "fig12.grows-7", "fig12.protocol"),
     }
     differs = {name: claim.differs for name, claim in ours.items() if claim.differs}

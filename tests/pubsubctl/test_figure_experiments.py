@@ -36,6 +36,8 @@ statement = "no violation"
 paper_value = "none"
 metric = "violations"
 tolerance = { at_most = 0 }
+tests = "ours"
+wrong = { value = 1, system = "breaks it once" }
 scale = { brokers = 12 }
 [[claims]]
 name = "loss"
@@ -44,6 +46,8 @@ statement = "everything arrives"
 paper_value = "100 %"
 metric = "delivered_percent.delta_0.failed_2"
 tolerance = { at_least = 100.0 }
+tests = "paper"
+wrong = { value = 50.0, system = "loses half" }
 scale = { brokers = 12 }
 differs = "counts deliveries, not brokers"
 set_after_results = "the bound"
@@ -54,6 +58,8 @@ statement = "no violation among 500"
 paper_value = "none"
 metric = "violations"
 tolerance = { at_most = 0 }
+tests = "ours"
+wrong = { value = 1, system = "breaks it once" }
 scale = { brokers = 500 }
 [[claims]]
 name = "other"
@@ -62,6 +68,8 @@ statement = "few"
 paper_value = "few"
 metric = "few"
 tolerance = { at_most = 0 }
+tests = "ours"
+wrong = { value = 1, system = "breaks it once" }
 scale = { brokers = 12 }
 set_after_results = "the bound"
 """

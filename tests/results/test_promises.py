@@ -15,7 +15,7 @@ from results.reference.files import Refused
 from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
-from results.rules.terms import Commit, Promises
+from results.rules.terms import STATE_LOST, Commit, Promises
 from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
 from results.tables.manifest import read_run
@@ -24,7 +24,14 @@ from tests.helpers.forged_runs import DURATION, NEAR, S1, RunFolder, write_hones
 from tests.helpers.histories import random_history
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.promised_histories import CASES, RELEASED, promised_history, with_noise
-from tests.helpers.runs import DEMO_TOPOLOGY, SECOND, Scenario, write_demo_run, write_lines
+from tests.helpers.runs import (
+    DEMO_TOPOLOGY,
+    ORIGIN_NS,
+    SECOND,
+    Scenario,
+    write_demo_run,
+    write_lines,
+)
 from tests.helpers.withheld_histories import barrier_history
 
 if TYPE_CHECKING:
@@ -221,6 +228,60 @@ def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -
         gaps_of(read_logs(run), run.moved)
     with pytest.raises(Refused):
         read_history(folder)
+
+
+ACT = {"event": "loss_accepted", "cause": "b2 proves it", "loss": 7, "signature": "0a" * 64}
+
+
+def run_with_loss(folder: Path, name: str, act: dict[str, Any] | None = None) -> Path:
+    """A run with a gap for lost state, and an act in the event log of a broker if there is one."""
+    told_ns = ORIGIN_NS + 2 * SECOND
+    path = run_with_gap(folder, {"order": "publisher"}, name, reason=STATE_LOST, t_ns=told_ns)
+    if act is not None:
+        (log,) = path.glob("raw/*/b1/events.jsonl")
+        line = {"t_ns": told_ns - SECOND, **ACT, **act}
+        log.write_text(log.read_text() + json.dumps(line) + "\n")
+        seal(path)
+    return path
+
+
+NO_ACTS: dict[str, dict[str, Any] | None] = {
+    "none": None,
+    "another event": {"event": "loss_announced"},
+    "unsigned": {"signature": ""},
+    "no signature": {"signature": "x" * 128},
+    "of no loss": {"loss": None},
+    "later": {"t_ns": ORIGIN_NS + 3 * SECOND},
+}
+
+
+def test_a_gap_for_lost_state_needs_an_operators_act(tmp_path: Path) -> None:
+    def found(path: Path) -> tuple[str, Any]:
+        judgement = judge_folder(path)
+        return judgement.verdict, dict(judgement.counts.violations)
+
+    assert found(run_with_loss(tmp_path, "accepted", {})) == ("VALID", {})
+    for number, act in enumerate(NO_ACTS.values()):
+        wanted = {"gap_unpromised": 1, "missing": 3}
+        assert found(run_with_loss(tmp_path, f"{number}", act)) == ("INVALID", wanted), act
+
+
+def test_a_gap_of_a_stream_that_began_with_an_accepted_loss_can_be_read(tmp_path: Path) -> None:
+    """Its incarnation is a time; no publisher has it, and the gap excuses nothing."""
+    path = run_with_gap(tmp_path, PROMISED, incarnation=1_700_000_000, reason=STATE_LOST)
+    run, history = read_run(path), read_history(path)
+    assert gaps_of(read_logs(run), run.moved) == {}
+    assert not any(each.gaps for each in history.subscriptions)
+
+
+@pytest.mark.spark
+def test_both_judges_want_an_act_for_lost_state(spark: "SparkSession", tmp_path: Path) -> None:
+    runs = [run_with_loss(tmp_path, "accepted", {})]
+    runs += [run_with_loss(tmp_path, f"{n}", act) for n, act in enumerate(NO_ACTS.values())]
+    accepted, *others = check_runs(spark, runs)
+    assert accepted.verdict == "VALID", accepted.document["because"]
+    assert accepted.document["counts"]["announced_by"] == {STATE_LOST: 3}
+    assert {each.verdict for each in others} == {"INVALID"}
 
 
 @pytest.mark.spark

@@ -133,6 +133,8 @@ def test_an_accepted_loss_is_announced_and_the_stream_goes_on(
         assert protocol == "delta_tree" or received.gaps
         events = [each["event"] for each in brokers.events("c1")]
         assert "loss_accepted" in events
+        (accepted,) = [e for e in brokers.events("c1") if e["event"] == "loss_accepted"]
+        assert accepted["loss"], accepted["signature"]
         assert "protocol_error" not in events
 
     with chain(tmp_path, protocol) as brokers:
@@ -173,12 +175,34 @@ def test_a_loss_that_cannot_be_announced_is_not_accepted(protocol: str, tmp_path
         shutil.rmtree(brokers.state("c1"))
         brokers.start("c1")
         text = await end_with_a_loss(brokers, "c1")
+        assert "stored twice" in text
         assert "`pubsubctl down` and `pubsubctl deploy`" in text
         assert "--accept-loss" not in text
         brokers.start("c1", accept_loss=True)
         assert "cannot be accepted" in await end_with_a_loss(brokers, "c1")
 
     with chain(tmp_path, protocol) as brokers:
+        trio.run(story, brokers)
+
+
+def test_a_proxy_that_lost_its_disk_serves_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def story(brokers: Chain) -> None:
+        received = Receiver()
+        await before_the_loss(brokers, tmp_path, received)
+        await brokers.wait_witnessed("c2", by="c1")
+        brokers.kill("c2")
+        shutil.rmtree(brokers.state("c2"))
+        brokers.start("c2")
+        assert "--accept-loss c2" in await end_with_a_loss(brokers, "c2")
+        brokers.start("c2", accept_loss=True)
+        await brokers.wait_ready(*BROKERS)
+        await publish_more(brokers, tmp_path, range(51, 101))
+        async with reader_at(brokers, tmp_path, received) as reader:
+            await received.until(reader, 100)
+        assert received.numbers == [*range(1, 101)]
+        assert not received.gaps
+
+    with chain(tmp_path, "multi_proxy") as brokers:
         trio.run(story, brokers)
 
 
@@ -227,7 +251,11 @@ def test_the_folder_of_another_deployment_ends_its_broker(tmp_path: Path) -> Non
         brokers.kill("c1")
         brokers.put_back("c1")
         brokers.start("c1")
-        await end_with_a_loss(brokers, "c1")
+        status, text = await brokers.wait_end("c1")
+        assert status == 78, text
+        assert "this is of deployment 'd0'" in text
+        brokers.start("c1", deployment_id="d0")
+        assert (await brokers.status("c1"))["incarnation"] == 2
 
     with chain(tmp_path, "gryphon") as brokers:
         trio.run(story, brokers)
@@ -288,6 +316,8 @@ def test_a_loss_is_accepted_only_where_one_is_known(tmp_path: Path) -> None:
         status, text = await brokers.wait_end("c1")
         assert status == 78, text
         assert "no loss of its state is known" in text
+        brokers.start("c1", accept_loss={"loss": 1})
+        assert "no loss of its state is known" in (await brokers.wait_end("c1"))[1]
         brokers.start("c1")
         await brokers.wait_ready(*BROKERS)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import BrokerConfig
+from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import MustNotGoOn, StateLost, StorageCorrupt
 from brokerd.runtime.state_folder import StateFolder, held, record_loss
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
+from tests.helpers.state_stories import OPERATOR_KEY, acceptance
 
 LOG = "a"
 
@@ -20,9 +21,13 @@ LOG = "a"
 def config_of(folder: Path, **changes: object) -> BrokerConfig:
     config = BrokerConfig(
         broker="b1", deployment_id="d1", topology_file="", protocol="p", listen="", addresses={},
-        state_folder=str(folder), control_socket="", log_folder="",
+        state_folder=str(folder), control_socket="", log_folder="", operator_key=OPERATOR_KEY,
     )  # fmt: skip
     return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def accepted(folder: Path, **changes: object) -> LossAcceptance:
+    return LossAcceptance(**acceptance(folder, "b1", **changes))
 
 
 def begun(config: BrokerConfig, keeps_loss: str = "") -> Stores:
@@ -61,7 +66,7 @@ def test_a_folder_without_its_last_segment_is_refused(
     last.unlink()
     with pytest.raises(StateLost, match=r"at the end of its log were durable.*--accept-loss"):
         begun(config_of(tmp_path))
-    with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
+    with closing(begun(config_of(tmp_path, accept_loss=accepted(tmp_path)))) as stores:
         assert stores.volume is not None
         assert stores.volume.groups < groups
         lineage, incarnation = stores.ledger.lineage, stores.ledger.present.incarnation
@@ -111,8 +116,9 @@ def test_a_recorded_loss_ends_each_start_until_it_is_accepted(tmp_path: Path) ->
     for _ in range(2):
         with pytest.raises(StateLost, match="b2 proves it"):
             begun(config_of(tmp_path))
-    with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
-        assert stores.accepted_loss == "b2 proves it"
+    with closing(begun(config_of(tmp_path, accept_loss=accepted(tmp_path)))) as stores:
+        assert stores.accepted_loss is not None
+        assert stores.accepted_loss["cause"] == "b2 proves it"
         assert stores.ledger.present.incarnation == 700 + 4_096
     begun(config_of(tmp_path)).close()
 
@@ -124,7 +130,7 @@ def test_a_copy_of_before_an_accepted_loss_is_an_older_one(tmp_path: Path) -> No
         write(stores, 1, 3)
         record_loss(folder, stores.ledger.present.start, "b2 proves it")
     shutil.copytree(folder, older)
-    with closing(begun(config_of(folder, accept_loss=True))) as stores:
+    with closing(begun(config_of(folder, accept_loss=accepted(folder)))) as stores:
         mark = stores.ledger.mark()
     (older / "loss.json").unlink()
     with closing(begun(config_of(older))) as stores:
@@ -141,14 +147,15 @@ def test_a_loss_that_only_a_client_proved_ends_no_start_and_may_be_accepted(tmp_
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "shop proves it", must_end=False)
     begun(config_of(tmp_path)).close()
-    with closing(begun(config_of(tmp_path, accept_loss=True))) as stores:
-        assert stores.accepted_loss == "shop proves it"
+    with closing(begun(config_of(tmp_path, accept_loss=accepted(tmp_path)))) as stores:
+        assert stores.accepted_loss is not None
+        assert stores.accepted_loss["cause"] == "shop proves it"
 
 
 def test_a_loss_is_not_accepted_where_none_is_known(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StateLost, match="no loss of its state is known"):
-            begun(config_of(tmp_path, accept_loss=True))
+            begun(config_of(tmp_path, accept_loss=accepted(tmp_path)))
         begun(config_of(tmp_path)).close()
 
 
@@ -156,7 +163,87 @@ def test_a_loss_is_not_accepted_where_it_cannot_be_announced(tmp_path: Path) -> 
     with closing(begun(config_of(tmp_path))) as stores:
         record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
     with pytest.raises(StateLost, match="cannot be accepted, because it is a storage"):
-        begun(config_of(tmp_path, accept_loss=True), "it is a storage")
+        begun(config_of(tmp_path, accept_loss=accepted(tmp_path)), "it is a storage")
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"version": 4711}, "the act is for loss 4711, and this one is"),
+        ({"target": "b2"}, "not of the authority of this deployment"),
+        ({"deployment_id": "d2"}, "not of the authority of this deployment"),
+        ({"act": "decommission"}, "not of the authority of this deployment"),
+        ({"secret": b"x" * 32}, "not of the authority of this deployment"),
+    ],
+)
+def test_an_act_that_the_authority_has_not_signed_for_this_loss_is_refused(
+    changes: dict[str, object], why: str, tmp_path: Path
+) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+    before = content_of(tmp_path)
+    with pytest.raises(StateLost, match=f"is not accepted: .*{why}"):
+        begun(config_of(tmp_path, accept_loss=accepted(tmp_path, **changes)))
+    assert content_of(tmp_path) == before
+
+
+def test_an_unsigned_act_is_refused_and_one_without_a_key_too(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+    act = accepted(tmp_path)
+    with pytest.raises(StateLost, match="the act is not signed"):
+        begun(config_of(tmp_path, accept_loss=replace(act, signature="")))
+    with pytest.raises(StateLost, match="without the authority's key"):
+        begun(config_of(tmp_path, accept_loss=act, operator_key=""))
+    begun(config_of(tmp_path, accept_loss=act)).close()
+
+
+def test_an_act_accepts_one_loss_and_not_the_next_one(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+    first = accepted(tmp_path)
+    with closing(begun(config_of(tmp_path, accept_loss=first))) as stores:
+        record_loss(tmp_path, stores.ledger.present.start, "b2 proves it")
+    with pytest.raises(StateLost, match="the act is for loss"):
+        begun(config_of(tmp_path, accept_loss=first))
+    begun(config_of(tmp_path, accept_loss=accepted(tmp_path))).close()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"deployment_id": "d2"}, {"broker": "b2"}, {"protocol": "q"}], ids=str
+)
+def test_a_folder_that_is_not_the_brokers_own_is_refused_and_stays_as_it_is(
+    changes: dict[str, str], tmp_path: Path
+) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 3)
+    before = content_of(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StorageCorrupt, match="this is of"):
+            begun(config_of(tmp_path, **changes))
+        assert content_of(tmp_path) == before
+    begun(config_of(tmp_path)).close()
+
+
+def test_logs_without_rows_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
+    with closing(begun(config_of(tmp_path))) as stores:
+        write(stores, 1, 3)
+    for path in tmp_path.glob("meta.sqlite3*"):
+        path.unlink()
+    before = content_of(tmp_path / "logs")
+    for _ in range(2):
+        with pytest.raises(StorageCorrupt, match="the rest of a state folder"):
+            begun(config_of(tmp_path))
+        assert content_of(tmp_path / "logs") == before
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    """What is in a state folder, but for what SQLite makes beside its file."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith(("-wal", "-shm"))
+    }
 
 
 def test_the_folder_of_another_protocol_is_refused(tmp_path: Path) -> None:

@@ -140,6 +140,29 @@ def test_whatever_crosses_there_is_at_most_one_session_and_retries_bring_it_up()
         assert b0.sessions[1].identity == b1.sessions[0].identity, order
 
 
+@pytest.mark.parametrize("known", [1, 70_000])
+def test_an_incarnation_that_leaps_is_refused_and_the_next_one_is_not(known: int) -> None:
+    """A broker whose incarnation was invented could never have a session again."""
+    ours = table(1)
+    joined(table(2, known), ours)
+    _, forged = opened(table(2, known + (1 << 16) + 1), 1)
+    refusal = ours.accept(forged)
+    assert isinstance(refusal, Farewell)
+    assert "leaps from" in refusal.reason
+    _, restarted = opened(table(2, known + 4_097), 1)
+    assert isinstance(ours.accept(restarted), Accepted)
+
+
+def test_an_answer_with_an_incarnation_that_leaps_is_refused() -> None:
+    ours = table(1)
+    attempt, hello = opened(ours, 2)
+    accepted = table(2, (1 << 20) + 1).accept(hello)
+    assert isinstance(accepted, Accepted)
+    refusal = ours.answered(attempt, accepted.answer)
+    assert refusal is not None
+    assert "leaps from 0" in refusal.reason
+
+
 def test_a_client_supersedes_its_older_session() -> None:
     broker = table(0)
     first = broker.accept(client_hello("c", "", 1, 1))

@@ -28,7 +28,7 @@ Counts = Annotated[list[Count], Field(min_length=1)]
 Positive = Annotated[int, Field(ge=1, le=100_000, strict=True)]
 Positives = Annotated[list[Positive], Field(min_length=1)]
 Brokers = Annotated[int, Field(ge=3, le=MAXIMUM_BROKERS, strict=True)]
-Fanout = Annotated[int, Field(ge=2, strict=True)]
+Fanout = Annotated[int, Field(ge=2, le=1_000, strict=True)]
 
 
 class BehaviourExperiment(ExperimentFile):

@@ -44,7 +44,9 @@ class GraphExperiment(ExperimentFile):
     question: Literal["connectivity", "neighbourhoods", "active-sessions"]
     shape: Literal["balanced-degree"] = "balanced-degree"
     brokers: Annotated[int, Field(ge=2, le=MAXIMUM_BROKERS, strict=True)]
-    fanouts: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+    fanouts: Annotated[
+        list[Annotated[int, Field(ge=2, le=1_000, strict=True)]], Field(min_length=1)
+    ]
     deltas: Annotated[
         list[Annotated[int, Field(ge=0, le=MAXIMUM_DELTA, strict=True)]], Field(min_length=1)
     ]

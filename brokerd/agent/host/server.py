@@ -33,6 +33,7 @@ from brokerd.agent.paths import announced_agent, socket_folder
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from brokerd.runtime.control import ControlServer, Handler
+from brokerd.runtime.state_folder import read_loss
 
 DEPLOYMENT_FILE: Final = "deployment.json"
 TOPOLOGY_FILE: Final = "topology.toml"
@@ -80,6 +81,7 @@ class HostSide:
         names = (
             *("about", "facts", "observe", "ports_in_use", "lock", "unlock", "lock_holder"),
             *("read_deployment", "write_deployment", "write_secret", "read_text"),
+            "recorded_loss",
             *("use_data_folder", "data_room"),
             *("start_agent", "stop_agent", "stop_strays", "remove", "residue", "ping"),
             *("programs", "collect_programs"),
@@ -189,6 +191,14 @@ class HostSide:
         ours = link.readlink()
         if ours.name == self._data_folder_name() and ours.is_dir() and not ours.is_symlink():
             shutil.rmtree(ours)
+
+    async def recorded_loss(self, folder: str) -> dict[str, Any]:
+        """The loss of durable state that a broker's state folder records, in `number` and `cause`.
+
+        Nothing is in them if none is recorded.
+        """
+        loss = read_loss(Path(folder))
+        return {"number": loss.number, "cause": loss.cause} if loss.cause else {}
 
     async def read_text(self, path: str, most_bytes: int = MOST_TEXT_BYTES) -> dict[str, Any]:
         """The end of a text file below the root, in `text`."""

@@ -45,7 +45,10 @@ def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
 def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
     """See ProtocolDefinition: only storages keep anything for others."""
     if any(broker == storage for storage, _ in hierarchy_of(topology).all_storages):
-        return "it is a storage, and the subscriptions that it stored for are lost with it"
+        return (
+            "it is a storage: it lost which subscriptions it stores for and from which epoch on, "
+            "and which publications it has stored, so one that is sent again is stored twice"
+        )
     return ""
 
 

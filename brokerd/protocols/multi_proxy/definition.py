@@ -54,12 +54,15 @@ def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) ->
 
 
 def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
-    """See ProtocolDefinition: homes have fetched by the positions that a server has lost."""
+    """See ProtocolDefinition: a proxy and an edge keep nothing but their clients' rows."""
     overlay = topology.overlay(KIND)
     assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
-    if broker in overlay.edges:
+    if broker not in overlay.servers:
         return ""
-    return f"it is a {overlay.role(broker)}, and topics cannot go on at other positions"
+    return (
+        "it is a server: it lost which publications it has stored, so a home that sends one again "
+        "gets it stored twice, and up to which position each home has fetched"
+    )
 
 
 def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:

@@ -8,11 +8,10 @@ known version a forger can only advance by one bound per message.
 from typing import Final
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import Peer
+from brokerd.model.identity import INCARNATION_LEAP, BrokerNumber, Peer, is_incarnation_leap
 
-INCARNATION_LEAP: Final = 1 << 16
 NUMBER_LEAP: Final = 1 << 32
-"""No broker restarts, or changes what it states, so often between two statements."""
+"""No broker changes what it states so often between two statements."""
 
 
 def is_leap(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
@@ -30,3 +29,15 @@ def check_generation(peer: Peer, what: int, known: int, stated: int) -> None:
     """
     if is_leap((0, known), (0, stated)):
         raise RemoteProtocolError(peer, f"generation {stated} of {what} leaps from {known}")
+
+
+def check_incarnation(peer: Peer, broker: BrokerNumber, known: int, stated: int) -> None:
+    """Check that an incarnation in a peer's message does not leap from an earlier incarnation.
+
+    Raises:
+        RemoteProtocolError: the incarnation leaps.
+    """
+    if is_incarnation_leap(known, stated):
+        raise RemoteProtocolError(
+            peer, f"incarnation {stated} of broker {broker} leaps from {known}"
+        )

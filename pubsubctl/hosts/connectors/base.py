@@ -204,6 +204,11 @@ class Connector:
         found = await self._ask("use_data_folder", folder=self.host.data_dir)
         return Path(found["path"]) / broker / "state"
 
+    async def recorded_loss(self, broker: str) -> int | None:
+        """The number of the loss that a broker's state folder records; None if there is none."""
+        folder = await self.state_folder(broker)
+        return (await self._ask("recorded_loss", folder=str(folder))).get("number")
+
     async def data_room(self) -> tuple[str, int] | None:
         """The folder of durable files and what its disk has free, in bytes; None in a dry run."""
         found = await self._ask("data_room", folder=self.host.data_dir or "")

@@ -262,6 +262,10 @@ WRONG = {
     "no number": PartitionNew((PartitionId(2, 1, 0, (3,)),), PATH),
     "no incarnation": PartitionNew((PartitionId(2, 0, 1, (3,)),), PATH),
     "our own partition": PartitionNew((PartitionId(1, 1, 99, (2,)),), ((1, 2, 1),)),
+    "an incarnation that leaps": PartitionNew((PartitionId(2, 1 << 21, 1, (3,)),), PATH),
+    "withdrawn, of an incarnation that leaps": PartitionGone(
+        (PartitionNumbers(2, 1 << 21, 0, 0),), PATH
+    ),
     "withdrawn, of nobody": PartitionGone((PartitionNumbers(2, 1, 1, 1),), ()),
     "withdrawn backwards": PartitionGone((PartitionNumbers(2, 1, 5, 4),), PATH),
     "withdrawn from zero": PartitionGone((PartitionNumbers(2, 1, 0, 4),), PATH),
@@ -281,6 +285,17 @@ def test_a_partition_that_cannot_be_is_refused_and_the_broker_lives(message):
     source = exchange.client("p", 3, publishes=True)
     exchange.publish(source, 1, blob(kind="a"))
     assert exchange.clients["s"].got() == [1], "life goes on"
+
+
+def test_a_detectors_incarnation_that_leaps_is_refused():
+    exchange = line(4)
+    core, session = exchange.cores[1], exchange.sessions[1, 2]
+    for message in (
+        PartitionNew((PartitionId(2, 1 << 21, 1, (3,)),), PATH),
+        PartitionGone((PartitionNumbers(2, 1 << 21, 0, 0),), PATH),
+    ):
+        with pytest.raises(RemoteProtocolError, match="leaps from"):
+            core.handle(MessageReceived(2, session, message), 0)
 
 
 def test_one_number_for_two_partitions_is_refused():

@@ -71,6 +71,8 @@ def ready():
 
 
 FROM_BROKER_0 = {
+    "the end of an incarnation that leaps": over(Tombstones(2, (1 << 20) + 1, ())),
+    "an end in an incarnation that leaps": over(Tombstones(2, 0, ((1, 1, (1 << 20) + 1, 1),))),
     "a second summary": Summary((), False),
     "a client's message": Connect(False, 1, 1, 0, ()),
     "no message at all": "hello",
@@ -374,3 +376,13 @@ def test_a_second_session_with_one_peer_is_a_fault_of_the_driver():
     exchange = ready()
     with pytest.raises(AssertionError):
         exchange.cores[1].handle(SessionEstablished(0, 500, 1), 0)
+
+
+def test_an_end_in_an_incarnation_that_leaps_is_refused():
+    """It would end every subscription that its home ever has."""
+    exchange = ready()
+    core, session = exchange.cores[1], exchange.sessions[1, 0]
+    for statement in (Tombstones(2, 1 << 21, ()), Tombstones(2, 0, ((1, 1, 1 << 21, 1),))):
+        with pytest.raises(RemoteProtocolError, match="leaps from"):
+            core.handle(MessageReceived(0, session, over(statement)), 0)
+    core.handle(MessageReceived(0, session, over(Tombstones(2, 5_000, ()))), 0)

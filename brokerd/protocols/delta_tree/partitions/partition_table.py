@@ -25,6 +25,7 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
 )
 from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
+from brokerd.protocols.parts.leaps import check_incarnation
 
 LIVE_LIMIT = 1_024
 """Partitions of one detector at a time; more are no mistake that a broker of ours makes."""
@@ -202,6 +203,7 @@ class PartitionTable:
         ]
         for partition in partitions:
             self._check_partition(peer, partition, paths)
+            self._check_leap(peer, partition.detector, partition.incarnation)
         fresh: list[PartitionId] = []
         stale: list[PartitionNumbers] = []
         for partition in partitions:
@@ -237,6 +239,7 @@ class PartitionTable:
         for numbers in withdrawn:
             if numbers.detector not in paths or not self._possible(numbers):
                 raise RemoteProtocolError(peer, f"withdraws {tuple(numbers)}")
+            self._check_leap(peer, numbers.detector, numbers.incarnation)
         news: list[PartitionNumbers] = []
         for numbers in withdrawn:
             known = self.detectors.get(numbers.detector)
@@ -375,6 +378,15 @@ class PartitionTable:
             if fits and not strange and is_plain_path(onward):
                 return
         raise RemoteProtocolError(peer, f"no partition: {tuple(partition)}"[:300])
+
+    def _check_leap(self, peer: BrokerNumber, detector: BrokerNumber, incarnation: int) -> None:
+        """Make sure that a detector can have come to an incarnation, which ends all earlier ones.
+
+        Raises:
+            RemoteProtocolError: it cannot.
+        """
+        known = self.detectors.get(detector)
+        check_incarnation(peer, detector, known.incarnation if known else 0, incarnation)
 
     @staticmethod
     def _possible(numbers: PartitionNumbers) -> bool:

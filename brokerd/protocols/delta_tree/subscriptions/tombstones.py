@@ -46,6 +46,13 @@ class TombstoneTable:
         known = self._homes.get(home)
         return known.before if known is not None else 0
 
+    def newest(self, home: BrokerNumber) -> int:
+        """Return the newest incarnation of a home that anything known to be over is of."""
+        known = self._homes.get(home)
+        if known is None:
+            return 0
+        return max([known.before, *(last >> NUMBER_BITS for _, last in known.over)])
+
     def add(self, statement: Tombstones) -> bool:
         """Learn of ends; says whether any of them is news."""
         home = self._homes.get(statement.home)

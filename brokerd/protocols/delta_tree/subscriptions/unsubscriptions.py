@@ -32,6 +32,7 @@ from brokerd.protocols.delta_tree.subscriptions.tombstones import (
     tombstone_change,
 )
 from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.parts.leaps import check_incarnation
 
 NEVER = (1 << 32) - 1
 """An incarnation that no broker comes to."""
@@ -131,6 +132,10 @@ class Unsubscriptions:
                 raise RemoteProtocolError(peer, wrong)
             if statement.home == self._state.broker and not self._table.includes(statement):
                 raise RemoteProtocolError(peer, f"ends what lives here: {statement}"[:300])
+            if statement != _all_of(statement.home):  # of a broker that has left, all is over
+                stated = max([statement.before, *(last[2] for last in statement.ranges)])
+                known = self._table.newest(statement.home)
+                check_incarnation(peer, statement.home, known, stated)
 
     def _learn(
         self, peer: BrokerNumber, statements: Sequence[Tombstones], *, told_on: bool

@@ -1,0 +1,48 @@
+"""Gaps that stand for durable state that a broker lost, and an operator's signed act accepts.
+
+No protocol promises such gaps. They are permitted only in a run with the act in a broker's event
+log, and only from the time on at which the broker served again.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from results.rules.terms import STATE_LOST, Gap, Promises
+from results.tables.logs import Logs
+from results.tables.manifest import Run
+
+_ACCEPTED = "loss_accepted"
+_SIGNATURE = re.compile("[0-9a-f]{128}")
+
+
+def promises_with_losses(run: Run, logs: Logs) -> Promises:
+    """Return what the protocol of a run promises, and since when losses are accepted in it."""
+    times = [
+        run.moved(line["t_ns"], process.host)
+        for process in logs.processes
+        if process.role == "broker"
+        for line in process.lines("events.jsonl")
+        if line.get("event") == _ACCEPTED
+        and type(line.get("t_ns")) is int
+        and type(line.get("loss")) is int
+        and _SIGNATURE.fullmatch(str(line.get("signature")))
+    ]
+    return replace(run.promises, losses_from_ns=min(times, default=None))
+
+
+def permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None) -> Iterator[Gap]:
+    """Yield the gaps with a reason that is promised, or that an accepted loss explains.
+
+    Args:
+        error_ns: how far apart the clocks of a subscription and a source may be; None: unknown.
+    """
+    for gap in gaps:
+        since_ns = promises.losses_from_ns
+        is_explained = (
+            gap.reason == STATE_LOST
+            and since_ns is not None
+            and (error_ns is None or gap.received_ns + error_ns >= since_ns)
+        )
+        if is_explained or gap.reason in promises.gaps:
+            yield gap

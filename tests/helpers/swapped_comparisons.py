@@ -1,0 +1,148 @@
+"""Swaps each `<` and `<=`, `>` and `>=`, `min` and `max` of the judges, one at a time.
+
+    python -m tests.helpers.swapped_comparisons [MODULE ...]
+
+prints the swaps that no test sees. Each swap is a process of its own, which runs the tests that
+need no Spark. Nothing on disk is changed. Those that are equivalent are in EQUIVALENT, with the
+reason; `tests/results/test_swapped_comparisons.py` tries a seeded sample.
+"""
+
+import ast
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+REPOSITORY: Final = Path(__file__).parents[2]
+MODULES: Final = (
+    *("results.reference.rule", "results.reference.risk", "results.reference.withholding"),
+    *("results.reference.ordering", "results.reference.verdict", "results.rules.risks"),
+    *("results.rules.withheld", "results.rules.faults", "results.rules.verdicts"),
+)
+TESTS: Final = (
+    *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withheld"),
+    *("churn", "expectation", "newcomers", "positions"),
+)
+PROCESSES: Final = 2
+_SWAPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt
+}  # fmt: skip
+_CALLED: Final = {"min": "max", "max": "min"}
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One place of a module, counted as `places` yields them."""
+
+    module: str
+    place: int
+
+    @property
+    def path(self) -> Path:
+        """The file of the module."""
+        return REPOSITORY / (self.module.replace(".", "/") + ".py")
+
+    def source(self) -> tuple[str, str, str]:
+        """Return the module with the swap, and the line as it is and as it becomes."""
+        text = self.path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        node, turn = [*places(tree)][self.place]
+        before = ast.unparse(node)
+        _swap(node, turn)
+        return ast.unparse(tree), f"{node.lineno}: {before}", ast.unparse(node)
+
+
+def places(tree: ast.Module) -> Iterator[tuple[ast.expr, int]]:
+    """Yield each comparison and call that can be swapped, and which of its operators."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for turn, operator in enumerate(node.ops):
+                if type(operator) in _SWAPPED:
+                    yield node, turn
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _CALLED
+        ):
+            yield node, 0
+
+
+def swaps(module: str) -> list[Swap]:
+    """Return all swaps of a module."""
+    tree = ast.parse(Swap(module, 0).path.read_text(encoding="utf-8"))
+    return [Swap(module, place) for place, _ in enumerate(places(tree))]
+
+
+def _swap(node: ast.expr, turn: int) -> None:
+    if isinstance(node, ast.Compare):
+        node.ops[turn] = _SWAPPED[type(node.ops[turn])]()
+    else:
+        assert isinstance(node, ast.Call), ast.dump(node)
+        assert isinstance(node.func, ast.Name), ast.dump(node)
+        node.func.id = _CALLED[node.func.id]
+
+
+class _Swapped(MetaPathFinder, InspectLoader):
+    """Imports one module with a swap in it."""
+
+    def __init__(self, swap: Swap) -> None:
+        self._swap = swap
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        """See MetaPathFinder."""
+        return spec_from_loader(name, self) if name == self._swap.module else None
+
+    def is_package(self, fullname: str) -> bool:
+        """See InspectLoader."""
+        return False
+
+    def get_source(self, fullname: str) -> str:
+        """See InspectLoader."""
+        return self._swap.source()[0]
+
+
+def is_seen(swap: Swap) -> bool:
+    """Return whether a test fails with a swap; in a process that has imported no judge."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    sys.meta_path.insert(0, _Swapped(swap))
+    files = [f"tests/results/test_{name}.py" for name in TESTS]
+    options = ["-x", "-q", "-m", "not spark", "-p", "no:cacheprovider"]
+    return bool(pytest.main([*options, *files]))
+
+
+def survivors(chosen: Sequence[Swap]) -> Iterator[str]:
+    """Yield the swaps that no test sees, as text."""
+    for module in ("numpy", "pandas", "pyarrow", "scipy.stats"):  # once, and not in each process
+        import_module(module)
+    with get_context("fork").Pool(PROCESSES, maxtasksperchild=1) as pool:
+        for swap, is_known in zip(chosen, pool.imap(is_seen, chosen, chunksize=1), strict=True):
+            if not is_known:
+                _, before, after = swap.source()
+                yield f"{swap.module}:{before}  ->  {after}"
+
+
+def main(arguments: list[str]) -> int:
+    """Print what survives; status 1 if anything does."""
+    chosen = [swap for module in arguments or MODULES for swap in swaps(module)]
+    found = 0
+    for text in survivors(chosen):
+        found += 1
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{found} of {len(chosen)} swaps are not seen\n")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""Run folders with hostile numbers and deep nesting: both readers refuse them or judge them."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from results.reference import predicates
+from results.reference.files import Refused
+from results.reference.reading import judge_folder
+from results.rules.expectation import ExpectationError, parse_predicate
+from results.tables.json_files import IntegrityError, ResultsError
+from results.tables.logs import commits_of, gaps_of, notices_of, read_logs
+from results.tables.manifest import read_run
+from results.tables.record_files import STRETCH
+from results.tables.seals import seal
+from tests.helpers.forged_runs import NEAR, RunFolder, write_honest_run
+
+HOSTILE = (-1, 1 << 31, 10**9, (1 << 63) - 1, 1 << 70, float("nan"), float("inf"), 1e308, None, [])
+REFUSALS = (Refused, IntegrityError, ResultsError, ExpectationError)
+SECONDS = 5
+DEEP = 100_000
+
+
+def read_for_spark(folder: Path) -> None:
+    """Read all of a folder that is small, as `check` does before Spark begins."""
+    run = read_run(folder)
+    logs = read_logs(run)
+    gaps_of(logs, run.moved)
+    commits_of(logs)
+    notices_of(logs, run.moved)
+
+
+READERS: tuple[Callable[[Path], object], ...] = (judge_folder, read_for_spark)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_honest_run(tmp_path_factory.mktemp("honest"), "run", gated=False)
+
+
+def numbers(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the place of each number in a document; of lists, of the first two entries."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from numbers(each, (*place, key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value[:2]):
+            yield from numbers(each, (*place, number))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place
+
+
+def spoilt(document: Any, place: tuple[Any, ...], value: Any) -> Any:
+    changed = deepcopy(document)
+    target = changed
+    for part in place[:-1]:
+        target = target[part]
+    target[place[-1]] = value
+    return changed
+
+
+def look(folder: Path, what: object) -> None:
+    """Both readers come to an end in time, with a refusal of ours or with none."""
+    seal(folder)
+    for read in READERS:
+        began = time.monotonic()
+        try:
+            read(folder)
+        except REFUSALS:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{what}: {read.__name__}: {error!r}") from error
+        assert time.monotonic() - began < SECONDS, (what, read)
+
+
+DOCUMENTS = (
+    "manifest.json",
+    "clock.jsonl",
+    "faults/faults.jsonl",
+    f"raw/{NEAR}/subscriptions.jsonl",
+)
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "clock.jsonl"])
+def test_a_number_of_a_run_folder_is_refused_or_judged(
+    name: str, honest: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(honest, folder)
+    path = folder / name
+    text = path.read_text()
+    is_lines = name.endswith(".jsonl")
+    rows = [json.loads(line) for line in text.splitlines()] if is_lines else json.loads(text)
+    for turn, place in enumerate(numbers(rows)):
+        for value in (HOSTILE[turn % len(HOSTILE)], HOSTILE[(turn + 3) % len(HOSTILE)]):
+            changed = spoilt(rows, place, value)
+            lines = [json.dumps(each) for each in changed] if is_lines else [json.dumps(changed)]
+            path.write_text("\n".join(lines) + "\n")
+            look(folder, (name, place, value))
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "spec/workload.toml", "spec/topology.toml"])
+def test_deep_nesting_in_a_run_folder_is_refused(name: str, honest: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(honest, folder)
+    with (folder / name).open("a") as file:
+        deep = "[" * DEEP + "]" * DEEP
+        file.write(f"\nx = {deep}\n" if name.endswith("toml") else f'{{"x": {deep}}}\n')
+    seal(folder)
+    for read in READERS:
+        with pytest.raises(REFUSALS):
+            read(folder)
+
+
+@pytest.mark.parametrize("count", [1 << 21, (1 << 31) - 1])
+def test_a_stretch_that_nobody_can_have_seen_is_refused(
+    count: int, honest: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(honest, folder)
+    with RunFolder(folder).records(NEAR, "deliveries") as rows:
+        rows.all["kind"][3] = STRETCH
+        rows.all["digest"][3] = np.uint32(count)
+        rows.all["sequence"][3] = 1 << 40
+        rows.all["layer"][3] = 1
+    seal(folder)
+    for read in READERS:
+        with pytest.raises(REFUSALS):
+            read(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["not " * 5_000 + "a = 1", "(" * 5_000 + "a = 1" + ")" * 5_000, "a = 1 or " * 5_000 + "a = 1"],
+    ids=["not", "brackets", "long"],
+)
+def test_a_predicate_that_no_broker_takes_is_refused_by_both(text: str) -> None:
+    with pytest.raises(ExpectationError):
+        parse_predicate(text)
+    with pytest.raises(ValueError, match=r"at most|deeper"):
+        predicates.wants(text)
