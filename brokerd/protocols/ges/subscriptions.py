@@ -11,12 +11,13 @@ from brokerd.protocols.ges.forwarding import PublicationForwarding
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 
 
 @dataclass(slots=True)
 class Subscription:
-    """A client's subscription, and the version of this broker's profile that it came with."""
+    """A client's subscription, and the version of this broker's profile that it starts with."""
 
     subscription: SubscriptionId
     predicate: Predicate
@@ -28,7 +29,12 @@ class Subscription:
 class LocalSubscriptions:
     """Those of all clients here.
 
+    A neighbour that passed a version on and then lost its sessions is waited for until `purge_ns`
+    is over, and those behind it may lack the version although they have other ways. So a version
+    that took `purge_ns` or longer proves nothing, and a later one is stated in its place.
+
     Args:
+        purge_ns: after so long without a session a neighbour is not waited for.
         reaches: whether a client is connected.
     """
 
@@ -39,12 +45,14 @@ class LocalSubscriptions:
         propagation: Propagation,
         forwarding: PublicationForwarding,
         reaches: Callable[[ClientId], bool],
+        purge_ns: int,
     ) -> None:
         self._machine = machine
         self._profiles = profiles
         self._propagation = propagation
         self._forwarding = forwarding
         self._reaches = reaches
+        self._purge_ns = purge_ns
         self._known: dict[SubscriptionId, Subscription] = {}
         propagation.reached = self._on_reached
 
@@ -78,7 +86,14 @@ class LocalSubscriptions:
         """See Forwarding."""
         self._forwarding.publish(run, origin)
 
-    def _on_reached(self, version: Version) -> None:
-        for route in self._known.values():
-            if route.version == version and self._reaches(route.client):
+    def _on_reached(self, version: Version, taken_ns: Instant) -> None:
+        reached = [route for route in self._known.values() if route.version == version]
+        if reached and taken_ns >= self._purge_ns:
+            coming = self._propagation.next_version()
+            for route in reached:
+                route.version = coming
+            self._propagation.change_own((), ())
+            return
+        for route in reached:
+            if self._reaches(route.client):
                 self.tell(route)
