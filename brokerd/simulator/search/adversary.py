@@ -22,7 +22,7 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import DEFAULT, definition_of
-from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
@@ -405,6 +405,7 @@ class _Run:
             marks = {
                 **cluster.checker.marks.counts,
                 "frame-split": cluster.network.counters["frames_split"],
+                ADVANCED_AGAIN.name: cluster.checker.positions.advanced_again,
             }
             counters.update(as_counters(marks))
         return counters

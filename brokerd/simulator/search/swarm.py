@@ -21,7 +21,7 @@ from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken
-from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.checks.timeliness import bounds_of
@@ -657,6 +657,7 @@ class PlanRun:
             marks = {
                 **cluster.checker.marks.counts,
                 "frame-split": cluster.network.counters["frames_split"],
+                ADVANCED_AGAIN.name: cluster.checker.positions.advanced_again,
             }
             counters.update(as_counters(marks))
         return counters

@@ -46,7 +46,12 @@ from brokerd.protocols.registry import (
 )
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
+from brokerd.simulator.checks.protocol_checks import (
+    CheckedWorld,
+    make_checks,
+    make_observer,
+    make_position_checks,
+)
 from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
@@ -165,6 +170,7 @@ class SimulatedCluster:
             strict,
             watcher,
             make_checks(protocol, seen),
+            make_position_checks(protocol),
             make_observer(protocol, self.graph),
         )
         self._topologies: dict[BrokerNumber, Topology] = {}

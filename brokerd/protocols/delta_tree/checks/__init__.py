@@ -9,6 +9,10 @@ from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
+from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS
+from brokerd.protocols.delta_tree.storage.home_table import ATTACHED
+from brokerd.protocols.delta_tree.subscriptions.tombstones import TOMBSTONES
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -21,5 +25,10 @@ SIMULATED = SimulatedProtocol(
     make_wording=DeltaTreeWording,
     make_reach=DeltaTreeReach,
     kept=KEPT,
+    positions=(
+        Position(POSITIONS, ends=True),
+        Position(ATTACHED, ends=True),
+        Position(TOMBSTONES, lambda row: row[0]),
+    ),
     make_planning=DeltaTreePlanning,
 )

@@ -1,13 +1,19 @@
 """What simulations know of durable."""
 
+from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
 from brokerd.protocols.durable.checks.planning import DurablePlanning
 from brokerd.protocols.durable.checks.words import DurableWording
+from brokerd.protocols.durable.holds import HOLDS
+from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN
 from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -46,6 +52,15 @@ SIMULATED = SimulatedProtocol(
             "delivered",
             "written",
         ),
+    ),
+    positions=(
+        *CORE.positions,
+        Position(ACKNOWLEDGED, ends=True),
+        Position(DELIVERED),
+        Position(WRITTEN),
+        Position(SUBSCRIPTIONS, lambda row: row[2], ends=True),
+        Position(ARRIVING, ends=True),
+        Position(HOLDS, lambda row: row[0], ends=True),
     ),
     make_checks=DurableChecks,
     make_planning=DurablePlanning,

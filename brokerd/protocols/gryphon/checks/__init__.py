@@ -7,9 +7,12 @@ from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
+from brokerd.protocols.gryphon.exchange import FILTERED
 from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
 
@@ -65,6 +68,12 @@ SIMULATED = SimulatedProtocol(
             "published",
             "released",
         ),
+    ),
+    positions=(
+        Position(RELEASED),
+        Position(PUBLISHED),
+        Position(RESERVED),
+        Position(FILTERED),
     ),
     make_checks=GryphonChecks,
     make_planning=GryphonPlanning,
