@@ -27,6 +27,7 @@ from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.recounts import Recount
 from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
@@ -134,6 +135,7 @@ class SimulatedProtocol:
         make_reach: who still hears whom, given the parameters and links that stay broken.
         kept: how much its cores may keep of what.
         positions: its durable rows that say how far something has come.
+        recounts: its counters, and what each of them stands for.
         make_planning: how seeds set its parameters.
         make_wording: how scenarios say what its brokers tell each other.
     """
@@ -149,6 +151,7 @@ class SimulatedProtocol:
     make_reach: Callable[[OverlayGraph, Any, Iterable[Link], Iterable[BrokerNumber]], Reach] = Reach
     kept: Kept = field(default_factory=Kept)
     positions: tuple[Position, ...] = ()
+    recounts: tuple[Recount, ...] = ()
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
 

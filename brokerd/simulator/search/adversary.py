@@ -189,6 +189,7 @@ class _Run:
                 acted.perform(("forget", self._losses.choice([*acted.clients])))
         acted.heal_all()
         acted.settle(random)
+        self._cluster.recount()
         acted.oracle.judge_end()
         if is_pure:
             self._cluster.repeat_events(self._pure)

@@ -208,6 +208,7 @@ class PlanRun:
         self._at_risk = 0
         self._subscriptions = self._roles = 0
         self._ended = 0
+        self._recounted = 0
         self._left = 0
         self._forgotten = 0
         self._stalled = 0
@@ -254,6 +255,7 @@ class PlanRun:
             self._play_timed()
         self._let_be_forgotten()
         self._cluster.checker.own.settled(self._cluster.brokers)
+        self._recounted = self._cluster.recount()
         self._cluster.oracle.judge_end()
         if self._strict:
             self._check_growth()
@@ -620,6 +622,7 @@ class PlanRun:
             "published": cluster.oracle.published_count,
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
+            "counters_recounted": self._recounted,
             "announced": cluster.oracle.announced,
             **{
                 f"forgiven_{rule}": cluster.oracle.violations.get(rule, 0)

@@ -6,6 +6,7 @@ from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
 from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
+from brokerd.protocols.delta_tree.checks.recounts import RECOUNTS
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
@@ -30,5 +31,6 @@ SIMULATED = SimulatedProtocol(
         Position(ATTACHED, ends=True),
         Position(TOMBSTONES, lambda row: row[0]),
     ),
+    recounts=RECOUNTS,
     make_planning=DeltaTreePlanning,
 )

@@ -4,6 +4,7 @@ from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
 from brokerd.protocols.durable.checks.planning import DurablePlanning
+from brokerd.protocols.durable.checks.recounts import RECOUNTS
 from brokerd.protocols.durable.checks.words import DurableWording
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN
@@ -63,5 +64,6 @@ SIMULATED = SimulatedProtocol(
         Position(HOLDS, lambda row: row[0], ends=True),
     ),
     make_checks=DurableChecks,
+    recounts=RECOUNTS,
     make_planning=DurablePlanning,
 )

@@ -3,6 +3,7 @@
 from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning
 from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
+from brokerd.protocols.ges_reliable.checks.recounts import RECOUNTS
 from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
 from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
 from brokerd.protocols.ges_reliable.epoch_log import FRONTIERS, RELEASED
@@ -25,5 +26,6 @@ SIMULATED = SimulatedProtocol(
     make_checks=GesReliableChecks,
     make_reach=GesReliableReach,
     make_wording=GesReliableWording,
+    recounts=RECOUNTS,
     make_planning=GesReliablePlanning,
 )

@@ -23,6 +23,7 @@ from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.protocols.ges.checks.steps import check_client_counts
 from brokerd.protocols.ges.places import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.places import root_of
@@ -67,6 +68,10 @@ class GesReliableChecks(ProtocolChecks):
         if core.storage is not None and core.storage.log.is_read:
             _check_released(broker, core.storage)
             _check_heirs(broker, brokers)
+
+    def settled(self, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        check_client_counts(brokers)
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         """A storage stores for it, on its disk, or has stored for it and knows its heir."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
+from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.exchange import FILTERED
@@ -76,5 +77,6 @@ SIMULATED = SimulatedProtocol(
         Position(FILTERED),
     ),
     make_checks=GryphonChecks,
+    recounts=RECOUNTS,
     make_planning=GryphonPlanning,
 )

@@ -4,6 +4,7 @@ from brokerd.protocols.multi_proxy.arbiter import ASSIGNED, OWNERS
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks
 from brokerd.protocols.multi_proxy.checks.planning import MultiProxyPlanning
 from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
+from brokerd.protocols.multi_proxy.checks.recounts import RECOUNTS
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
 from brokerd.protocols.multi_proxy.followers import FOLLOWERS
@@ -32,6 +33,7 @@ SIMULATED = SimulatedProtocol(
     make_checks=MultiProxyChecks,
     make_wording=MultiProxyWording,
     make_reach=MultiProxyReach,
+    recounts=RECOUNTS,
     make_planning=MultiProxyPlanning,
     kept=Kept(
         streams=9,  # as many as `topics` is drawn, and that of publications without
