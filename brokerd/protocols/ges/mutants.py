@@ -101,6 +101,12 @@ BUGS: Final = (
         ("self._answered(origin, peer, lambda version: True)", "self._given_up.pop(peer, None)"),
     ),
     _bug(
+        "given-up-for-ever",
+        "Who was given up and is back is waited for.",
+        "propagation.py",
+        ("        self._given_up.pop(peer, None)\n", ""),
+    ),
+    _bug(
         "late-answers-count",
         "A version that took as long as `purge_ns` proves nothing, and a later one is stated.",
         "subscriptions.py",

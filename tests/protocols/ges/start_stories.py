@@ -96,12 +96,30 @@ def the_first_answer_is_not_the_last() -> None:
     assert found.started
 
 
+def who_was_away_for_long_is_waited_for_again() -> None:
+    """Nobody waited for c any more; it is back, and slow to take the next profile."""
+    cluster = _started(("a", "b"), ("a", "c"))
+    cluster.broker("c").kill()
+    cluster.run_for(PURGE_S)
+    cluster.broker("c").start()
+    cluster.run_for(5)
+    cluster.broker("c").absorb()
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(2)
+    assert not found.started
+    cluster.broker("c").release()
+    cluster.run_for(1)
+    assert found.started
+
+
 STORIES = (
+    who_was_away_for_long_is_waited_for_again,
     who_passed_it_on_is_cut_off_before_the_answer,
     who_passed_it_on_leaves_before_the_answer,
     the_first_answer_is_not_the_last,
 )
 SEEN = {
+    "given-up-for-ever": who_was_away_for_long_is_waited_for_again,
     "late-answers-count": who_passed_it_on_is_cut_off_before_the_answer,
     "leaver-has-answered": who_passed_it_on_leaves_before_the_answer,
     "one-answer-is-enough": the_first_answer_is_not_the_last,
