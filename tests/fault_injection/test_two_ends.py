@@ -13,7 +13,6 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
-from brokerd.named_bugs import Edit, NamedBug, planted
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Fault, Injection, Injector
 from fault_injection.apply.log import FaultLog
@@ -66,7 +65,7 @@ class FakeAgent:
             return act() if act is not None else None
         if self.after and act is not None:
             act()
-        raise ControlError(kind, f"{command} fails")  # type: ignore[arg-type]
+        raise ControlError(kind, f"{command} fails")
 
     async def fault_apply(
         self, fault_id: str, verb: str, process: str, *, lease_ms: int, **_: Any
@@ -224,22 +223,6 @@ def whose_lease_ends_at_one_end(verb: str, host: str) -> Ends:
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_lease_that_is_over_at_one_end_ends_the_fault_at_all(verb: str, host: str) -> None:
     assert not whose_lease_ends_at_one_end(verb, host).broken_when_healed
-
-
-def test_a_renewal_that_is_refused_at_one_end_only_is_half_an_end() -> None:
-    bug = NamedBug(
-        "lease-over-at-one-end-is-over",
-        "A fault whose lease is over at one end is undone at the others.",
-        (
-            Edit(
-                "fault_injection/apply/injector.py",
-                "        undone, left = await self._undo(progress.fault)\n",
-                "        undone, left = {}, ''\n",
-            ),
-        ),
-    )
-    with planted([bug]):
-        assert whose_lease_ends_at_one_end("cut", "near").broken_when_healed
 
 
 @pytest.mark.parametrize("kind", ["user", "closed"])
