@@ -110,7 +110,13 @@ BUGS: Final = (
         "late-answers-count",
         "A version that took as long as `purge_ns` proves nothing, and a later one is stated.",
         "subscriptions.py",
-        ("if reached and taken_ns >= self._purge_ns:", "if False:"),
+        ("is_late = taken_ns >= self._purge_ns", "is_late = False"),
+    ),
+    _bug(
+        "stated-anew-for-ever",
+        "A subscription starts where every answer takes longer than `purge_ns`.",
+        "subscriptions.py",
+        ("if is_late and route.repetitions < REPETITIONS]", "if is_late]"),
     ),
     _bug(
         "leaver-has-answered",

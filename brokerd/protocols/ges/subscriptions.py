@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import ClientId, SubscriptionId
@@ -15,15 +16,24 @@ from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 
 
+REPETITIONS: Final = 3
+"""So often a subscription waits for a later version at most."""
+
+
 @dataclass(slots=True)
 class Subscription:
-    """A client's subscription, and the version of this broker's profile that it starts with."""
+    """A client's subscription, and the version of this broker's profile that it starts with.
+
+    Attributes:
+        repetitions: how often that version was replaced by a later one.
+    """
 
     subscription: SubscriptionId
     predicate: Predicate
     client: ClientId
     number: int
     version: Version
+    repetitions: int = 0
 
 
 class LocalSubscriptions:
@@ -31,7 +41,8 @@ class LocalSubscriptions:
 
     A neighbour that passed a version on and then lost its sessions is waited for until `purge_ns`
     is over, and those behind it may lack the version although they have other ways. So a version
-    that took `purge_ns` or longer proves nothing, and a later one is stated in its place.
+    that took `purge_ns` or longer proves nothing, and a later one is stated in its place, up to
+    `REPETITIONS` times: where every answer takes so long, no subscription would start otherwise.
 
     Args:
         purge_ns: after so long without a session a neighbour is not waited for.
@@ -88,12 +99,14 @@ class LocalSubscriptions:
 
     def _on_reached(self, version: Version, taken_ns: Instant) -> None:
         reached = [route for route in self._known.values() if route.version == version]
-        if reached and taken_ns >= self._purge_ns:
-            coming = self._propagation.next_version()
-            for route in reached:
-                route.version = coming
-            self._propagation.change_own((), ())
-            return
+        is_late = taken_ns >= self._purge_ns
+        again = [route for route in reached if is_late and route.repetitions < REPETITIONS]
         for route in reached:
-            if self._reaches(route.client):
+            if route not in again and self._reaches(route.client):
                 self.tell(route)
+        if again:
+            coming = self._propagation.next_version()
+            for route in again:
+                route.version = coming
+                route.repetitions += 1
+            self._propagation.change_own((), ())

@@ -112,13 +112,26 @@ def who_was_away_for_long_is_waited_for_again() -> None:
     assert found.started
 
 
+def all_answers_take_longer_than_anybody_is_waited_for() -> None:
+    """Each way takes 20 s, and an answer 40 s."""
+    cluster = _started(("a", "b"))
+    cluster.link("a", "b").delay(20_000_000_000)
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(35)
+    assert not found.started
+    cluster.run_for(200)
+    assert found.started
+
+
 STORIES = (
+    all_answers_take_longer_than_anybody_is_waited_for,
     who_was_away_for_long_is_waited_for_again,
     who_passed_it_on_is_cut_off_before_the_answer,
     who_passed_it_on_leaves_before_the_answer,
     the_first_answer_is_not_the_last,
 )
 SEEN = {
+    "stated-anew-for-ever": all_answers_take_longer_than_anybody_is_waited_for,
     "given-up-for-ever": who_was_away_for_long_is_waited_for_again,
     "late-answers-count": who_passed_it_on_is_cut_off_before_the_answer,
     "leaver-has-answered": who_passed_it_on_leaves_before_the_answer,
