@@ -1,37 +1,87 @@
-"""Durations as people write them: always with a unit, never a bare number."""
+"""Durations and sizes: constants, and text as people write it, always with a unit.
+
+Each kind has a parser, whose error names what is valid, and a formatter, whose text parses to the
+same value.
+"""
 
 import re
 from fractions import Fraction
+from typing import Final
 
-_UNITS_NS = {
+MICROSECOND_NS: Final = 1_000
+MILLISECOND_NS: Final = 1_000_000
+SECOND_NS: Final = 1_000_000_000
+MINUTE_NS: Final = 60 * SECOND_NS
+HOUR_NS: Final = 60 * MINUTE_NS
+
+LONGEST_H: Final = 10_000
+LONGEST_NS: Final = LONGEST_H * HOUR_NS
+"""The longest duration that a file or an option may state."""
+
+_DURATIONS_NS: Final = {
     "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "min": 60_000_000_000,
-    "h": 3_600_000_000_000,
+    "us": MICROSECOND_NS,
+    "ms": MILLISECOND_NS,
+    "s": SECOND_NS,
+    "min": MINUTE_NS,
+    "h": HOUR_NS,
 }
-LONGEST_H = 10_000
-LONGEST_NS = LONGEST_H * _UNITS_NS["h"]
-_DURATION = re.compile(r"(?P<number>\d{1,20}(?:\.\d{1,20})?)\s*(?P<unit>ns|us|ms|s|min|h)")
+_SIZES_BYTES: Final = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 << 20}
+_NUMBER: Final = r"(\d{1,20}(?:\.\d{1,20})?)\s*"
+_DURATION: Final = re.compile(rf"{_NUMBER}({'|'.join(_DURATIONS_NS)})")
+_SIZE: Final = re.compile(rf"{_NUMBER}({'|'.join(_SIZES_BYTES)})")
 
 
-def parse_duration_ns(text: object) -> int:
-    """Nanoseconds of text like "2.5s"; raises ValueError with what is valid."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f'a duration has a number and a unit ({", ".join(_UNITS_NS)}): "2.5s"')
-    exact = Fraction(match["number"]) * _UNITS_NS[match["unit"]]
-    if exact.denominator != 1:
-        raise ValueError("a duration is a whole number of nanoseconds")
+def parse_duration_ns(text: object, step_ns: int = 1) -> int:
+    """Return the nanoseconds of text such as "250ms", "2.5s" or "1min30s".
+
+    Args:
+        step_ns: the duration must be a multiple of it: 1, or a millisecond.
+
+    Raises:
+        ValueError: the text is no duration, or one that is too long or too precise.
+    """
+    if not isinstance(text, str) or not re.fullmatch(rf"(?:{_DURATION.pattern})+", text):
+        units = ", ".join(_DURATIONS_NS)
+        raise ValueError(f'a duration has a number and a unit ({units}): "250ms", "1min30s"')
+    exact = sum(Fraction(number) * _DURATIONS_NS[unit] for number, unit in _DURATION.findall(text))
+    if exact % step_ns:
+        unit = "milliseconds" if step_ns == MILLISECOND_NS else "nanoseconds"
+        raise ValueError(f"a duration is a whole number of {unit} here")
     if exact > LONGEST_NS:
         raise ValueError(f"a duration is at most {LONGEST_H}h")
     return int(exact)
 
 
 def format_duration(duration_ns: int) -> str:
-    """The shortest exact text for a duration."""
-    for unit in ("min", "s", "ms", "us", "ns"):
-        if duration_ns % _UNITS_NS[unit] == 0 and (duration_ns or unit == "s"):
-            return f"{duration_ns // _UNITS_NS[unit]}{unit}"
-    raise AssertionError(duration_ns)
+    """Return the shortest exact text for a duration: "2min", "2.5s", "250ms"."""
+    if duration_ns and duration_ns % MINUTE_NS == 0:
+        return f"{duration_ns // MINUTE_NS}min"
+    if duration_ns == 0 or duration_ns >= SECOND_NS:
+        whole, part = divmod(duration_ns, SECOND_NS)
+        return f"{whole}.{part:09d}".rstrip("0").rstrip(".") + "s"
+    unit = next(unit for unit in ("ms", "us", "ns") if duration_ns % _DURATIONS_NS[unit] == 0)
+    return f"{duration_ns // _DURATIONS_NS[unit]}{unit}"
+
+
+def parse_size_bytes(text: object) -> int:
+    """Return the bytes of text such as "100B" or "4KiB".
+
+    Raises:
+        ValueError: the text is no size, or no whole number of bytes.
+    """
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f'a size has a number and a unit ({", ".join(_SIZES_BYTES)}): "100B"')
+    exact = Fraction(match[1]) * _SIZES_BYTES[match[2]]
+    if exact.denominator != 1:
+        raise ValueError("a size is a whole number of bytes")
+    return int(exact)
+
+
+def format_size(size_bytes: int) -> str:
+    """Return the shortest exact text for a size."""
+    for unit in ("MiB", "KiB"):
+        if size_bytes and size_bytes % _SIZES_BYTES[unit] == 0:
+            return f"{size_bytes // _SIZES_BYTES[unit]}{unit}"
+    return f"{size_bytes}B"

@@ -1,6 +1,6 @@
 """Who may import whom, which names pure code may not use, and what is dead or dangerous.
 
-The tables say why beside each rule, and a finding prints that. CONTRIBUTING.md shows the import
+The tables say why beside each rule, and a finding prints that. brokerd/README.md shows the import
 table to readers; this is the one that counts. The second half of the file lets the checker loose
 on small trees, so that it is known to find what it is there for.
 """
@@ -621,7 +621,7 @@ LAYERS = (
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history",),
+        ours=("brokerd.history", "brokerd.units"),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),

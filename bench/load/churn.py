@@ -15,8 +15,8 @@ import trio
 
 from bench.load.load_clients import SubscriberClient
 from bench.load.process_subscriber import ProcessSubscriber
+from brokerd.units import SECOND_NS
 
-_SECOND_NS: Final = 1_000_000_000
 _POLL_S: Final = 0.02
 
 
@@ -65,4 +65,4 @@ class Churn:
 
 async def _sleep_until(at_ns: int) -> None:
     while (left_ns := at_ns - time.monotonic_ns()) > 0:
-        await trio.sleep(left_ns / _SECOND_NS)
+        await trio.sleep(left_ns / SECOND_NS)

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.units import SECOND_NS
+
 PER_SECOND = 256
 KEPT_NS = 5_000_000_000
 MOST_ROWS = 4096
-
-_SECOND_NS = 1_000_000_000
 
 
 class LatencySamples:
@@ -74,7 +74,7 @@ class LatencySamples:
 
     def _adapt(self, would_note: int, now_ns: int) -> None:
         """Note about as many a second whatever the rate."""
-        second = now_ns // _SECOND_NS
+        second = now_ns // SECOND_NS
         if second != self._second:
             if self._in_second < PER_SECOND // 4 and self.stride > 1:
                 self.stride //= 2

@@ -3,10 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
+from bench.load.client_host import ClientHost
 from bench.load.content import ContentTables
 from bench.load.latency_samples import LatencySamples
 from bench.load.publishing import PublisherLoad, PublisherSetting
@@ -21,9 +22,6 @@ from brokerd.model.identity import SourceId
 DETACH_TIMEOUT_S = 2.0
 _RECEIVED_AT_ONCE = 64
 """Runs, after which others may get their turn."""
-
-if TYPE_CHECKING:
-    from bench.load.load_generator import LoadGenerator
 
 
 class LoadClient:
@@ -41,7 +39,7 @@ class LoadClient:
     """
 
     def __init__(
-        self, generator: "LoadGenerator", setting: PublisherSetting | SubscriberSetting
+        self, generator: ClientHost, setting: PublisherSetting | SubscriberSetting
     ) -> None:
         self.name = setting.name
         self.broker = setting.broker
@@ -185,7 +183,7 @@ class PublisherClient(LoadClient):
 
     def __init__(
         self,
-        generator: "LoadGenerator",
+        generator: ClientHost,
         setting: PublisherSetting,
         number: int,
         tables: ContentTables,
@@ -246,7 +244,7 @@ class SubscriberClient(LoadClient):
         absences: from when until when churn keeps it away, in ns from the start of the measurement.
     """
 
-    def __init__(self, generator: "LoadGenerator", setting: SubscriberSetting, number: int) -> None:
+    def __init__(self, generator: ClientHost, setting: SubscriberSetting, number: int) -> None:
         super().__init__(generator, setting)
         self.is_started = False
         self.absences = setting.absences

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import trio
 
+from brokerd.units import SECOND_NS
+
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
 _PR_SET_TIMERSLACK = 29
-SECOND_NS = 1_000_000_000
 
 
 class Alarm:

@@ -17,18 +17,16 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
+from bench.load.client_host import ClientHost
 from bench.load.receiving import SubscriberSetting
 from bench.load.subscriber_process import MOMENTS
 from brokerd.client.events import GapAnnounced
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
-
-if TYPE_CHECKING:
-    from bench.load.load_generator import LoadGenerator
 
 CRASHES: Final = (*MOMENTS, "starting", "any")
 """When a process is killed: at a moment of a transaction, while it starts, at any time."""
@@ -72,7 +70,7 @@ class ProcessSubscriber:
 
     publishes = False
 
-    def __init__(self, generator: "LoadGenerator", setting: SubscriberSetting, number: int) -> None:
+    def __init__(self, generator: ClientHost, setting: SubscriberSetting, number: int) -> None:
         self.name = setting.name
         self.broker = setting.broker
         self.session = self.attached_ns = self.lost_ns = self.taken = 0

@@ -15,7 +15,8 @@ from bench.control_traffic.churn_experiment import SCHEMA as CHURN_SCHEMA
 from bench.control_traffic.churn_experiment import ChurnExperiment, run_churn_experiment
 from bench.papers.dft11.behaviour_experiments import KINDS as BEHAVIOURS
 from bench.papers.dft11.behaviour_experiments import SCHEMA as BEHAVIOUR_SCHEMA
-from bench.papers.dft11.behaviour_experiments import BehaviourExperiment, run_behaviour_experiment
+from bench.papers.dft11.behaviour_experiments import BehaviourExperiment
+from bench.papers.dft11.behaviour_runs import run_behaviour_experiment
 from bench.papers.dft11.graph_experiments import SCHEMA as GRAPH_SCHEMA
 from bench.papers.dft11.graph_experiments import GraphExperiment, run_graph_experiment
 from bench.papers.dft11.simulated_experiments import SCHEMA as SIMULATED_SCHEMA
@@ -39,7 +40,8 @@ from bench.papers.ges.transmission_experiments import (
 )
 from bench.papers.mp22.proxy_experiments import KINDS as PROXY_KINDS
 from bench.papers.mp22.proxy_experiments import SCHEMA as PROXY_SCHEMA
-from bench.papers.mp22.proxy_experiments import ProxyExperiment, run_proxy_experiment
+from bench.papers.mp22.proxy_experiments import ProxyExperiment
+from bench.papers.mp22.proxy_runs import run_proxy_experiment
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
 

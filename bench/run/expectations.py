@@ -13,8 +13,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
 from bench.spec.component_names import COMPONENTS
-from bench.spec.units import parse_duration_ns, parse_rate, parse_size_bytes
+from bench.spec.rate import parse_rate
 from brokerd.overlay.topology import nearest
+from brokerd.units import parse_duration_ns, parse_size_bytes
 
 Kind = Literal["duration", "rate", "count", "ratio", "size"]
 

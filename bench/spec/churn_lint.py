@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from bench.spec.spec import ExperimentSpec
-from bench.spec.units import format_duration
 from brokerd.protocols.registry import parameters_on, protocol_on
+from brokerd.units import format_duration
 from fault_injection.schedule.client_lint import RECONNECTS_WITHIN_NS
 
 

@@ -20,8 +20,8 @@ from bench.load.content import Scalar, draw_attribute_sets
 from bench.load.numbered import numbered_attribute
 from bench.spec.keys import Keys, of_topology, with_keys
 from bench.spec.overrides import Overrides, with_overrides
+from bench.spec.rate import Rate
 from bench.spec.toml_text import toml_text
-from bench.spec.units import Rate
 from bench.spec.workload import absences
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,

@@ -40,6 +40,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from bench.spec.deployed_experiment import Point
 from bench.spec.keys import FAULTS, SIMULATED, check_keys, of_steps
 from bench.spec.overrides import Overrides
+from bench.spec.rate import parse_rate
 from bench.spec.spec import (
     BENCH_FOLDER,
     MAXIMUM_SEED,
@@ -49,10 +50,10 @@ from bench.spec.spec import (
     read_toml,
     validated,
 )
-from bench.spec.units import parse_duration_ns, parse_rate, parse_size_bytes
 from bench.spec.workload_model import EXPERIMENT_NAME
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
+from brokerd.units import parse_duration_ns, parse_size_bytes
 
 SCHEMA: Final = "pubsubctl/sweep/1"
 SWEEPS: Final = BENCH_FOLDER / "sweeps"

@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Iterator
 
 from bench.load.splitmix import splitmix64
+from brokerd.units import SECOND_NS
 
-SECOND_NS = 1_000_000_000
 _CHUNK = 4096
 _PHASES = 0x7E57_0001
 _GAPS = 0x7E57_0002

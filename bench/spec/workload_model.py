@@ -23,21 +23,15 @@ from bench.load.content import FENCE
 from bench.load.numbered import NUMBERED
 from bench.load.stretches import Level
 from bench.run.expectations import Expectation, component_of
+from bench.spec.rate import Rate, parse_rate
 from bench.spec.topics import topic_names
-from bench.spec.units import (
-    Rate,
-    format_duration,
-    format_size,
-    parse_duration_ns,
-    parse_rate,
-    parse_size_bytes,
-)
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import definition_of
+from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
 MAXIMUM_SEED = (1 << 63) - 1
 MAXIMUM_CLIENTS = 65_535  # records number publishers with 16 bits

@@ -14,8 +14,8 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import RunningProtocol
+from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
-from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.guard import FaultGuard, failed_together
 from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import (

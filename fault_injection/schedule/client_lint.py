@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import Final
 
 from brokerd.overlay.topology import Topology, nearest
-from fault_injection.schedule.durations import format_duration
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule, Problem
 from fault_injection.schedule.step import END, STARTED_WITHIN_NS, Step
 from fault_injection.schedule.targets import Clients, Role

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from fault_injection.schedule.durations import format_duration, parse_duration_ns
+from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
 
 TICK: Final = "tick"
 LEGEND: Final = (
@@ -47,7 +47,7 @@ def steps_of(lanes: object) -> list[dict[str, Any]]:
         raise LaneError("", lanes, "expected a tick, and a text for each target")
     rest = dict(lanes)
     try:
-        tick_ns = parse_duration_ns(rest.pop(TICK, None))
+        tick_ns = parse_duration_ns(rest.pop(TICK, None), MILLISECOND_NS)
     except ValueError as error:
         raise LaneError(TICK, lanes.get(TICK), str(error)) from None
     if tick_ns == 0:

@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
+from brokerd.units import format_duration
 from fault_injection.apply.separations import check_nft_can_tell, parted_pairs
 from fault_injection.schedule.client_lint import check_client_overlaps, check_clients
-from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.guard import Element, FaultGuard, failed_together
 from fault_injection.schedule.plan import ender_of
 from fault_injection.schedule.schedule import FaultSchedule, Problem, wrong_target

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from fault_injection.schedule.durations import Span, format_duration
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
+from fault_injection.schedule.span import Span
 from fault_injection.schedule.step import (
     END,
     OBSERVE_WITHIN_NS,

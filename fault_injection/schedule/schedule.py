@@ -22,7 +22,7 @@ from pydantic import (
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.text import shown
-from fault_injection.schedule.durations import format_duration
+from brokerd.units import format_duration
 from fault_injection.schedule.lanes import LaneError, steps_of
 from fault_injection.schedule.step import (
     END,

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from brokerd.overlay.ranges import expanded_list
-from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
+from brokerd.units import format_duration, parse_duration_ns
+from fault_injection.schedule.span import Span
 from fault_injection.schedule.verbs import LASTING_VERBS
 
 STAGES: Final = ("applied", "observed", "healed", "recovered")

@@ -60,8 +60,8 @@ from pubsubctl.commands import (
     targets,
     topology,
 )
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import ColorChoice, Console, NobodyReads, Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import (
     INTERNAL_ERROR,
     INTERRUPTED,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:

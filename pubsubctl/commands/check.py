@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 
 RUNS_HELP = "Folders, run ids, or `latest`."
 

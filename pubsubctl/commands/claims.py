@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from brokerd.overlay.topology import nearest
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result, Style
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.running.claims import (

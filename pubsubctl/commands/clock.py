@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Console, Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check(
 
     With --latency, exit status 3 when one of that length could not.
     """
-    from bench.spec.units import parse_duration_ns
+    from brokerd.units import parse_duration_ns
 
     call = invocation(context)
     try:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 
 app = typer.Typer(
     name="config",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:

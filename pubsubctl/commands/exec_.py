@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result, visible
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable, UserError
 
 
@@ -27,7 +27,7 @@ def execute(
 
     import trio
 
-    from bench.spec.units import parse_duration_ns
+    from brokerd.units import parse_duration_ns
     from pubsubctl.hosts.connectors.base import Connector, Ran
     from pubsubctl.hosts.hosts import Lab, reached
 

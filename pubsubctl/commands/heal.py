@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from brokerd.errors import ControlError
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:

@@ -1,29 +1,19 @@
-"""`help TOPIC`: short texts on what holds for all verbs."""
+"""`help TOPIC`: pages of the manual."""
 
 import textwrap
-from importlib import resources
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.console.console import Result
+from pubsubctl.console.manual import topic_files
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
 ALIASES = {"exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults"}
 VERBS_HERE = "@verbs@"
-
-
-def topic_files() -> "dict[str, Traversable]":
-    """The texts by topic, in order."""
-    folder = resources.files("pubsubctl").joinpath("help")
-    found = sorted(folder.iterdir(), key=lambda path: path.name)
-    return {path.name.removesuffix(".md"): path for path in found if path.name.endswith(".md")}
 
 
 def help_topic(
@@ -38,7 +28,7 @@ def help_topic(
     texts = topic_files()
     if topic is None:
         lines = [
-            f"{name:16} {path.read_text('utf-8').splitlines()[0].lstrip('# ')}"
+            f"{name:17} {path.read_text('utf-8').splitlines()[0].lstrip('# ')}"
             for name, path in texts.items()
         ]
         document = {"schema": "pubsubctl/help/1", "topics": list(texts)}

@@ -11,8 +11,8 @@ import typer
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Console, Result
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.files import shown
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 
 
 def load(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def logs(
     """
     import trio
 
-    from bench.spec.units import parse_duration_ns
+    from brokerd.units import parse_duration_ns
     from pubsubctl.console.interruption import until_interrupted
     from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.watching.logbook import last_of_each, merged, selected, shown

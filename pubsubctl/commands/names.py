@@ -132,7 +132,7 @@ def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def topics(context: typer.Context, incomplete: str) -> Iterable[str]:
     """What `help` explains."""
-    from pubsubctl.commands.help_topics import topic_files
+    from pubsubctl.console.manual import topic_files
 
     return list(topic_files())
 

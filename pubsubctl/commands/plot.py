@@ -8,8 +8,8 @@ import typer
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 

@@ -7,8 +7,8 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 LEDGER = Path("results", "reliability.json")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from brokerd.overlay.topology import nearest
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 

@@ -10,9 +10,9 @@ import typer
 
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options
 from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.hosts.files import shown
 

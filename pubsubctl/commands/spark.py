@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Progress, Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:

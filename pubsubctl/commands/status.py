@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:

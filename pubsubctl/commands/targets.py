@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pubsubctl.commands.invocation import invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
 
 
 def targets(

@@ -9,8 +9,8 @@ import typer
 
 from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 app = typer.Typer(help="Brokers and the links between them.")

@@ -7,8 +7,8 @@ from typing import Literal
 from bench.spec.spec import ExperimentSpec
 from brokerd.history.records import ROW_BYTES
 from brokerd.protocols.registry import protocol_on
+from brokerd.units import SECOND_NS
 
-SECOND_NS = 1_000_000_000
 FASTEST_PER_S = 200_000
 """What a publisher without a rate is believed to manage."""
 SPARE = 1.2

@@ -11,7 +11,7 @@ from typing import Any
 from brokerd.overlay.outage import Outage
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol
-from fault_injection.schedule.durations import format_duration
+from brokerd.units import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import Target

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from bench.spec.units import format_duration, format_size
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from brokerd.runtime.program import own_program
+from brokerd.units import format_duration, format_size
 from pubsubctl.deploying.certificates import ending_soon
 from pubsubctl.deploying.cores import cores_of
 from pubsubctl.doctor.host_facts import HostFacts

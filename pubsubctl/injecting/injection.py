@@ -14,9 +14,9 @@ from fault_injection.schedule.draw import drawn_in_words
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.schedule import FaultSchedule
 from fault_injection.schedule.verbs import VERB_TABLE
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.deploy import attached
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.placement import Placement

@@ -25,9 +25,9 @@ from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.apply.separations import check_nft_can_tell
 from fault_injection.schedule.schedule import SCHEMA, FaultSchedule, read_schedule
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.certificates import check_authority
 from pubsubctl.deploying.deploy import attached
 from pubsubctl.deploying.deployment import Deployment

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.spec.units import format_size
 from brokerd.overlay.ranges import expanded, is_range
 from brokerd.overlay.topology import nearest
+from brokerd.units import format_size
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.inventory.inventory_schema import NO_JUMP, Expect, is_loopback

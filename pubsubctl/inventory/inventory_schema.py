@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bench.spec.units import parse_duration_ns, parse_size_bytes
 from brokerd.overlay.topology import NAME, nearest
+from brokerd.units import parse_duration_ns, parse_size_bytes
 
 SCHEMA = "pubsubctl/inventory/1"
 CONNECTORS = ("local", "ssh")

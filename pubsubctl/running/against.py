@@ -15,14 +15,14 @@ from bench.spec.keys import TOPOLOGY, check_keys, value_of
 from bench.spec.overrides import Overrides
 from bench.spec.spec import ExperimentSpec, validated
 from bench.spec.sweep import Sweep, SweepPoint, expected_ns, points_of
-from bench.spec.units import format_duration
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
 from pubsubctl.running.revisions import (

@@ -21,9 +21,9 @@ from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.for_good import waits_for_ever
 from pubsubctl.commands.bench import experiment_of
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text
 from pubsubctl.running.judging import Judged, judge_and_report

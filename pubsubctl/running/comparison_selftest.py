@@ -10,8 +10,8 @@ from typing import Final
 
 from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.scenario import play_scenario
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import VerdictUnknown
 
 FIGURE: Final = "least processor time per message of five simulated runs"

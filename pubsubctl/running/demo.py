@@ -9,9 +9,9 @@ from bench.run.outcome import RunOutcome
 from bench.spec.overrides import Overrides
 from bench.spec.spec import load_experiment
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, that_run_on
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
 from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text

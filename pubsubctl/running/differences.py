@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.run.series import KIND
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.runs import manifest, run_beside
 

@@ -15,9 +15,9 @@ from bench.run.testbed import BrokerPlace, Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ControlError
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.certificates import certificate_of, transport_of
 from pubsubctl.deploying.deploy import (
     CLEANUP_TIMEOUT_S,

@@ -7,12 +7,13 @@ from typing import Any, Final
 from bench.run.rate_folder import SCHEMA, RateFolder, Tried, open_search
 from bench.run.rate_search import Bounds, Probe
 from bench.spec.overrides import Overrides
+from bench.spec.rate import Rate, parse_rate
 from bench.spec.spec import ExperimentSpec, load_experiment
-from bench.spec.units import Rate, format_duration, parse_duration_ns, parse_rate
 from brokerd.errors import ConfigError
-from pubsubctl.commands.invocation import Invocation
+from brokerd.units import format_duration, parse_duration_ns
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 

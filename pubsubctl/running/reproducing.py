@@ -18,9 +18,9 @@ from bench.spec.spec import ExperimentSpec, read_toml
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import experiment_of
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import ExpectationFailed, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.capsule_index import RUNS
 from pubsubctl.running.capsules import Capsule, found_in, is_of_brokers, unpack_capsule

@@ -10,13 +10,13 @@ from bench.load.progress import RunFailed
 from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
 from bench.spec.deployed_experiment import Point
 from bench.spec.sweep import Axis, expected_ns
-from bench.spec.units import format_duration
 from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab

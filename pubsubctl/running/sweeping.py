@@ -19,12 +19,12 @@ from bench.spec.sweep import (
     load_sweep,
     points_of,
 )
-from bench.spec.units import format_duration
 from brokerd.errors import ConfigError
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.series import FIGURE as LATENCY
 from pubsubctl.running.series import Design, run_series

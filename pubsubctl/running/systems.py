@@ -21,9 +21,9 @@ from bench.systems.faults import (
 )
 from bench.systems.servers import servers_running
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 from pubsubctl.running.experiment import result_of

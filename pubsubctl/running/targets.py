@@ -15,13 +15,13 @@ from bench.run.expectations import Judgement
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import expected_ns
 from bench.spec.targets import Target, experiment_of, load_targets
-from bench.spec.units import format_duration
 from brokerd.errors import ControlError
+from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.bench import schedule_for
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import not_as_expected

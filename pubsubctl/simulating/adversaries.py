@@ -11,8 +11,8 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid
 from pubsubctl.hosts.files import shown
 

@@ -12,8 +12,8 @@ from bench.papers.dft11.duplicate_detection import (
     number_of_runs,
     tabulate,
 )
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import VerdictInvalid
 
 SCHEDULES = 25

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from bench.papers.ges.routing import TOPOLOGIES, Checked, RoutingWrong, check, measure
 from bench.spec.spec import load_topology
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import VerdictInvalid
 
 EVENTS = 500

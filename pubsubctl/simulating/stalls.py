@@ -3,8 +3,8 @@
 from typing import Any
 
 from bench.papers.dft11.stalls import Stalls, count_stalls, total_stalls
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import VerdictInvalid
 
 DELTAS = (1, 2, 3)

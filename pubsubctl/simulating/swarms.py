@@ -18,8 +18,8 @@ from brokerd.simulator.search.plan import PlanError, read_plan
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.hosts.files import shown
 from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger

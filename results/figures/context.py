@@ -9,8 +9,6 @@ from results.rules.protocol_words import former_words
 from results.rules.risks import Exposure, Routes, Tree, risk_windows, sure_ns
 from results.tables.load import LoadedRun
 
-SECOND_NS = 1_000_000_000
-
 
 def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
     """The part of a figure's data that is not in its columns."""

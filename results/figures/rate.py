@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from brokerd.units import SECOND_NS
 from results.checker.throughput import delivered_per_bin, published_per_bin
-from results.figures.context import SECOND_NS, about_run, scale_text
+from results.figures.context import about_run, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
     BLUE,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.figures.context import SECOND_NS, about_run, exposure_rows, fault_label, scale_text
+from brokerd.units import SECOND_NS
+from results.figures.context import about_run, exposure_rows, fault_label, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
     BLUE,

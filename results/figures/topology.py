@@ -16,6 +16,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from brokerd.units import SECOND_NS
 from results.figures.context import wiring_of
 from results.figures.data import FigureData, figure_data
 from results.figures.drawing import also_for_dark_pages, house_style
@@ -50,7 +51,6 @@ NOTE_INCHES = 0.125
 LETTER_INCHES = 0.054
 LONGEST_NOTE = 44
 
-SECOND_NS = 1_000_000_000
 Point = tuple[float, float]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from brokerd.units import SECOND_NS
 from results.rules.risks import Tree
 from results.tables.json_files import read_json
 from results.tables.logs import Logs, Process, notices_of
@@ -24,7 +25,6 @@ _BROKER_COLUMNS = {
     "subscriptions": "subs",
     "rss_bytes": "rss_bytes",
 }
-_SECOND_NS = 1_000_000_000
 
 
 def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
@@ -247,7 +247,7 @@ def _cpu_ratio(before: tuple[int, float] | None, line: Row) -> float | None:
     if before is None or not isinstance(line.get("cpu_s"), int | float):
         return None
     elapsed_ns, used_s = line["t_ns"] - before[0], line["cpu_s"] - before[1]
-    return used_s * _SECOND_NS / elapsed_ns if elapsed_ns > 0 and used_s >= 0 else None
+    return used_s * SECOND_NS / elapsed_ns if elapsed_ns > 0 and used_s >= 0 else None
 
 
 def _loadgen_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bench.papers.dft11.behaviour_experiments import KINDS, run_behaviour_experiment
+from bench.papers.dft11.behaviour_experiments import KINDS
+from bench.papers.dft11.behaviour_runs import run_behaviour_experiment
 from bench.papers.dft11.behaviours import tell
 from bench.papers.figure_experiments import EXPERIMENTS, load_figure_experiment
 from bench.spec.spec import SpecError

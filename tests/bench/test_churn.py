@@ -9,7 +9,8 @@ import trio
 from bench.spec.churn_lint import churn_warnings
 from bench.spec.overrides import Overrides
 from bench.spec.spec import SpecError, load_experiment
-from bench.spec.workload import SECOND_NS, absences
+from bench.spec.workload import absences
+from brokerd.units import SECOND_NS
 from tests.bench.test_client_faults import begin, end
 from tests.bench.test_load_generator import folder, lines, running
 from tests.helpers.fake_broker import FakeBroker

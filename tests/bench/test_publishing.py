@@ -13,12 +13,13 @@ import pytest
 
 from bench.load.content import ContentTables
 from bench.load.publishing import PublisherLoad, PublisherSetting
-from bench.spec.workload import SECOND_NS, intended_offsets
+from bench.spec.workload import intended_offsets
 from brokerd.client.core import ClientCore
 from brokerd.client.events import PublicationsDone
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Connected, Publish, PublishAcknowledged
 from brokerd.model.identity import SourceId
+from brokerd.units import SECOND_NS
 from results.rules.expectation import ExpectedContent, encode_attributes
 
 SEED = 5

@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.spec.overrides import Overrides
+from bench.spec.rate import parse_rate
 from bench.spec.spec import WORKLOADS, ExperimentSpec, SpecError, load_experiment, load_topology
 from bench.spec.toml_text import toml_text
-from bench.spec.units import (
-    format_duration,
-    format_size,
-    parse_duration_ns,
-    parse_rate,
-    parse_size_bytes,
-)
+from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 from results.rules.expectation import parse_predicate
 
 GOOD = """

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec.workload import SECOND_NS, intended_offsets
+from bench.spec.workload import intended_offsets
+from brokerd.units import SECOND_NS
 
 
 def offsets(

@@ -1,4 +1,4 @@
-"""The program of README.md, as it stands there: killed, started again, and nothing twice."""
+"""The programs of the manual, as they stand there: killed, started again, and nothing twice."""
 
 import re
 import sqlite3
@@ -19,15 +19,16 @@ from tests.runtime.test_process import configure, start
 pytestmark = pytest.mark.end_to_end
 __all__ = ["configure", "start", "subscribers"]
 
-README = Path(__file__).parents[2] / "README.md"
-PUBLISHER = "Publishers and subscribers of your own"
-SUBSCRIBER = "Subscribers that come back"
+MANUAL = Path(__file__).parents[2] / "pubsubctl/help"
+PUBLISHER = "clients"
+SUBSCRIBER = "durable-clients"
 
 
-def program_of(section: str) -> str:
-    """Return the first program of a section of README.md."""
-    found = re.search(rf"^## {section}\n.*?^```python\n(.*?)^```", README.read_text(), re.S | re.M)
-    assert found is not None, f"README.md has no program in {section!r}"
+def program_of(topic: str) -> str:
+    """Return the first program of a page of the manual."""
+    page = (MANUAL / f"{topic}.md").read_text("utf-8")
+    found = re.search(r"^```python\n(.*?)^```", page, re.S | re.M)
+    assert found is not None, f"the manual has no program in {topic!r}"
     return found[1]
 
 

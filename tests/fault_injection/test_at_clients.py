@@ -166,7 +166,7 @@ def test_a_client_that_does_not_come_back_is_said() -> None:
             row["attached"] = False
 
     injection, _, _ = play(away_for_good)
-    assert "away: not recovered within 60s" in injection.problems
+    assert "away: not recovered within 1min" in injection.problems
     assert any(text.startswith("roam: never begun") for text in injection.problems)
 
 

@@ -90,7 +90,7 @@ def test_a_client_may_not_be_away_for_longer_than_its_broker_keeps_what_is_for_i
     assert found(away(for_='"58s"')) == []
     (problem,) = found(away(for_='"20s..59s"'))
     assert "away for up to 59s" in problem
-    assert "keeps what it has for a client for 60s (client_linger_ns)" in problem
+    assert "keeps what it has for a client for 1min (client_linger_ns)" in problem
     schedule = read(away(for_='"20s"'))
     (one,) = lint(schedule, TOPOLOGY, clients=CLIENTS, client_linger_ns=10 * SECOND_NS)
     assert "for 10s (client_linger_ns)" in one.text
@@ -149,7 +149,7 @@ def test_a_roam_while_something_fails_is_warned_about() -> None:
 def test_who_is_down_for_longer_than_its_broker_waits_is_warned_of() -> None:
     (problem,) = found(crash(down='"2min"'))
     assert "warning" in problem
-    assert "a broker keeps what it has for a client for 60s (client_linger_ns)" in problem
+    assert "a broker keeps what it has for a client for 1min (client_linger_ns)" in problem
 
 
 def test_a_process_that_is_killed_may_take_a_while_to_be_back() -> None:

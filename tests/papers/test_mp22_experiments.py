@@ -8,13 +8,8 @@ import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment
 from bench.papers.mp22.crash_points import CRASHES
-from bench.papers.mp22.proxy_experiments import (
-    CRASH_POINTS,
-    KINDS,
-    SCHEMA,
-    ProxyExperiment,
-    run_proxy_experiment,
-)
+from bench.papers.mp22.proxy_experiments import CRASH_POINTS, KINDS, SCHEMA, ProxyExperiment
+from bench.papers.mp22.proxy_runs import run_proxy_experiment
 from bench.papers.mp22.proxy_stories import nested
 from bench.spec.spec import SpecError
 from brokerd.named_bugs import planted

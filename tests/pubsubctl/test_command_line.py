@@ -601,7 +601,7 @@ def completions(
         ("pubsubctl inject freeze y1 ", []),
         ("pubsubctl logs y", ["y1", "y2"]),
         ("pubsubctl logs ag", ["agent"]),
-        ("pubsubctl help cl", ["clocks"]),
+        ("pubsubctl help cl", ["clients", "clocks"]),
         ("pubsubctl report ", ["latest", "20260102T030405Z-0a1b2c"]),
         ("pubsubctl -i broken inventory show t", []),
     ],

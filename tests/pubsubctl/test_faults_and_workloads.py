@@ -39,7 +39,7 @@ on = "c2"
         (["cut", "c1-c3", "--for", "1s"], "is no link of chain3; there are c1-c2"),
         (["freeze", "c1-c2", "--for", "1s"], "freeze is for brokers, not for links"),
         (["absorb", "c2"], "needs a for: how long it lasts"),
-        (["absorb", "c2", "--for", "3"], "a time needs a unit"),
+        (["absorb", "c2", "--for", "3"], "a duration has a number and a unit"),
         (["kill", "c2", "--for", "1s"], "kill takes none"),
         (["kill", "c2", "--signal", "KIL"], "did you mean 'KILL'?"),
         (["partition", "c1|c2", "--for", "1s", "--mode", "soft"], "mode = 'soft'"),

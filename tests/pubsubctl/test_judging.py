@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.run.expectations import Expectation
-from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Console
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import combined_status
 from pubsubctl.running.demo import (
     PROTOCOLS,

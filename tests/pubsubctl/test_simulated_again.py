@@ -7,7 +7,7 @@ import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
-from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.capsules import Capsule
 from pubsubctl.running.reproducing import simulated_again

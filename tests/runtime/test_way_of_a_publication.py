@@ -110,9 +110,9 @@ def _wing(frame: FrameType) -> str:
 
 
 def listed(broker: str) -> set[str]:
-    """The files that CONTRIBUTING lists for a kind of broker."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = text.split("## The way of one publication", 1)[1].split("\n## ", 1)[0]
+    """The files that the architecture lists for a kind of broker."""
+    text = (ROOT / "brokerd/README.md").read_text(encoding="utf-8")
+    section = text.split("## One publication", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", section, re.MULTILINE)
     return {f"brokerd/{path}" for path, brokers in rows if brokers in ("all", broker)}
 
@@ -166,7 +166,7 @@ async def test_a_publication_visits_the_files_that_are_listed_and_few(
     broker: str, subscribes_at: int
 ) -> None:
     way = await way_of_one(subscribes_at)
-    assert set(way.files) == listed(broker), "CONTRIBUTING.md, The way of one publication"
+    assert set(way.files) == listed(broker), "brokerd/README.md, One publication"
     assert len(way.files) <= MOST_FILES
     way_in, way_out = way.ways
     assert len(way_in) <= MOST_CROSSINGS, way_in

@@ -14,7 +14,7 @@ from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.clock import MILLISECOND_NS, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 
-SEEDS = range(1, 9)
+SEEDS = range(1, 4)
 PROTOCOLS = ("delta_tree", "durable", "ges_reliable", "gryphon", "multi_proxy")
 STALLS = 30
 

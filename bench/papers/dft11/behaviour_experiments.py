@@ -6,22 +6,16 @@ long, and what gathers at its edge. Every draw is a small story of `behaviours`,
 oracle like everything on simulated brokers.
 """
 
-import multiprocessing
-import traceback
 from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from bench.papers.dft11.simulated_experiments import Progress, SimulationFailed
-from bench.run.experiment_folder import ExperimentFile, write_experiment
+from bench.run.experiment_folder import ExperimentFile
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.search.workers import begin_worker
 
 SCHEMA = "pubsubctl/behaviour-experiment/1"
 
@@ -233,75 +227,3 @@ KINDS: Mapping[str, type[BehaviourExperiment]] = {
     "exclusions": ExclusionsExperiment,
     "queue": QueueExperiment,
 }
-
-
-def run_behaviour_experiment(
-    experiment: BehaviourExperiment,
-    runs: Path,
-    progress: Progress,
-    processes: int,
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
-
-    Args:
-        runs: where run folders lie.
-        processes: how many draws are simulated at the same time.
-
-    Returns:
-        The new run's folder.
-
-    Raises:
-        SimulationFailed: a draw failed; says which.
-    """
-    assert processes > 0, processes
-    return write_experiment(
-        experiment,
-        runs,
-        "behaviour",
-        "delta_tree",
-        experiment.scale(),
-        labels,
-        {},
-        lambda: _draw_all(experiment, progress, processes),
-    )
-
-
-def _draw_all(experiment: BehaviourExperiment, progress: Progress, processes: int) -> Tables:
-    """The rows of all draws by table, in the order of points and draws."""
-    draws = [(point, run) for point in experiment.points() for run in range(experiment.runs)]
-    progress.phase(f"simulating {experiment.figure}")
-    progress.update({"draws": f"0/{len(draws)}"})
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, context, initializer=begin_worker)
-    try:
-        futures: list[Future[Tables | str]] = [
-            pool.submit(_draw, experiment, point, run) for point, run in draws
-        ]
-        for done, future in enumerate(as_completed(futures), 1):
-            found = future.result()
-            if isinstance(found, str):
-                raise SimulationFailed(f"{draws[futures.index(future)]}: {found}")
-            progress.update({"draws": f"{done}/{len(draws)}"})
-    finally:
-        for process in [*(pool._processes or {}).values()]:
-            if not all(future.done() for future in futures):
-                process.terminate()
-        pool.shutdown(cancel_futures=True)
-    tables: Tables = {}
-    for future in futures:
-        found = future.result()
-        assert not isinstance(found, str), found
-        for name, rows in found.items():
-            tables.setdefault(name, []).extend(rows)
-    return tables
-
-
-def _draw(experiment: BehaviourExperiment, point: Row, run: int) -> Tables | str:
-    """The tables of one draw, or in words what went wrong."""
-    from bench.papers.dft11.behaviours import tell
-
-    try:
-        return tell(experiment, point, run)
-    except Exception:
-        return traceback.format_exc()

@@ -8,12 +8,11 @@ Paper: [MP22] §3, §4, which measures nothing itself.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field, model_validator
 
-from bench.run.experiment_folder import ExperimentFile, write_experiment
+from bench.run.experiment_folder import ExperimentFile
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, RENDEZVOUS
 
 SCHEMA: Final = "pubsubctl/proxy-experiment/1"
@@ -180,43 +179,3 @@ KINDS: Final[Mapping[str, type[ProxyExperiment]]] = {
     "timeouts": TimeoutExperiment,
 }
 OWNERSHIPS: Final = (ARBITER, RENDEZVOUS, CAUSAL, PAPER)
-
-
-def run_proxy_experiment(
-    experiment: ProxyExperiment,
-    runs: Path,
-    progress: Progress,
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
-
-    Args:
-        runs: where run folders lie.
-
-    Returns:
-        The new run's folder.
-    """
-    return write_experiment(
-        experiment,
-        runs,
-        "simulation",
-        "multi_proxy",
-        experiment.scale(),
-        labels,
-        {},
-        lambda: draw_all(experiment, progress),
-    )
-
-
-def draw_all(experiment: ProxyExperiment, progress: Progress) -> Tables:
-    """The rows of all draws by table, in the order of points and draws."""
-    from bench.papers.mp22.proxy_stories import tell
-
-    draws = [(point, run) for point in experiment.points() for run in range(experiment.runs)]
-    progress.phase(f"simulating {experiment.figure}")
-    tables: Tables = {}
-    for done, (point, run) in enumerate(draws, 1):
-        for name, rows in tell(experiment, point, run).items():
-            tables.setdefault(name, []).extend(rows)
-        progress.update({"draws": f"{done}/{len(draws)}"})
-    return tables

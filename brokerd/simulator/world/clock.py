@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 from brokerd.protocols.interface import Instant
+from brokerd.units import MILLISECOND_NS as MILLISECOND_NS
+from brokerd.units import SECOND_NS as SECOND_NS
 
-MILLISECOND_NS = 1_000_000
-SECOND_NS = 1_000_000_000
 NEVER_NS = 1_000_000 * SECOND_NS
 """A timer that is set to this does not come in any seed."""
 

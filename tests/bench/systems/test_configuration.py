@@ -49,7 +49,7 @@ def written(folder: Path, old: str = "", new: str = "", driver: tuple[str, str] 
         ('["n1"]', '["n1", "n2"]', "the toy broker has 1 at most"),
         ('["n1"]', '["N 1"]', "servers[0] = 'N 1': no name"),
         ("toy_driver.py", "toy_drivr.py", "driver = 'toy_drivr.py': "),
-        ("toy_driver.py", "bench.spec.units", "has no SYSTEM in it"),
+        ("toy_driver.py", "bench.spec.rate", "has no SYSTEM in it"),
         ('"exactly-once"', '"sometimes"', "promise.delivery = 'sometimes'"),
         ('"exactly-once"', '"exactly-once"\nwindow = "soon"', "promise.window = 'soon'"),
         ("workload =", 'unsynced = "gone"\nworkload =', "unsynced = 'gone'"),

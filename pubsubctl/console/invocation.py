@@ -1,4 +1,4 @@
-"""What every verb is given: the console, the project, and the global options."""
+"""The invocation of a command: console, project, and global options."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Invocation:
-    """One call of pubsubctl.
+    """One call of `pubsubctl`, with its global options.
 
     Attributes:
-        console: where to write.
+        console: output streams of the call.
         inventory_option: as given with --inventory, or None.
         limit: the --limit selectors.
         forks_option: as given with --forks, or None.
-        dry_run: only say what would be done.
-        yes: do not ask.
-        use_ssh_config: let ~/.ssh/config fill in what the inventory leaves open.
+        dry_run: print the changes, and make none.
+        yes: ask no questions.
+        use_ssh_config: complete hosts of the inventory from ~/.ssh/config.
         arguments: the command line, for the record of a run.
     """
 
@@ -41,22 +41,26 @@ class Invocation:
 
     @property
     def project(self) -> Project:
-        """The project around the current folder."""
+        """Return the project around the current folder."""
         if self._project is None:
             self._project = Project(Path.cwd())
         return self._project
 
     @property
     def forks(self) -> int:
-        """How many hosts are worked on at the same time."""
+        """Return the number of hosts that are operated at the same time."""
         return self.project.forks(self.forks_option)
 
     def master(self, option: str | None = None) -> str:
-        """Where Spark runs."""
+        """Return the URL of the Spark master."""
         return self.project.setting("master", option).value
 
     def inventory(self) -> "Inventory":
-        """The inventory that holds."""
+        """Return the inventory of this call.
+
+        Raises:
+            UserError: there is none, or it is invalid.
+        """
         from pubsubctl.inventory.inventory import load_inventory
 
         inventory = load_inventory(self.project.inventory_file(self.inventory_option))
@@ -66,11 +70,11 @@ class Invocation:
         return replace(inventory, ssh=settings)
 
     def hosts(self, inventory: "Inventory") -> "tuple[Host, ...]":
-        """The hosts of it that --limit leaves."""
+        """Return the hosts of an inventory that --limit selects."""
         return inventory.select(self.limit)
 
     def global_words(self) -> list[str]:
-        """The global options that decide what hosts are used, for another call of this program."""
+        """Return the global options that select hosts, for another call of this program."""
         words = ["--inventory", str(self.project.inventory_file(self.inventory_option).resolve())]
         for selector in self.limit:
             words += ["--limit", selector]
@@ -78,7 +82,7 @@ class Invocation:
         return [*words, *(["--use-ssh-config"] if self.use_ssh_config else [])]
 
     def refuse_dry_run(self, verb: str) -> None:
-        """For verbs that change nothing, or cannot tell beforehand what they will.
+        """Refuse --dry-run for a verb that cannot predict its changes, or makes none.
 
         Raises:
             UserError: --dry-run was given.
@@ -88,7 +92,7 @@ class Invocation:
 
 
 def invocation(context: typer.Context) -> Invocation:
-    """The invocation a verb was called in."""
+    """Return the invocation of a command."""
     found = context.obj
     assert isinstance(found, Invocation), found
     return found

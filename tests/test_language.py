@@ -1,0 +1,64 @@
+"""The language of docstrings: no package may get worse than it was.
+
+`tests/language.json` has the best measures that each package has reached. Once a package has
+reached a goal, it stays there. `python -m tests.test_language` writes better measures down.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.language import GOALS, measure, measures
+
+ROOT = Path(__file__).parents[1]
+RATCHET = Path(__file__).parent / "language.json"
+TOPS = ("brokerd", "bench", "fault_injection", "pubsubctl", "results")
+
+REACHED: dict[str, dict[str, float]] = json.loads(RATCHET.read_text("utf-8"))
+FOUND = measures(ROOT, TOPS)
+
+
+@pytest.mark.parametrize("package", FOUND)
+def test_the_language_of_a_package_gets_no_worse(package: str) -> None:
+    allowed = REACHED.get(package, GOALS)
+    worse = {
+        name: (value, allowed[name])
+        for name, value in FOUND[package].items()
+        if value > max(allowed[name], GOALS[name])
+    }
+    assert worse == {}, "measure: (found, allowed); see CONTRIBUTING.md, Language"
+
+
+def test_a_package_that_is_gone_is_not_in_the_table() -> None:
+    assert [package for package in REACHED if package not in FOUND] == []
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("What a broker keeps.", "clauses"),
+        ("Of a stream, its end.", "clauses"),
+        ("Whether a session is up.", "clauses"),
+        ("Return the broker who is next.", "who"),
+        ("Return those of them.", "pronouns"),
+        ("Tell a client.", "verbs"),
+    ],
+)
+def test_each_habit_is_measured(text: str, name: str) -> None:
+    assert measure([text])[name] > GOALS[name]
+
+
+def test_plain_sentences_reach_every_goal() -> None:
+    found = measure(["Return the session of a peer.", "A send window shared by two streams."])
+    assert all(found[name] <= goal for name, goal in GOALS.items())
+
+
+if __name__ == "__main__":
+    best = {
+        package: {
+            name: min(value, REACHED.get(package, found)[name]) for name, value in found.items()
+        }
+        for package, found in FOUND.items()
+    }
+    RATCHET.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
