@@ -15,7 +15,6 @@ from brokerd.protocols.ges.versions import Version
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 
-
 REPETITIONS: Final = 3
 """So often a subscription waits for a later version at most."""
 
