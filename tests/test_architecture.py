@@ -591,8 +591,9 @@ LAYERS = (
     ),
     Layer(
         "results.reference",
-        "a second opinion that shares rules with the first would share its mistakes",
-        ours=("results.rules.terms",),
+        "a second opinion that shares rules with the first would share its mistakes; both ask the "
+        "same witnesses, with counts of their own",
+        ours=("results.rules.terms", "results.witnesses"),
     ),
     Layer(
         "results.rules.terms",
@@ -617,6 +618,18 @@ LAYERS = (
         "results.rules.risks",
         "a checker that shares code with what it checks would share its mistakes",
         ours=("results.rules.terms",),
+    ),
+    Layer(
+        "results.witnesses",
+        "it compares the files of a run for both judges, and shares code with neither; what a "
+        "protocol promises and reaches is its definition's to say",
+        ours=(
+            "results.rules.terms",
+            "brokerd.errors",
+            "brokerd.units",
+            "brokerd.overlay",
+            "brokerd.protocols.registry",
+        ),
     ),
     Layer(
         "results",

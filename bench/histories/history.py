@@ -302,6 +302,7 @@ class _Maker:
         )  # fmt: skip
         directory.write_spec("workload.toml", toml_text(workload))
         directory.write_spec("topology.toml", toml_text(topology))
+        directory.close_specification()
 
     def _close(self, end_ns: int) -> None:
         identities = [f"{BROKER}/{number}" for number in range(1, self._asked.publishers + 1)]

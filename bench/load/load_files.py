@@ -28,7 +28,8 @@ class LoadSetting:
         protocol, deployment_id, topology_digest: of the brokers it may talk to.
         session: what brokers and clients agree on about sessions.
         lateness_limit_ns: later than this, a second counts as saturated.
-        order: "total" where all subscribers are to get what two of them get in the same order.
+        order: of the guarantee; "total": all subscribers get shared publications in the same order.
+        may_overtake: whether a publication may come before an earlier one of its source.
         records: how much is written down of deliveries; see `bench.load.stretches`.
         tls: the certificate of all its clients; None for plaintext on loopback.
         publishers, subscribers: who there is.
@@ -50,6 +51,7 @@ class LoadSetting:
     publishers: tuple[PublisherSetting, ...]
     subscribers: tuple[SubscriberSetting, ...]
     order: str = "publisher"
+    may_overtake: bool = False
     records: Level = "full"
     tls: TlsFiles | None = None
     session: SessionParameters = field(default_factory=SessionParameters)

@@ -100,7 +100,7 @@ class LoadGenerator:
             self._directory, partial(self.files.append, "deliveries"), self._received,
             self.files.write_line, partial(self.files.append, "positions"),
             in_total_order=setting.order == "total",
-            may_overtake=setting.order == "none",
+            may_overtake=setting.may_overtake,
             level=setting.records,
         )  # fmt: skip
         self._publishers = [

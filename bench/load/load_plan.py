@@ -41,7 +41,7 @@ def load_processes(
     As many of each as the workload says. Neighbours in the workload go to different ones.
     """
     load, program = spec.workload.load, under_test.load_role
-    common = {"order": _order(spec, under_test), **under_test.load_setting(spec)}
+    common = {**_order(spec, under_test), **under_test.load_setting(spec)}
     processes = []
     for name, publishers in _shared_out(
         PUBLISHERS, spec.publisher_plans(), load.publisher_processes
@@ -160,10 +160,18 @@ def _config(
     }
 
 
-def _order(spec: ExperimentSpec, under_test: UnderTest) -> str:
-    """What subscribers hold deliveries against: "total" where that is asked for or promised."""
-    asked = spec.workload.guarantee.order
-    return "total" if "total" in (asked, under_test.order(spec)) else "publisher"
+def _order(spec: ExperimentSpec, under_test: UnderTest) -> dict[str, Any]:
+    """Return the order of deliveries to compare with, and whether a fence may come early.
+
+    A fence ends a wait by the promise of the brokers, not by the guarantee of the workload. Where
+    publications may be lost, a fence ends the wait in any case.
+    """
+    guarantee, promised = spec.workload.guarantee, under_test.order(spec)
+    may_overtake = promised not in ("publisher", "total")
+    return {
+        "order": promised if guarantee.order == "promised" else guarantee.order,
+        "may_overtake": may_overtake and guarantee.delivery != "at-most-once",
+    }
 
 
 def _rate(plan: PublisherPlan) -> list[int]:

@@ -101,7 +101,11 @@ class Stretches:
         return True
 
     def end(self, subscription: int, publisher: int, incarnation: int, now_ns: int) -> None:
-        """Write the stretch of a source and subscription, where there is one."""
+        """Write old stretches, then the open stretch of a source and subscription.
+
+        So no stretch goes on for longer than the resolution while anything is received.
+        """
+        self.settle(now_ns - RESOLUTION_NS, now_ns)
         stretch = self._open.pop((subscription, publisher, incarnation), None)
         if stretch is not None:
             self._write(stretch, now_ns)

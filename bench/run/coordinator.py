@@ -156,6 +156,7 @@ class _Experiment:
         manifest = self._directory.manifest
         manifest["loadgen_saturated"] = outcome.saturated
         manifest["limited_by"] = outcome.limited_by
+        manifest["waited_share"] = dict(outcome.waited_share)
         manifest["headline"] = outcome.headline()
         # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
         await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)
@@ -206,6 +207,7 @@ class _Experiment:
             directory.write_spec("faults.toml", toml_text(self._schedule.to_mapping()))
         for name, content in testbed.documents.items():
             directory.write_spec(name, content)
+        directory.close_specification()
 
     # ------------------------------------------------------------ before the load
 

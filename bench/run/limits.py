@@ -150,6 +150,23 @@ class UseProbe:
                     found += [use] if use is not None else []
         return found
 
+    def waited_shares(self) -> dict[str, float]:
+        """By process that ran all the time, the share of it that it waited for a processor."""
+        found = {}
+        for host, first in self._first.items():
+            last = self._last.get(host)
+            names = {**self.brokers.get(host, {})}
+            if host == self.clients_host:
+                names |= {name: name for name in self.load_generators}
+            for process, name in names.items():
+                before = first.processes.get(process)
+                after = last.processes.get(process) if last is not None else None
+                if last is None or before is None or after is None or not _is_same(before, after):
+                    continue
+                took_s = max(last.at_s - first.at_s, 1e-9)
+                found[name] = min(1.0, max(0.0, after.waited_s - before.waited_s) / took_s)
+        return found
+
     def machines(self) -> list[MachineUse]:
         """Of every machine; hosts that share one are named together."""
         hosts: dict[str, list[str]] = {}

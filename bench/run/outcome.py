@@ -47,7 +47,10 @@ class RunOutcome:
         load_cpu_us_per_message: the same by load generator.
         memory_bytes: by process, resident memory: first, largest and last.
         sessions_lost: by all brokers, of sessions among themselves.
+        resent_publications, duplicates_received: the last totals of all brokers' counters.
         broker_core_share: by broker, processor time per time of that phase.
+        waited_share: by process that ran all the time, the share of the measure phase in which it
+            waited for a processor.
         ready_after_s: what it took to have brokers that are ready, where they were deployed for it.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
@@ -72,7 +75,10 @@ class RunOutcome:
     load_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: Mapping[str, Memory] = field(default_factory=dict)
     sessions_lost: int = 0
+    resent_publications: int = 0
+    duplicates_received: int = 0
     broker_core_share: Mapping[str, float] = field(default_factory=dict)
+    waited_share: Mapping[str, float] = field(default_factory=dict)
     ready_after_s: float | None = None
     lateness_p99_us: float = 0.0
     saturated: bool = False
@@ -91,7 +97,7 @@ class RunOutcome:
         values = asdict(self)
         left_out = (
             *("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes"),
-            *("around_faults", "broker_core_share", "ready_after_s"),
+            *("around_faults", "broker_core_share", "waited_share", "ready_after_s"),
         )
         for name in ("run_directory", "state", "reasons", *left_out):
             del values[name]
@@ -167,6 +173,7 @@ def outcome_of(
         values = {
             "limited_by": limit.text if limit else "",
             "load_cpu_us_per_message": load_cpu_us,
+            "waited_share": probe.waited_shares() if probe is not None else {},
             "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
             "published": found.published,
             "delivered": found.delivered,
@@ -195,6 +202,8 @@ def outcome_of(
         online=online,
         memory_bytes=statistics.memory_bytes,
         sessions_lost=statistics.sessions_lost,
+        resent_publications=statistics.resent_publications,
+        duplicates_received=statistics.duplicates_received,
         ready_after_s=ready_after_s,
         not_healed=injection.not_healed if injection else (),
         down=injection.down if injection else (),

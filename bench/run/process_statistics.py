@@ -12,6 +12,8 @@ from typing import Any, Final
 
 _LOST: Final = "broker_sessions_lost"
 
+_LAST: Final = ("resent_publications", "duplicates_received")
+
 Memory = Mapping[str, int]
 """`first`, `largest` and `last`: resident memory in bytes.
 
@@ -27,16 +29,20 @@ class ProcessStatistics:
     Attributes:
         memory_bytes: by process.
         sessions_lost: by all brokers, of sessions among themselves, while the run was recorded.
+        resent_publications, duplicates_received: the last totals of all brokers.
     """
 
     memory_bytes: Mapping[str, Memory]
     sessions_lost: int
+    resent_publications: int = 0
+    duplicates_received: int = 0
 
 
 def statistics_of(raw: Path) -> ProcessStatistics:
     """Of all processes below `raw` that wrote statistics; a torn last line is left out."""
     found: dict[str, Memory] = {}
     sessions_lost = 0
+    last = dict.fromkeys(_LAST, 0)
     for path in sorted(raw.glob("*/*/stats.jsonl")):
         rows = [*map(_row, path.read_bytes().splitlines())]
         sizes = [size for row in rows if (size := _number(row, "rss_bytes"))]
@@ -47,9 +53,11 @@ def statistics_of(raw: Path) -> ProcessStatistics:
             if private := max(_number(row, "private_bytes") for row in rows):
                 memory["private"] = private
             found[path.parent.name] = memory
+        for name in _LAST:
+            last[name] += _number(rows[-1], name) if rows else 0
         counts = [_number(row, _LOST) for row in rows if _LOST in row]
         sessions_lost += sum(max(0, now - before) for before, now in pairwise(counts))
-    return ProcessStatistics(found, sessions_lost)
+    return ProcessStatistics(found, sessions_lost, **last)
 
 
 def _row(line: bytes) -> Mapping[str, Any]:

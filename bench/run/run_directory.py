@@ -20,7 +20,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/1"
+MANIFEST_SCHEMA = "pubsubctl/manifest/2"
+"""Since version 2 a folder has every witness of `results.witnesses`, and the last line of
+`log.jsonl` repeats the manifest."""
+NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
+"""Keys of the manifest that the journal does not repeat: nothing rests on them."""
 RunState = Literal["running", "complete", "partial", "aborted"]
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
@@ -105,6 +109,13 @@ class RunDirectory:
         (self.path / "spec").mkdir(exist_ok=True)
         write_whole(self.path / "spec" / name, text)
 
+    def close_specification(self) -> None:
+        """Note the digest of all files in `spec/`, in manifest and journal; none changes later."""
+        digest = specification_digest(self.path / "spec")
+        self.manifest["specification_digest"] = digest
+        self.log("specification", digest=digest, promises=self.manifest.get("promises"))
+        self.write_manifest()
+
     def raw_folder(self, host: str, process: str) -> Path:
         """`raw/<host>/<process>/`, made where it is missing."""
         folder = self.path / "raw" / host / process
@@ -119,9 +130,10 @@ class RunDirectory:
 
     def end(self, state: RunState, reasons: Sequence[str] = ()) -> None:
         """Close the run: last manifest, checksums of every file, a line in the index."""
-        self.log("end", state=state, reasons=list(reasons))
-        self._log.close()
         self.manifest.update(state=state, ended_utc=utc_now(), reasons=list(reasons))
+        repeated = {key: self.manifest[key] for key in self.manifest if key not in NOT_JOURNALED}
+        self.log("end", state=state, reasons=list(reasons), manifest=repeated)
+        self._log.close()
         self.write_manifest()
         write_checksums(self.path)
 
@@ -134,6 +146,18 @@ class RunDirectory:
         keys = ("run_id", "experiment", "state", "protocol", "seed", "labels", "started_utc")
         line = {key: self.manifest.get(key) for key in keys}
         append_line(self.path.parents[1] / "index.jsonl", {**line, **headline})
+
+
+def specification_digest(folder: Path) -> str:
+    """Return the SHA-256 of a line per file of a specification, in the order of names.
+
+    A line is the SHA-256 of the content, two blanks and the name.
+    """
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    lines = [
+        f"{file_sha256(path)}  {name}\n" for name, path in sorted(files.items()) if path.is_file()
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def utc_now() -> str:

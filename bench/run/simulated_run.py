@@ -114,6 +114,7 @@ class SimulatedRun:
         directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})
         if schedule is not None:
             directory.write_spec("faults.toml", toml_text(schedule.to_mapping()))
+        directory.close_specification()
 
     # ------------------------------------------------------------ what the experiment tells
 

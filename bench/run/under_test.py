@@ -1,6 +1,7 @@
 """What a run is about: where brokers of ours and those of others differ for who runs it."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from bench.run.overlay import overlay_document
@@ -24,7 +25,8 @@ class UnderTest(Protocol):
     load_role: str
 
     def facts(self, spec: ExperimentSpec) -> dict[str, Any]:
-        """What they promise and are called, for the manifest: `promises`, `protocol_words`."""
+        """What they promise and are called, for the manifest: `promises`, `protocol_words`, and of
+        brokers of ours `parameters`, which `topology_digest` is made of."""
 
     def overlay(self, spec: ExperimentSpec) -> Mapping[str, Any] | None:
         """The run's overlay document; None where its topology is a tree of brokers."""
@@ -55,7 +57,11 @@ class OurBrokers:
 
     def facts(self, spec: ExperimentSpec) -> dict[str, Any]:
         running = protocol_on(spec.topology, spec.protocol)
-        return {"promises": running.promises().as_mapping(), "protocol_words": running.words()}
+        return {
+            "promises": running.promises().as_mapping(),
+            "protocol_words": running.words(),
+            "parameters": asdict(running.parameters),
+        }
 
     def overlay(self, spec: ExperimentSpec) -> Mapping[str, Any] | None:
         origins = [plan.broker for plan in spec.publisher_plans()]

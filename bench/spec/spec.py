@@ -377,6 +377,7 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
     _check_failover(workload, topology, where)
     _check_filters(workload, where)
     _check_topic(workload, topology, where)
+    _check_order(workload, topology, where)
     _check_records(workload, topology, where)
     publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
     subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
@@ -395,12 +396,13 @@ def _check_records(workload: Workload, topology: Topology, where: str) -> None:
     """Stretches tell what one subscriber got of one source in its order, and nothing beyond."""
     if (records := workload.load.records) == "full":
         return
-    order = str(protocol_on(topology, workload.protocol).promises().order)
-    if (asked := workload.guarantee.order) != "publisher":
-        order = asked
+    promised = protocol_on(topology, workload.protocol).promises().order
+    order = str(promised) if workload.guarantee.order == "promised" else workload.guarantee.order
     why = ""
     if order != "publisher":
         why = f"subscribers are held to an order other than each publisher's ({order})"
+    elif not promised.is_of_sources:
+        why = f"{workload.protocol} promises no publisher order"
     elif any(entry.own_process for entry in workload.subscribers):
         why = "subscribers are processes of their own, which note each transaction"
     if why:
@@ -468,6 +470,17 @@ def _check_topic(workload: Workload, topology: Topology, where: str) -> None:
             f"{where}: topic = {workload.topic!r}: {workload.protocol} on topology "
             f"{topology.name!r} has topics by {attribute!r} (topic_attribute in "
             f"[parameters.{workload.protocol}])"
+        )
+
+
+def _check_order(workload: Workload, topology: Topology, where: str) -> None:
+    """Refuse an order of topics without a topic attribute."""
+    if workload.guarantee.order != "topic" or workload.topic is not None:
+        return
+    if not protocol_on(topology, workload.protocol).promises().topic:
+        raise SpecError(
+            f"{where}: guarantee.order = 'topic': {workload.protocol} has no topics, and the "
+            "workload names no topic attribute (topic)"
         )
 
 

@@ -68,11 +68,15 @@ class _Closed(BaseModel):
 
 
 class Guarantee(_Closed):
-    """What the run is judged against, whatever the protocol promises."""
+    """The guarantee that decides the verdict of a run, beside the promise of the protocol.
+
+    The default order, `promised`, is the order of that promise. `topic` is publisher order within a
+    value of the topic attribute, `stream` publisher order within a stream of places.
+    """
 
     delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"
-    order: Literal["publisher", "total", "none"] = "publisher"
-    gapless: bool = True
+    order: Literal["promised", "publisher", "total", "topic", "stream", "none"] = "promised"
+    gapless: Annotated[bool, Field(strict=True)] = True
 
 
 class Bars(_Closed):

@@ -30,7 +30,16 @@ class Order(StrEnum):
     """Those of one publisher in the order it published them."""
     TOTAL = "total"
     """That, and any two subscribers get what both get in the same order."""
+    TOPIC = "topic"
+    """Those of one publisher within a topic in the order it published them."""
+    STREAM = "stream"
+    """Those of one publisher within a stream in the order it published them."""
     NONE = "none"
+
+    @property
+    def is_of_sources(self) -> bool:
+        """True if no publication overtakes an earlier publication of the same publisher."""
+        return self in (Order.PUBLISHER, Order.TOTAL)
 
 
 class Acknowledgement(StrEnum):
@@ -80,6 +89,7 @@ class Promises:
         members_may_change: brokers may join and leave meanwhile.
         roles_may_change: brokers may come to be something else in the overlay meanwhile.
         order: in which subscribers get publications.
+        topic: the attribute with the topic of a publication; "": no topics.
         gaps: the reasons for which a subscriber may be told that it does not get some; none:
             never.
         gap_age_ns: what lies in a gap was published so long before that is told, at least.
@@ -96,6 +106,7 @@ class Promises:
     members_may_change: bool
     roles_may_change: bool = False
     order: Order = Order.PUBLISHER
+    topic: str = ""
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0
     redelivers: bool = False
@@ -111,7 +122,8 @@ class Promises:
             "gaps": list(self.gaps),
             "redelivers": self.redelivers,
         }
-        return {**promised, "gap_age_ns": self.gap_age_ns} if self.gap_age_ns else promised
+        more = {"gap_age_ns": self.gap_age_ns, "topic": self.topic}
+        return {**promised, **{name: value for name, value in more.items() if value}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +261,8 @@ class ProtocolDefinition:
         promises = self.promises
         if self.order is not None:
             promises = replace(promises, order=self.order(parameters))
+        if self.topic_attribute is not None:
+            promises = replace(promises, topic=self.topic_attribute(parameters))
         if self.gap_age_ns is not None:
             age_ns = self.gap_age_ns(parameters)
             gaps = promises.gaps if age_ns is not None else ()

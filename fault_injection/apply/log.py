@@ -1,7 +1,7 @@
 """Ground truth: what was planned, asked for, done, seen, undone and seen to be over, and when."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,6 +19,9 @@ STAGES: Final[tuple[Stage, ...]] = (
     *("planned", "requested", "applied", "observed"),
     *("heal_requested", "healed", "recovered"),
 )
+LEARNED: Final = "learned"
+"""The last lines of `log.jsonl`: what became known of a fault beside its stages."""
+
 _ABSORBED: Final = {"absorbed_publications": "absorbed_msgs", "absorbed_bytes": "absorbed_bytes"}
 _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "recovered")
 
@@ -157,7 +160,19 @@ class FaultLog:
         if self._folder is not None:
             _write_lines(self._folder / "faults.jsonl", self.rows())
         if self._file is not None:
+            self._file.writelines(json.dumps(line) + "\n" for line in self._learned())
             self._file.close()
+
+    def _learned(self) -> Iterator[dict[str, Any]]:
+        """Yield a line for each fault that is known to have absorbed something.
+
+        It stands in `log.jsonl` only, behind all stages, as a witness of the row.
+        """
+        for row in self._rows.values():
+            if row["absorbed_msgs"] is not None or row["absorbed_bytes"] is not None:
+                evidence = {key: row[column] for key, column in _ABSORBED.items()}
+                names = {key: row[key] for key in ("fault_id", "step", "verb", "target", "params")}
+                yield {**names, "stage": LEARNED, "evidence": evidence}
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -366,12 +366,13 @@ def experiment_of(
         UserError, SpecError: file, key, value and the nearest valid one.
     """
     from bench.spec.churn_lint import churn_warnings
+    from bench.spec.guarantee_lint import guarantee_warnings
     from bench.spec.spec import load_experiment
     from pubsubctl.deploying.topologies import warn_of_parameters
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
     warn_of_parameters(call.console, spec.topology, spec.protocol)
-    for warning in churn_warnings(spec):
+    for warning in (*churn_warnings(spec), *guarantee_warnings(spec)):
         call.console.warn(warning)
     return spec, schedule_for(call, spec, faults, simulated=simulated)
 

@@ -18,6 +18,7 @@ from pubsubctl.errors import (
 )
 from pubsubctl.hosts.files import load_toml
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.specification import check_specification
 
 MASTER = "local[*]"
 CASES_SHOWN = 4
@@ -187,6 +188,7 @@ def judge_with(spark: Any, run: Path, progress: Progress) -> Judged:
     progress.phase(f"checking {run.name}")
     if is_experiment_run(run):
         return Judged(run, derived_of(run), check_simulated_run(spark, run))
+    check_specification(run)
     verdict = check_run(spark, run)
     return Judged(run, verdict.derived, verdict.document, expectations_of(run))
 

@@ -101,6 +101,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:
             shutil.copyfile(path, target)
+    _renew_digest(run, folder)
     _check(folder)
     seal(folder)
     return Packed(folder, len(renames), tuple(left_out))
@@ -134,7 +135,24 @@ def copy_without_place(run: Path, folder: Path) -> None:
             text = _without_place(read_json(path))
         text = _HOMES.sub("/home/user", text)
         target.write_text(text, encoding="utf-8", errors="surrogateescape")
+    _renew_digest(run, folder)
     seal(folder)
+
+
+def _renew_digest(run: Path, folder: Path) -> None:
+    """Replace the digest of a specification by the digest of the copy, if the digest was right."""
+    from bench.run.run_directory import specification_digest
+
+    if not (run / "spec").is_dir():
+        return
+    digest = specification_digest(run / "spec")
+    copied = specification_digest(folder / "spec")
+    for name in (MANIFEST, "log.jsonl"):
+        path = folder / name
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+            text = text.replace(digest, copied)
+            path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[str, str]:

@@ -17,7 +17,13 @@ import pyarrow.parquet
 
 from results.checker.canary import try_checker
 from results.checker.delivery import DeliveryCheck
-from results.checker.second_opinion import MOST_ROWS, second_opinion
+from results.checker.second_opinion import (
+    LARGEST_STREAM,
+    MOST_ROWS,
+    StreamSample,
+    sampled_opinion,
+    second_opinion,
+)
 from results.checker.spark import planned_for
 from results.rules.doubts import doubts_of
 from results.rules.evidence import evidence_rows
@@ -28,6 +34,7 @@ from results.rules.terms import (
     CHURN,
     EXIT_STATUS,
     NEVER_NS,
+    NOT_CHECKED,
     PUBLISHER_ORDER,
     Counts,
     Recovery,
@@ -116,7 +123,10 @@ def _check_together(
     deliveries = _all(spark, runs, "deliveries")
     rows = sum(loaded.logs.rows for loaded in runs.values())
     with planned_for(spark, rows) as small:
-        check = DeliveryCheck(spark, facts, publications, deliveries, small=small)
+        positions = _positions(spark, runs)
+        check = DeliveryCheck(
+            spark, facts, publications, deliveries, small=small, positions=positions
+        )
         both = {run_id: (facts[run_id], check.findings[run_id]) for run_id in runs}
         canaries = try_checker(spark, both, publications, deliveries)
         verdicts = []
@@ -135,6 +145,16 @@ def _check_together(
 def _all(spark: "SparkSession", runs: Mapping[str, LoadedRun], name: str) -> "DataFrame":
     tables = [loaded.table(spark, name) for loaded in runs.values()]
     return reduce(lambda left, right: left.unionByName(right), tables)
+
+
+def _positions(spark: "SparkSession", runs: Mapping[str, LoadedRun]) -> "DataFrame | None":
+    """Return the places of deliveries in streams, of the runs that have any."""
+    placed = {
+        run_id: loaded
+        for run_id, loaded in runs.items()
+        if any(file.rows for file in loaded.logs.files("positions"))
+    }
+    return _all(spark, placed, "positions") if placed else None
 
 
 def _write_documents(
@@ -161,6 +181,7 @@ def decided(
         facts.guarantee,
         facts.calm,
         facts.deliveries_per_pair_min,
+        facts.busy,
     )
 
 
@@ -185,10 +206,16 @@ def _document(
 ) -> dict[str, Any]:
     doubts = [*doubts_about_exercise(loaded, facts, findings)]
     counts = findings.counts
-    second = None
+    second: Mapping[str, Any] | None = None
+    alike: list[str] = []
     if loaded.logs.rows <= MOST_ROWS:
         verdict, _, _ = decided(facts, findings, doubts)
         second = second_opinion(loaded.run.folder, verdict, counts)
+    elif (sample := StreamSample.of(loaded.run.run_id, findings.pairs)) is not None:
+        second = sampled_opinion(loaded.run.folder, sample, findings)
+        alike = [f"  {sample.in_words()}"]
+    else:
+        alike = [f"  no second opinion: every stream has more than {LARGEST_STREAM:,} rows"]
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
     verdict, because, doubts = decided(facts, findings, doubts)
@@ -205,6 +232,7 @@ def _document(
         "lines": [
             *_lines(verdict, because, facts, findings),
             *_stretches_in_words(_told_by_stretches(loaded)),
+            *alike,
         ],
         "counts": {
             "published_in_measure": findings.measured,
@@ -229,7 +257,7 @@ def _document(
         **({"churn": churn} if (churn := churn_of(findings.recoveries)) else {}),
         "canary": canary,
         "second_opinion": second,
-        "not_checked": [] if facts.order == "total" else ["order across sources"],
+        "not_checked": [*NOT_CHECKED[facts.order]],
     }
 
 
@@ -329,7 +357,7 @@ def _lines(
     word = f"{verdict} (calm)" if facts.calm and verdict == "VALID" else verdict
     yield (
         f"{word}  {facts.guarantee} · {findings.measured:,} published in measure · "
-        f"{counts_in_words(findings.counts)}"
+        f"{counts_in_words(findings.counts, facts.order)}"
     )
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)

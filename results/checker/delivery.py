@@ -21,7 +21,8 @@ from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary, SourceSummary
 from results.rules.lookups import Lookups
 from results.rules.pairs import BadPair, Names, Pair, Span, Walked, joined, pairs_of
-from results.rules.promised import REDELIVERED, PromisedDeliveries
+from results.rules.places import Places
+from results.rules.promised import LANE, REDELIVERED, PromisedDeliveries
 from results.rules.violations import BadWalks, objections, reused_numbers
 from results.tables.frames import (
     FIRST_KEY,
@@ -34,7 +35,7 @@ from results.tables.frames import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PUBLICATION_COLUMNS = (
     "run_id", "pubend", "incarnation", "seq", "attrs_ref", "attrs_expected", "is_fence",
@@ -57,6 +58,7 @@ class DeliveryCheck:
         publications: with PUBLICATION_COLUMNS.
         deliveries: with DELIVERY_COLUMNS.
         small: whether the tables fit into memory easily.
+        positions: with POSITION_COLUMNS, of runs that have any; None: of none.
 
     Attributes:
         findings: by run id.
@@ -72,6 +74,7 @@ class DeliveryCheck:
         deliveries: "DataFrame",
         *,
         small: bool = False,
+        positions: "DataFrame | None" = None,
     ) -> None:
         from pyspark.sql import functions as F
 
@@ -99,6 +102,9 @@ class DeliveryCheck:
         )
         self._look_for_undone()
         counted = self._count_spans(pairs)
+        self._places = Places(spark, facts, judged, positions)
+        for run_id, sub_id, n in self._places.unplaced():
+            self.findings[run_id].unplaced[sub_id] = n
         bad = self._compare(pairs, counted)
         self._has_objections = any(row["objections"] for row in pairs.values())
         self.violations = self._explain(judged, bad)
@@ -140,6 +146,9 @@ class DeliveryCheck:
                 "left",
             )
         )
+        if self._lookups.topics is not None:
+            topics = F.broadcast(self._lookups.topics)
+            rows = rows.join(topics, ["run_id", "attrs_expected"], "left")
         published = F.col("outcome").isNotNull()
         objection = (
             F.when(
@@ -175,6 +184,7 @@ class DeliveryCheck:
                 & ((F.col("kind") == "fence") != is_fence)
             ).alias("is_of_other_kind"),
             (is_delivery & (F.col("t_recv_ns") < earliest_ns)).alias("came_too_soon"),
+            _lane(self._lookups.topics).alias(LANE),
             key_column().alias("key"),
         )
 
@@ -421,7 +431,12 @@ class DeliveryCheck:
         if self._reused is not None:
             parts.append(reused_numbers(self._reused))
         if bad:
-            walks = BadWalks(self._spark, judged, happened, self._announced, self._promised, bad)
+            walks = BadWalks(
+                self._spark, judged, happened, self._announced, self._promised, bad,
+                self._lookups.topics,
+            )  # fmt: skip
+            for run_id, n in walks.outstanding().items():
+                self.findings[run_id].outstanding = n
             self._redelivered = walks.redelivered()
             started = {item.pair.names for item in bad if item.in_spite and item.pair.started}
             for (names, partition, reason), n in walks.arrived_in_spite().items():
@@ -433,6 +448,7 @@ class DeliveryCheck:
         parts += self._announced.violations(happened)
         parts += self._promised.unpromised_gaps()
         parts += self._promised.differences(judged)
+        parts += self._places.violations()
         if not parts:
             return None
         return reduce(lambda left, right: left.unionByName(right), parts)
@@ -455,6 +471,8 @@ class DeliveryCheck:
             violations[row["kind"]] = violations.get(row["kind"], 0) + row["n"]
             names = row["run_id"], row["sub_id"], row["pubend"]
             of_pair[names][row["kind"]] = row["n"]
+            of_names = self.findings[row["run_id"]].violations_of.setdefault(names[1:], {})
+            of_names[row["kind"]] = row["n"]
             if row["kind"] == "duplicate":
                 of_pair[names]["owed duplicates"] = row["owed"]
         for item in bad:
@@ -474,6 +492,13 @@ class DeliveryCheck:
                 missing=counts.get("missing", 0),
                 delivered=summary.delivered - counts.get("owed duplicates", 0) - owed_again,
             )
+
+
+def _lane(topics: "DataFrame | None") -> "Column":
+    """Return the lane of a delivery; 0 if a source has a single lane."""
+    from pyspark.sql import functions as F
+
+    return F.lit(0) if topics is None else F.coalesce(F.col(LANE), F.lit(0))
 
 
 def _counted_in(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:

@@ -1,19 +1,33 @@
-"""The verdict on a small run once more, by the reference that shares no rule with Spark's.
+"""The second verdict on a run, by the reference, without a rule of the check on Spark.
 
-Where the two disagree one of them is wrong, and nobody knows which: there is no verdict then.
+The reference judges a small run whole. Of a large run the reference judges a sample of whole
+streams: some sources to some subscriptions, drawn by a seed in the verdict. If the judges disagree,
+one judge is wrong, and there is no verdict.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
+from zlib import crc32
 
 from results.checker.canary import CheckerBroken
 from results.reference.files import Refused
-from results.reference.reading import judge_folder
+from results.reference.history import Judgement
+from results.reference.reading import judge_folder, read_streams
+from results.reference.rule import check
+from results.rules.findings import Findings, PairSummary
 from results.rules.terms import Counts, VerdictName
 
 MOST_ROWS = 50_000
 """Row by row, so many take a few seconds."""
+LARGEST_STREAM = 40 * MOST_ROWS
+"""A sample has at least one stream, unless none is shorter than that."""
+_TRIED = 1_000
+_ACROSS_STREAMS = ("order_differs", "place_back", "place_taken", "place_order")
+"""Violations that streams by themselves do not show."""
 
 
 def second_opinion(folder: Path, verdict: VerdictName, counts: Counts) -> dict[str, Any]:
@@ -36,6 +50,118 @@ def second_opinion(folder: Path, verdict: VerdictName, counts: Counts) -> dict[s
         doubts = f"; it doubts: {'; '.join(found.doubts)}" if found.verdict == "UNKNOWN" else ""
         raise CheckerBroken(f"{folder}: the second opinion is {', '.join(other)}{doubts}")
     return {"verdict": found.verdict.lower(), "doubts": len(found.doubts)}
+
+
+@dataclass(frozen=True)
+class StreamSample:
+    """The streams of a run that are judged twice: all of `sources` to `subscriptions`.
+
+    Attributes:
+        seed: of the draw.
+        streams: of the run, all of them.
+        rows: of the sample, about.
+    """
+
+    seed: int
+    sources: tuple[str, ...]
+    subscriptions: tuple[str, ...]
+    streams: int
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """The number of streams."""
+        return len(self.sources) * len(self.subscriptions)
+
+    @classmethod
+    def of(cls, run_id: str, pairs: Sequence[PairSummary]) -> "StreamSample | None":
+        """Draw a sample; None where no stream is short enough to be judged row by row."""
+        seed = crc32(run_id.encode())
+        received = {(pair.sub_id, pair.pubend): pair.received for pair in pairs}
+        published: dict[str, int] = {}
+        for pair in pairs:
+            published[pair.pubend] = max(published.get(pair.pubend, 0), pair.last_seq or 0)
+
+        def rows_of(subscriptions: Iterable[str], sources: Iterable[str]) -> int:
+            both = [(s, p) for s in subscriptions for p in sources]
+            return sum(received[pair] for pair in both) + sum(published[p] for p in sources)
+
+        drawn = Random(seed).sample([*received], len(received))
+        chosen: tuple[dict[str, None], dict[str, None]] = {}, {}
+        for subscription, source in drawn[:_TRIED]:
+            wider = {**chosen[0], subscription: None}, {**chosen[1], source: None}
+            if rows_of(*wider) <= MOST_ROWS:
+                chosen = wider
+        if not chosen[0]:
+            shortest = min(drawn, key=lambda pair: rows_of(pair[:1], pair[1:]), default=None)
+            if shortest is None or rows_of(shortest[:1], shortest[1:]) > LARGEST_STREAM:
+                return None
+            chosen = {shortest[0]: None}, {shortest[1]: None}
+        return cls(seed, tuple(chosen[1]), tuple(chosen[0]), len(received), rows_of(*chosen))
+
+    def in_words(self) -> str:
+        """Return the sample in words."""
+        return (
+            f"second opinion: {self.size:,} of {self.streams:,} streams were judged twice, row by "
+            f"row ({self.rows:,} rows, seed {self.seed}), and alike"
+        )
+
+
+def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> dict[str, Any]:
+    """Return the second opinion on a sample of streams, for verdict.json.
+
+    Raises:
+        CheckerBroken: the reference and the check on Spark disagree on the sample.
+    """
+    try:
+        found = check(read_streams(folder, sample.sources, sample.subscriptions))
+    except Refused as error:
+        raise CheckerBroken(f"{folder}: the second opinion refuses it: {error}") from error
+    ours, theirs = _of_spark(sample, findings), _of_reference(found)
+    if ours != theirs:
+        names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        other = [f"{name} {theirs.get(name, 0)!r}, not {ours.get(name, 0)!r}" for name in names]
+        raise CheckerBroken(
+            f"{folder}: the second opinion on {', '.join(sample.sources)} to "
+            f"{', '.join(sample.subscriptions)} (seed {sample.seed}) is {', '.join(other)}"
+        )
+    return {
+        "streams": sample.size, "of": sample.streams, "rows": sample.rows, "seed": sample.seed,
+        "owed": ours["owed"],
+    }  # fmt: skip
+
+
+def _of_spark(sample: StreamSample, findings: Findings) -> dict[str, Any]:
+    """Return the counts of the check on Spark for the streams of a sample."""
+    pairs = [
+        pair
+        for pair in findings.pairs
+        if pair.sub_id in sample.subscriptions and pair.pubend in sample.sources
+    ]
+    found = Counter[str]()
+    for pair in pairs:
+        if pair.started:
+            found["owed"] += pair.owed
+            found["delivered"] += pair.delivered
+            found["undecided"] += pair.undecided
+            found["kept back"] += pair.withheld
+        found.update(findings.violations_of.get((pair.sub_id, pair.pubend), {}))
+    return {name: n for name, n in found.items() if n and name not in _ACROSS_STREAMS}
+
+
+def _of_reference(found: Judgement) -> dict[str, Any]:
+    counts = found.counts
+    kept_back = sum(counts.withheld.values()) + sum(counts.announced.values())
+    of_streams = {
+        kind: n
+        for kind, n in counts.violations.items()
+        if kind not in (*_ACROSS_STREAMS, "sequence_reuse")
+    }
+    told = {
+        "owed": counts.owed, "delivered": counts.delivered, "undecided": counts.undecided,
+        "kept back": kept_back, **of_streams,
+    }  # fmt: skip
+    return {name: n for name, n in told.items() if n}
 
 
 def _told(verdict: VerdictName, counts: Counts) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ LAYOUTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("sequence", "at_ns", "digest", "subscription", "publisher", "incarnation", "kind",
          "layer", "partition"),
     ),
+    "positions": ("<qqqIxxxx", ("row", "position", "at_ns", "stream")),
 }  # fmt: skip
 NOTICE = 3
 STRETCH = 5
@@ -121,8 +122,33 @@ class Records:
     doubts: tuple[str, ...]
 
 
-def read_records(process: Path, layout: str, run_id: str) -> Records | None:
+@dataclass(frozen=True)
+class Wanted:
+    """The streams to read of a run that is too large to be read whole."""
+
+    sources: frozenset[str]
+    subscriptions: frozenset[str]
+
+    def keeps(self, tables: Mapping[str, Any]) -> Callable[[dict[str, int]], bool]:
+        """Return a predicate: True for a record of the streams."""
+        publishers, known = tables.get("publishers", ()), tables.get("subscriptions", ())
+        sources = {n for n, name in enumerate(publishers) if name in self.sources}
+        # Records of publishers have no subscription.
+        subscriptions = {-1, *(n for n, name in enumerate(known) if name in self.subscriptions)}
+        return lambda row: (
+            row["publisher"] in sources and row.get("subscription", -1) in subscriptions
+        )
+
+
+def read_records(
+    process: Path, layout: str, run_id: str, wanted: Wanted | None = None
+) -> Records | None:
     """The records of one process; None where it wrote none of this kind.
+
+    Deliveries have a number in the file, and a place, which counts deliveries of stretches too.
+
+    Args:
+        wanted: the streams to keep; with it, the digest of the file is not compared.
 
     Raises:
         Refused: they do not fit their sidecar.
@@ -130,12 +156,18 @@ def read_records(process: Path, layout: str, run_id: str) -> Records | None:
     path = process / f"{layout}.rec"
     if not path.exists():
         return None
-    sidecar, data = read_json(path.with_name(f"{layout}.rec.json")), path.read_bytes()
+    sidecar = read_json(path.with_name(f"{layout}.rec.json"))
     name = f"{process.parent.name}/{process.name}/{path.name}"
     closed, tables = sidecar.get("closed") is True, sidecar.get("tables") or {}
     code, columns = LAYOUTS[layout]
     if (sidecar.get("layout"), sidecar.get("width")) != (layout, struct.calcsize(code)):
         raise Refused(f"{name}: its sidecar is for something else")
+    if wanted is not None:
+        rows = [*_kept(path, layout, wanted.keeps(tables) if tables else None)]
+        is_ours = sidecar.get("run_id") == run_id
+        whole = closed and is_ours
+        return Records(name, process.parent.name, whole, tables, rows if is_ours else [], ())
+    data = path.read_bytes()
     told = str(sidecar.get("blake2b", ""))
     found = hashlib.blake2b(data, digest_size=min(max(1, len(told) // 2), 64)).hexdigest()
     if closed and (len(data) != sidecar.get("rows", -1) * struct.calcsize(code) or found != told):
@@ -144,6 +176,11 @@ def read_records(process: Path, layout: str, run_id: str) -> Records | None:
     rows = [
         dict(zip(columns, row, strict=True)) for row in struct.iter_unpack(code, data[:whole_bytes])
     ]
+    if layout == "deliveries":
+        place = 0
+        for number, each in enumerate(rows):
+            each |= {"number": number, "place": place}
+            place += each["digest"] if each["kind"] == STRETCH else 1
     _refuse_nonsense(name, layout, tables, rows)
     is_ours = sidecar.get("run_id") == run_id
     doubts = [] if is_ours else [f"{name} is of run {sidecar.get('run_id')}"]
@@ -153,6 +190,28 @@ def read_records(process: Path, layout: str, run_id: str) -> Records | None:
         name, process.parent.name, closed and is_ours, tables, rows if is_ours else [],
         tuple(doubts),
     )  # fmt: skip
+
+
+_AT_ONCE = 1 << 15
+
+
+def _kept(
+    path: Path, layout: str, keeps: Callable[[dict[str, int]], bool] | None
+) -> Iterator[dict[str, int]]:
+    """Yield the wanted records of a file, read a piece at a time."""
+    code, columns = LAYOUTS[layout]
+    width = struct.calcsize(code)
+    number = place = 0
+    with path.open("rb") as file:
+        while keeps is not None and (piece := file.read(width * _AT_ONCE)):
+            whole = len(piece) // width * width
+            for values in struct.iter_unpack(code, piece[:whole]):
+                row = dict(zip(columns, values, strict=True))
+                row |= {"number": number, "place": place}
+                if keeps(row):
+                    yield row
+                number += 1
+                place += row["digest"] if row.get("kind") == STRETCH else 1
 
 
 def _about_clock(name: str, stamps: list[int]) -> Iterator[str]:
@@ -170,6 +229,7 @@ def _refuse_nonsense(
     limits = {
         "publisher": len(tables.get("publishers", ())) - 1,
         "subscription": len(tables.get("subscriptions", ())) - 1,
+        "stream": len(tables.get("streams", ())) - 1,
         **_LARGEST,
     }
     for place, row in enumerate(rows):

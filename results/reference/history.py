@@ -70,6 +70,7 @@ class Delivered:
         kind: DATA; FENCE; GAP: declared lost; or REDELIVERED: one of the first two, marked as
             given again to a subscriber that has started again.
         late_ns: by how much later than `received_ns` it may have come.
+        stream, position: the place in a stream of topics; "" and 0 without a place.
     """
 
     source: str
@@ -79,6 +80,8 @@ class Delivered:
     digest: int
     kind: int = DATA
     late_ns: int = 0
+    stream: str = ""
+    position: int = 0
 
     @property
     def key(self) -> Key:
@@ -134,6 +137,11 @@ class History:
         to_be_reached: brokers for whose subscribers something must have been at risk.
         doubts: why the records are less than complete, found while they were read.
         promises: what the protocol says of deliveries.
+        online: what the online checkers found wrong, by kind.
+        topic: the attribute with the topic of a publication; "": unknown.
+        placed: whether each delivery must have a place in a stream.
+        busy: signs of a machine that was short of time.
+        seen: by source, publications that other subscriptions received.
     """
 
     content: Contents
@@ -153,11 +161,26 @@ class History:
     to_be_reached: tuple[str, ...] = ()
     promises: Promises = PUBLISHER_ORDER
     routes: Mapping[tuple[str, str], Sequence[str]] | None = None
+    online: Mapping[str, int] = field(default_factory=dict)
+    topic: str = ""
+    placed: bool = False
+    busy: tuple[str, ...] = ()
+    seen: Mapping[str, frozenset[Key]] = field(default_factory=dict)
 
     @property
     def order(self) -> str:
-        """In which order deliveries must be: as promised, or total where that is asked for."""
-        return "total" if self.guarantee.order == "total" else self.promises.order
+        """The order by which the run is judged: asked for, or promised where none is named."""
+        asked = self.guarantee.order
+        return self.promises.order if asked == "promised" else asked
+
+    @property
+    def lanes(self) -> str:
+        """The publications that keep an order: "source", "topic" (of a source), or ""."""
+        if self.order in ("publisher", "total"):
+            return "source"
+        if self.order == "stream" and self.promises.order in ("publisher", "total"):
+            return "source"
+        return "topic" if self.order == "topic" else ""
 
 
 @dataclass(frozen=True, slots=True)

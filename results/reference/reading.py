@@ -1,18 +1,22 @@
 """A run folder as a history, read row by row with nothing but the standard library."""
 
+import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from results.reference import busyness, specification
 from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
+from results.reference.counting import Count
 from results.reference.fault_log import FaultLog
 from results.reference.files import (
     NOTICE,
     STRETCH,
     Records,
     Refused,
+    Wanted,
     is_sealed,
     read_json,
     read_lines,
@@ -21,16 +25,31 @@ from results.reference.files import (
 )
 from results.reference.history import (
     DATA,
+    GAP,
     Delivered,
     History,
     Judgement,
+    Key,
     Published,
     PublisherLog,
     SubscriptionLog,
 )
 from results.reference.predicates import wants
 from results.reference.rule import check
-from results.rules.terms import Commit, Fault, Gap, Guarantee, Notice, Partition, Promises, doubt
+from results.reference.times import Timed
+from results.rules.terms import (
+    STREAMS,
+    Commit,
+    Fault,
+    Gap,
+    Guarantee,
+    Notice,
+    Partition,
+    doubt,
+)
+from results.witnesses import RunFolder, doubts_of_witnesses
+from results.witnesses.promises import promises_of
+from results.witnesses.summary import findings_online
 
 _APPLICATION = 1
 
@@ -50,18 +69,36 @@ def read_history(folder: Path) -> History:
     Raises:
         Refused: a file is not what was written when the run had ended.
     """
-    return _Folder(folder).history()
+    try:
+        return _Folder(folder).history()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise Refused(f"{folder} does not hold what a run does: {what}") from error
+
+
+def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[str]) -> History:
+    """Return the history of whole streams: from some sources to some subscriptions.
+
+    The doubts are not the doubts of the run. Places in streams are left out.
+
+    Raises:
+        Refused: a file cannot be read.
+    """
+    wanted = Wanted(frozenset(sources), frozenset(subscriptions))
+    return _Folder(folder, wanted).history()
 
 
 class _Folder:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wanted: Wanted | None = None) -> None:
         self.folder = folder
+        self.wanted = wanted
         self.doubts: list[str] = []
-        if not is_sealed(folder):
+        if wanted is None and not is_sealed(folder):
             self.doubts.append(doubt("unsealed"))
         self.manifest = read_json(folder / "manifest.json")
         self.workload = read_toml(folder / "spec" / "workload.toml")
         self.topology = read_toml(folder / "spec" / "topology.toml")
+        specification.verify(folder, self.workload, self.topology)
         other = folder / "spec" / "overlay.json"
         self.overlay = read_json(other) if other.is_file() else self.topology
         self.run_id = str(self.manifest.get("run_id"))
@@ -77,21 +114,25 @@ class _Folder:
             origin_ns = min((p["t0_ns"] for p in self.manifest.get("phases") or ()), default=0)
         self.origin_ns: int = origin_ns
         measured = phases.get("measure")
+        self.measured = None if measured is None else (measured["t0_ns"], measured["t1_ns"])
         self.measured_until_ns = None if measured is None else measured["t1_ns"] - origin_ns
         self.clocks = Clocks(
             str((self.manifest.get("clock") or {}).get("host_id", "")),
             origin_ns + (self.measured_until_ns or 0),
             tuple(read_lines(folder / "clock.jsonl")),
         )
+        self.phases = {
+            name: (phase["t0_ns"] - origin_ns, phase["t1_ns"] - origin_ns)
+            for name, phase in phases.items()
+        }
+        self._records: list[tuple[str, Records]] = []
         self.host_of: dict[str, str] = {}
         self._publisher_of: dict[str, str] = {}
         for sidecar in sorted(folder.glob("raw/*/*/publications.rec.json")):
             tables = read_json(sidecar).get("tables") or {}
             self._publisher_of |= tables.get("publisher_names") or {}
-        try:
-            self.promises = Promises.of_mapping(self.manifest.get("promises") or {})
-        except (AttributeError, TypeError, ValueError) as error:
-            raise Refused(f"{folder / 'manifest.json'}: {error}") from None
+        self.promises = promises_of(self.workload, self.topology)
+        self.records: dict[tuple[Path, str], Records] = {}
 
     @property
     def is_cut_short(self) -> bool:
@@ -119,8 +160,13 @@ class _Folder:
             absences += self._absences(process, load_hosts)
             publishers += self._publishers(process, publishers)
             subscriptions += self._subscriptions(process, subscriptions)
+        busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._moved)
         if "churn" in self.workload and not absences:
             self.doubts.append(doubt("no_churn"))
+        if self.wanted is not None:
+            publishers = [log for log in publishers if log.source in self.wanted.sources]
+            names = self.wanted.subscriptions
+            subscriptions = [log for log in subscriptions if log.subscription in names]
         self._miss("publisher", [*self.content.publishers], [log.name for log in publishers])
         wanted = [name for name, _, _ in clients_of(self.workload, "subscribers", "sub")]
         self._miss("subscriber", wanted, [log.subscriber for log in subscriptions])
@@ -131,12 +177,18 @@ class _Folder:
             links=[(a, b) for a, b in self.overlay["links"]],
             routes=self._routes(),
             faults=[*fault_log.faults, *absences],
-            guarantee=Guarantee(**self.workload.get("guarantee", {})),
+            guarantee=Guarantee(**self.workload.get("guarantee", {})).under(self.promises),
             calm=self.workload.get("calm", False) is True,
             deliveries_per_pair_min=self.workload.get("bars", {}).get(
                 "deliveries_per_pair_min", 100
             ),
-            doubts=(*self.doubts, *self._about_exercise(fault_log)),
+            doubts=(
+                *self.doubts,
+                *self._about_exercise(fault_log),
+                *self._about_specification(),
+                *self._about_times(),
+                *self._witnessed(),
+            ),
             delta=wiring.get("delta", 1),
             newcomers=tuple(self.manifest.get("joined", ())),
             clock_errors=self._clock_errors(publishers, subscriptions),
@@ -146,6 +198,11 @@ class _Folder:
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
             promises=self.promises,
+            online=findings_online(RunFolder(self.folder, self)),
+            topic=str(self.workload.get("topic") or self.promises.topic),
+            placed=self.promises.order in STREAMS and not self.is_simulated,
+            busy=tuple(busy),
+            seen=self._seen_elsewhere(publishers),
         )
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
@@ -201,10 +258,73 @@ class _Folder:
         return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
 
     def _read(self, process: Path, layout: str) -> Records | None:
-        records = read_records(process, layout, self.run_id)
+        records = read_records(process, layout, self.run_id, self.wanted)
         if records is not None:
             self.doubts += records.doubts
+            self.records[process, layout] = records
+            if layout in ("publications", "acks", "deliveries"):
+                self._records.append((layout, records))
         return records
+
+    def moved(self, stamp_ns: int, host: str) -> int:
+        """See `Timeline`."""
+        return self._moved(stamp_ns, host)
+
+    def error_ns(self, a: str, b: str) -> int | None:
+        """See `Timeline`."""
+        return self.clocks.error_ns(a, b)
+
+    def _witnessed(self) -> tuple[str, ...]:
+        """Return the doubts of witnesses, once all records have been read."""
+        if self.wanted is not None:
+            return ()
+        count = Count(self.records, self._moved, self.content.fence_set, self.measured)
+        return doubts_of_witnesses(RunFolder(self.folder, self), count.rows())
+
+    def _about_times(self) -> Iterator[str]:
+        timed = Timed(
+            self.folder,
+            self.manifest,
+            self.workload,
+            self.content,
+            self.phases,
+            self.is_simulated,
+            self._moved,
+            self.clocks.error_ns,
+        )
+        ours = [
+            (layout, each)
+            for layout, each in self._records
+            if not any("is of run" in said for said in each.doubts)
+        ]
+        yield from timed.doubts(ours)
+
+    def _about_specification(self) -> Iterator[str]:
+        """Yield doubts about the digest of spec/: of the files, the manifest and the journal."""
+        spec = self.folder / "spec"
+        listed = sorted(p.relative_to(spec).as_posix() for p in spec.rglob("*") if p.is_file())
+        whole = hashlib.sha256()
+        for name in listed:
+            whole.update(hashlib.sha256((spec / name).read_bytes()).hexdigest().encode())
+            whole.update(f"  {name}\n".encode())
+        found = whole.hexdigest()
+        journal: Mapping[str, Any] = next(
+            (x for x in read_lines(self.folder / "log.jsonl") if x.get("what") == "specification"),
+            {},
+        )
+        told = (
+            ("manifest.json", self.manifest.get("specification_digest")),
+            ("log.jsonl", journal.get("digest")),
+        )
+        is_old = self.manifest.get("schema") in (None, "", "pubsubctl/manifest/1")
+        for file, digest in told:
+            if digest not in (None, found):
+                yield doubt("other_digest", file=file, found=digest, wanted=found)
+            if digest is None and not (is_old and told[0][1] is told[1][1] is None):
+                yield doubt("no_digest", file=file)
+        before, after = journal.get("promises"), self.manifest.get("promises")
+        if before not in (None, after):
+            yield doubt("other_promises", found=before, wanted=after)
 
     # --- Publishers ---------------------------------------------------------------------------
 
@@ -264,6 +384,7 @@ class _Folder:
         self, process: Path, before: list[SubscriptionLog]
     ) -> Iterator[SubscriptionLog]:
         records = self._read(process, "deliveries")
+        placed = self._places(process, records)
         lines: dict[str, Mapping[str, Any]] = {}
         taken = {log.subscription for log in before}
         for line in read_lines(process / "subscriptions.jsonl"):
@@ -279,7 +400,67 @@ class _Folder:
                 self.doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
                 continue
             self.host_of[name] = process.parent.name
-            yield self._subscription(name, lines.get(name, {}), records, process)
+            yield self._subscription(name, lines.get(name, {}), records, process, placed)
+
+    def _seen_elsewhere(self, publishers: Sequence[PublisherLog]) -> dict[str, frozenset[Key]]:
+        """Return unanswered publications of the sources that other subscriptions received."""
+        if self.wanted is None:
+            return {}
+        open_: dict[str, set[Key]] = {}
+        for log in publishers:
+            keys = {row.key for row in log.published}
+            for incarnation, first, last, _ in log.answers:
+                if last - first < len(keys):
+                    keys.difference_update((incarnation, n) for n in range(first, last + 1))
+                else:
+                    keys = {k for k in keys if k[0] != incarnation or not first <= k[1] <= last}
+            if keys:
+                open_[log.source] = keys
+        found: dict[str, set[Key]] = {}
+        of_open = Wanted(frozenset(open_), self._all_subscriptions()) if open_ else None
+        for process in sorted(self.folder.glob("raw/*/*")) if of_open else ():
+            records = read_records(process, "deliveries", self.run_id, of_open)
+            for row in records.rows if records is not None else ():
+                assert records is not None
+                source = records.tables["publishers"][row["publisher"]]
+                if row["layer"] != _APPLICATION or row["kind"] in (GAP, NOTICE):
+                    continue
+                keys = {(row["incarnation"], row["sequence"])}
+                if row["kind"] == STRETCH:
+                    if all(n > row["sequence"] for _, n in open_[source]):
+                        continue
+                    name = records.tables["subscriptions"][row["subscription"]]
+                    predicate = self._predicates().get(name.partition("/")[0], "true")
+                    keys = {one.key for one in self._unfolded(source, predicate, row, 0)}
+                found.setdefault(source, set()).update(keys & open_[source])
+        return {source: frozenset(keys) for source, keys in found.items()}
+
+    def _all_subscriptions(self) -> frozenset[str]:
+        names: set[str] = set()
+        for sidecar in self.folder.glob("raw/*/*/deliveries.rec.json"):
+            names |= {*((read_json(sidecar).get("tables") or {}).get("subscriptions") or ())}
+        return frozenset(names)
+
+    def _predicates(self) -> dict[str, str]:
+        return {
+            name: str(entry.get("filter", "true"))
+            for name, _, entry in clients_of(self.workload, "subscribers", "sub")
+        }
+
+    def _places(self, process: Path, records: Records | None) -> dict[int, tuple[str, int]]:
+        """Return stream and position, by row of the deliveries."""
+        positions = None if self.wanted is not None else self._read(process, "positions")
+        if positions is None:
+            return {}
+        rows = 0 if records is None else len(records.rows)
+        if records is not None and not records.whole and not rows:
+            return {}
+        found = {}
+        for row in positions.rows:
+            if not 0 <= row["row"] < rows:
+                raise Refused(f"{positions.name}: the position of a delivery that is not there")
+            found[row["row"]] = positions.tables["streams"][row["stream"]], row["position"]
+        return found
 
     def _verified(self, process: Path, line: Mapping[str, Any]) -> str:
         texts = [line.get(name) for name in ("sub_id", "subscriber", "broker", "predicate")]
@@ -293,6 +474,7 @@ class _Folder:
             for name, broker, entry in clients_of(self.workload, "subscribers", "sub")
         }
         sub_id, subscriber, broker, predicate = map(str, texts)
+        wants(predicate)
         who = f"subscription {sub_id}"
         if subscriber not in wanted or sub_id.partition("/")[0] != subscriber:
             self.doubts.append(doubt("not_asked", who=who))
@@ -307,18 +489,21 @@ class _Folder:
         return sub_id
 
     def _subscription(
-        self, name: str, line: Mapping[str, Any], records: Records | None, process: Path
+        self,
+        name: str,
+        line: Mapping[str, Any],
+        records: Records | None,
+        process: Path,
+        placed: Mapping[int, tuple[str, int]],
     ) -> SubscriptionLog:
         host = process.parent.name
         delivered: list[Delivered] = []
         notices: list[Notice] = []
         places: list[int] = []  # in the file, of what was delivered
         predicate = line.get("predicate", "true")
-        next_place = 0
         for row in records.rows if records is not None else ():
             assert records is not None
-            place = next_place
-            next_place += row["digest"] if row["kind"] == STRETCH else 1
+            number, place = row["number"], row["place"]
             named = records.tables["subscriptions"][row["subscription"]] == name
             if not named or row["layer"] != _APPLICATION:
                 continue
@@ -334,14 +519,14 @@ class _Folder:
                     )
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
-                places += range(place, next_place)
+                places += range(place, place + row["digest"])
                 delivered += self._unfolded(source, predicate, row, at_ns)
             else:
                 places.append(place)
                 delivered.append(
                     Delivered(
                         source, row["incarnation"], row["sequence"], at_ns, row["digest"],
-                        row["kind"],
+                        row["kind"], 0, *placed.get(number, ("", 0)),
                     )
                 )  # fmt: skip
         issued_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, pairwise
 
-from results.reference import ordering, predicates, verdict
+from results.reference import ordering, predicates, streams, verdict
 from results.reference.history import (
     ACKNOWLEDGED,
     DATA,
@@ -41,8 +41,20 @@ from results.reference.history import (
 from results.reference.ordering import Publication
 from results.reference.paths import Routes, Tree
 from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
+from results.reference.streams import Placed
 from results.reference.withholding import Reasons
-from results.rules.terms import Commit, Counts, Gap, Notice, Promises, Recovery, RiskWindow, doubt
+from results.rules.terms import (
+    STREAMS,
+    Commit,
+    Counts,
+    Gap,
+    Notice,
+    Promises,
+    Recovery,
+    RiskWindow,
+    doubt,
+)
+from results.witnesses.summary import doubts_about_findings
 
 JITTER_NS = 1_000_000
 """Stamps of one process never go back; so much is forgiven."""
@@ -68,6 +80,8 @@ def check(history: History) -> Judgement:
     violations += [found for pair in pairs for found in pair.violations]
     if history.order == "total":
         violations += ordering.differences(_places(pairs))
+    if history.order in STREAMS:
+        violations += streams.wrong_places(_placed(pairs))
     at_risk, recoveries, reached = _risks(history, pairs)
     started = [pair for pair in pairs if pair.subscription.started]
     counts = Counts(
@@ -86,13 +100,17 @@ def check(history: History) -> Judgement:
         ),
         announced={**sum((pair.announced for pair in started), Counter())},
         redelivered=sum(pair.redelivered for pair in started),
+        outstanding=sum(pair.outstanding for pair in started),
     )
     doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
+    ordered = history.order != "none"
+    doubts += doubts_about_findings(history.online, counts.violations, ordered=ordered)
     if spared := [broker for broker in history.to_be_reached if broker not in reached]:
         doubts.append(doubt("spared", brokers=", ".join(spared)))
     name, because, doubts_left = verdict.decide(
-        counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min
-    )
+        counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min,
+        history.busy,
+    )  # fmt: skip
     return Judgement(name, because, counts, recoveries, doubts_left, tuple(violations))
 
 
@@ -102,6 +120,7 @@ class _Source:
     def __init__(self, log: PublisherLog, history: History) -> None:
         self.log = log
         self.content = history.content
+        self.topic_attribute = history.topic
         self.publisher = history.content.publishers[log.name]
         self.by_key: dict[Key, Published] = {}
         for publication in log.published:
@@ -121,6 +140,7 @@ class _Source:
             for row in subscription.delivered
             if row.source == log.source and row.kind != GAP
         }
+        seen |= history.seen.get(log.source, frozenset())
         self.committed = [
             publication
             for key, publication in sorted(self.by_key.items())
@@ -156,6 +176,20 @@ class _Source:
     def digest(self, publication: Published) -> int:
         fence = self.is_fence(publication)
         return self.content.digest(self.publisher, *publication.key, fence=fence)
+
+    @property
+    def knows_topics(self) -> bool:
+        """True if the topic of a publication follows from the attribute set."""
+        how = self.content.workload.get("attributes", {}).get(self.topic_attribute, {})
+        return self.topic_attribute != "" and "sequence" not in how
+
+    def topic(self, key: Key) -> object:
+        """Return the topic of a publication; values of different types are different topics."""
+        if self.is_fence(self.by_key[key]):
+            return ("fence",)
+        chosen, _ = self.content.choice(self.publisher.index, *key)
+        value = self.content.attributes(chosen).get(self.topic_attribute)
+        return type(value).__name__, value
 
     def reused(self) -> Iterator[Violation]:
         """Sequence numbers with two publications."""
@@ -221,7 +255,7 @@ class _Pair:
         self.subscription = subscription
         self.source = source
         self.promises: Promises = history.promises
-        self.order = history.order
+        self.lanes = history.lanes if history.lanes != "topic" or source.knows_topics else ""
         self.error_ns = history.clock_errors.get(self.names, 0)
         self.redelivered = 0
         self.matching = [
@@ -244,6 +278,7 @@ class _Pair:
         self.violations = [*self._wrong_notices(reasons), *self._wrong_gaps(), *self._walk()]
         absent = [*self._absent()]
         self.violations += absent
+        self.outstanding = sum(self._is_outstanding(violation) for violation in absent)
         missing = sum(violation.kind == "missing" for violation in absent)
         self.undecided = len(self.owed) - self.delivered - missing
 
@@ -315,7 +350,7 @@ class _Pair:
     def _walk(self) -> Iterator[Violation]:
         """What is wrong with each row, and with their order."""
         seen: set[Key] = set()
-        before: Key | None = None
+        before: dict[object, Key] = {}
         for place, row in self.rows:
             if objection := self._objection(row):
                 yield self._at(objection, row, place)
@@ -327,14 +362,15 @@ class _Pair:
                 else:
                     yield self._at("duplicate", row, place)
                 continue
-            if self.order != "none" and before is not None and row.key < before:
+            lane = self.source.topic(row.key) if self.lanes == "topic" else None
+            if self.lanes and row.key < before.get(lane, row.key):
                 yield self._at("reordered", row, place)
             if any(n.place <= place and row.key <= (n.incarnation, n.last) for n in self.notices):
                 yield self._at("withheld_delivered", row, place)
             if any(self._contradicts(gap, row, place) for gap in self.gaps):
                 yield self._at("gap_delivered", row, place)
             seen.add(row.key)
-            before = row.key
+            before[lane] = row.key
 
     def _may_come_again(self, row: Delivered, place: int) -> bool:
         is_marked = row.kind == REDELIVERED
@@ -424,10 +460,41 @@ class _Pair:
             else:
                 yield Violation("left_out", *self.names, *key)
 
+    def _is_outstanding(self, absent: Violation) -> bool:
+        """Return True if no later publication of the lane arrived."""
+        key = absent.incarnation, absent.sequence
+        alike = [
+            other
+            for other in self.arrived
+            if other in self.rank
+            and (self.lanes != "topic" or self.source.topic(other) == self.source.topic(key))
+        ]
+        return absent.kind != "left_out" and all(other < key for other in alike)
+
     def _at(self, kind: str, row: Delivered, place: int) -> Violation:
         return Violation(kind, *self.names, row.incarnation, row.sequence, place)
 
+    def first_arrivals(self) -> Iterator[tuple[int, Delivered]]:
+        """Yield the first arrivals that match, with places in the log; without redeliveries."""
+        seen: set[Key] = set()
+        for place, row in self.rows:
+            if row.kind in (GAP, REDELIVERED) or row.key in seen or not self._is_wanted(row.key):
+                continue
+            seen.add(row.key)
+            yield place, row
+
+    def _is_wanted(self, key: Key) -> bool:
+        """Return True if the publication was committed and matches."""
+        return key in self.rank
+
     # --- Doubts -----------------------------------------------------------------------------
+
+    def without_place(self) -> int:
+        """Return the number of deliveries without a place in a stream."""
+        return sum(
+            not row.stream and row.kind not in (GAP, REDELIVERED) and self._is_wanted(row.key)
+            for _, row in self.rows
+        )
 
     def has_untimed_notice(self) -> bool:
         """Whether it was told something, and nobody knows when it began."""
@@ -475,6 +542,18 @@ def _places(pairs: Sequence[_Pair]) -> Mapping[str, Mapping[Publication, int]]:
             if row.kind != GAP and row.key in pair.rank:
                 of_subscription.setdefault((source, row.key), place)
     return found
+
+
+def _placed(pairs: Sequence[_Pair]) -> Mapping[str, Sequence[Placed]]:
+    """Return the first arrivals with a place, in the order received, by subscription."""
+    found: dict[str, list[tuple[int, Placed]]] = {}
+    for pair in pairs:
+        who, source = pair.names
+        for place, row in pair.first_arrivals():
+            if row.stream:
+                placed = Placed(row.stream, row.position, source, row.key)
+                found.setdefault(who, []).append((place, placed))
+    return {who: [placed for _, placed in sorted(rows)] for who, rows in found.items()}
 
 
 def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Iterator[Violation]:
@@ -558,6 +637,13 @@ def _doubts(
         error_ns = history.timeline_errors.get(source.log.source, 0)
         if source.closed_before(history.measured_until_ns, error_ns):
             yield doubt("closed_early", source=source.log.source)
+    if history.lanes == "topic" and not all(source.knows_topics for source in sources):
+        yield doubt("no_topic")
+    if history.placed and history.order in STREAMS:
+        without: Counter[str] = Counter()
+        for pair in pairs:
+            without[pair.names[0]] += pair.without_place()
+        yield from (doubt("unplaced", who=who, n=n) for who, n in sorted(without.items()) if n)
     yield from verdict.doubts_about_faults(history.faults)
     if n := sum(pair.of_wrong_kind() for pair in pairs):
         yield doubt("kind", n=n)

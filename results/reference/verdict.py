@@ -27,8 +27,8 @@ def broken(guarantee: Guarantee, kind: str) -> bool:
         return guarantee.gapless or guarantee.delivery != "at-most-once"
     if kind == "duplicate":
         return guarantee.delivery != "at-least-once"
-    if kind in {"reordered", "order_differs"}:
-        return guarantee.order in {"publisher", "total"}
+    if kind in {"reordered", "order_differs"} or kind.startswith("place_"):
+        return guarantee.order != "none"
     return True
 
 
@@ -61,20 +61,36 @@ def doubts_about_risks(faults: Iterable[Fault], recoveries: Sequence[Recovery]) 
 
 
 def decide(
-    counts: Counts, doubts: Sequence[str], guarantee: Guarantee, calm: bool, minimum: int
+    counts: Counts,
+    doubts: Sequence[str],
+    guarantee: Guarantee,
+    calm: bool,
+    minimum: int,
+    busy: Sequence[str] = (),
 ) -> tuple[VerdictName, tuple[str, ...], tuple[str, ...]]:
-    """Verdict, reasons and all doubts."""
+    """Verdict, reasons and all doubts.
+
+    Deliveries that were outstanding at the end are a doubt on a busy machine.
+    """
     doubts = (*doubts, *_doubts_about_counts(counts, calm, minimum))
     proven = tuple(
         f"{counts.violations[kind]:,} {kind}: {meaning}"
         for kind, meaning in VIOLATIONS.items()
         if counts.violations.get(kind, 0) and broken(guarantee, kind)
     )
+    if proven and busy and _may_be_late(counts, guarantee):
+        proven, doubts = (), (*doubts, doubt("outstanding", n=counts.outstanding), *busy)
     if proven:
         return "INVALID", proven, doubts
     if doubts:
         return "UNKNOWN", doubts, doubts
     return "VALID", (f"{counts.owed:,} owed, each arrived",), ()
+
+
+def _may_be_late(counts: Counts, guarantee: Guarantee) -> bool:
+    wrong = {kind for kind, n in counts.violations.items() if n and broken(guarantee, kind)}
+    absent = sum(counts.violations.get(kind, 0) for kind in ("missing", "fence_missing"))
+    return not wrong - {"missing", "fence_missing"} and absent == counts.outstanding
 
 
 def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> Iterable[str]:

@@ -1,15 +1,20 @@
 """The numbers of a run by which repetitions are looked at and runs are compared.
 
-They are what the run and its verdict have written down; nothing is worked out from logs here.
+Latencies, rates and costs are counted from the run's records and statistics, never taken from its
+manifest, but for the processor time of another system's servers, which write no statistics. The
+rest is of the verdict, which `check` made of the same files and sealed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from results.tables.derived import derived_of
-from results.tables.json_files import read_json
+from results.tables.json_files import read_json, read_json_lines
+from results.tables.manifest import Run, read_run
+from results.tables.row_counts import headline_of
 
 Better = Literal["less", "more"]
 
@@ -48,22 +53,52 @@ NUMBERS: Final = (
 def numbers_of(run: Path) -> dict[str, float]:
     """The numbers that a run has; of one that nobody judged, those without a verdict."""
     manifest = read_json(run / "manifest.json")
-    found = dict(_from_headline(manifest))
+    found = dict(_from_records(run))
     verdict = derived_of(run) / "verdict.json"
     if verdict.is_file():
         found.update(_from_verdict(read_json(verdict), manifest))
     return {number.name: found[number.name] for number in NUMBERS if number.name in found}
 
 
-def _from_headline(manifest: Mapping[str, Any]) -> Mapping[str, float]:
-    headline = manifest.get("headline") or {}
-    latency = headline.get("response_us") or {}
+def _from_records(folder: Path) -> Mapping[str, float]:
+    run = read_run(folder)
+    headline, phase = headline_of(run), run.phase("measure")
+    if headline is None:
+        return {}
+    latency = headline.response_us or {}
     found = {f"latency_{name}_ms": us / 1000 for name, us in latency.items()}
-    brokers = sum(role["role"] == "broker" for role in (manifest.get("roles") or {}).values())
-    if headline.get("delivered"):
-        found["delivered_per_s"] = headline["delivered_per_s"]
-        found["cpu_us_per_delivered"] = headline["broker_cpu_us_per_message_mean"] * brokers
+    if headline.delivered:
+        found["delivered_per_s"] = headline.delivered * _SECOND_NS / (phase.to_ns - phase.from_ns)
+        used_s = [
+            _used_s(lines, run.origin_ns + phase.from_ns, run.origin_ns + phase.to_ns)
+            for lines in _statistics_of_brokers(run)
+        ]
+        if used_s:
+            found["cpu_us_per_delivered"] = sum(used_s) * 1e6 / headline.delivered
+        elif "system" in run.manifest and (told := run.manifest.get("headline")):
+            # Servers of others write no statistics: only their agent knows what they used.
+            brokers = sum(role["role"] == "broker" for role in run.manifest["roles"].values())
+            found["cpu_us_per_delivered"] = told["broker_cpu_us_per_message_mean"] * brokers
     return found
+
+
+def _statistics_of_brokers(run: Run) -> Iterator[list[Mapping[str, Any]]]:
+    for broker in run.topology.get("brokers", ()):
+        for path in sorted(run.folder.glob(f"raw/*/{broker}/stats.jsonl")):
+            yield [row for row in read_json_lines(path) if "cpu_s" in row]
+
+
+def _used_s(rows: Sequence[Mapping[str, Any]], from_ns: int, to_ns: int) -> float:
+    """Processor time of one broker between two stamps, on a line between its statistics."""
+    used_s = 0.0
+    for before, after in pairwise(rows):
+        length_ns = after["t_ns"] - before["t_ns"]
+        inside_ns = min(to_ns, after["t_ns"]) - max(from_ns, before["t_ns"])
+        # A broker that began again counts from 0.
+        more_s = after["cpu_s"] - min(before["cpu_s"], after["cpu_s"])
+        if length_ns > 0 and inside_ns > 0:
+            used_s += more_s * inside_ns / length_ns
+    return used_s
 
 
 def _from_verdict(verdict: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, float]:

@@ -216,7 +216,8 @@ def _order_promised(story: RunStory) -> str:
     if story.run.manifest.get("system") or not promises.get("exactly_once"):
         return "–"
     order = str(promises["order"])
-    return "of each publisher" if order == "publisher" else order
+    named = {"publisher": "of each publisher", "topic": "within a topic", "stream": "in parts"}
+    return named.get(order, order)
 
 
 def _promised(story: RunStory) -> str:

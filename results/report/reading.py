@@ -131,6 +131,11 @@ class RunStory:
         return (self.verdict.get("counts") or {}).get("violations") or {}
 
     @property
+    def order(self) -> str:
+        """The order that decided the verdict."""
+        return self.run.guarantee.under(self.run.promises).order
+
+    @property
     def measured_ns(self) -> int:
         """How long was measured."""
         measure = self.run.phase("measure")

@@ -7,6 +7,7 @@ from typing import Any
 
 from results.report.reading import RunStory
 from results.rules.risks import CLIENT_VERBS
+from results.rules.words import nothing_wrong
 
 SECOND_NS = 1_000_000_000
 
@@ -264,7 +265,7 @@ def done(story: RunStory) -> str:
     """What the run did, whether or not that is promised."""
     if not story.verdict:
         return "–"
-    found = violations(story) or "nothing missing, repeated or out of order"
+    found = violations(story) or nothing_wrong(story.order)
     undecided = story.counted("undecided")
     return f"{found}; {undecided:,} undecided" if undecided else found
 

@@ -6,6 +6,7 @@ from results.rules.facts import RunFacts
 from results.rules.findings import Findings
 from results.rules.terms import doubt
 from results.rules.verdicts import doubts_about_faults, doubts_about_recoveries
+from results.witnesses.summary import doubts_about_findings
 
 
 def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
@@ -18,6 +19,11 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
             found.append(
                 doubt("unanswered", source=pubend, incarnation=incarnation, n=n, first=first)
             )
+    ordered = facts.order != "none"
+    found += doubts_about_findings(facts.online, findings.counts.violations, ordered=ordered)
+    if facts.order == "topic" and not facts.has_topics:
+        found.append(doubt("no_topic"))
+    found += [doubt("unplaced", who=who, n=n) for who, n in sorted(findings.unplaced.items())]
     found += doubts_about_faults(facts.faults)
     if findings.other_kind:
         found.append(doubt("kind", n=findings.other_kind))

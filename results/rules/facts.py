@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from results.rules.busy import busy_signs
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.risks import Routes
 from results.rules.terms import (
     EXACTLY_ONCE,
     PUBLISHER_ORDER,
+    STREAMS,
     Commit,
     Fault,
     Gap,
@@ -26,6 +29,11 @@ from results.tables.logs import (
     notices_of,
 )
 from results.tables.manifest import Run
+from results.tables.row_counts import rows_of
+from results.witnesses import RunFolder, doubts_of_witnesses
+from results.witnesses.specification import specification_doubts
+from results.witnesses.summary import findings_online
+from results.witnesses.timing import timing_doubts
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,10 @@ class RunFacts:
         faults: of the fault log, and the absences of churn.
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
+        topic: the attribute with the topic of a publication; "": unknown.
+        topic_counts: whether that attribute counts publications.
+        placed: whether every delivery must have a place in a stream.
+        busy: signs of a machine that was short of time.
         links: of the tree, or of another overlay, which has routes.
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
@@ -48,6 +60,7 @@ class RunFacts:
             None where nobody knows; those that are not named have one clock.
         timeline_errors: by source, how far its stamps may be off the run's time line.
         measured_until_ns: when the measure phase was over; None where nobody says.
+        online: what the online checkers found wrong, by kind.
     """
 
     run_id: str
@@ -71,12 +84,18 @@ class RunFacts:
     gaps: Mapping[tuple[str, str], Sequence[Gap]] = field(default_factory=dict)
     commits: Mapping[tuple[str, str], Sequence[Commit]] = field(default_factory=dict)
     routes: Routes | None = None
+    online: Mapping[str, int] = field(default_factory=dict)
+    topic: str = ""
+    topic_counts: bool = False
+    placed: bool = False
+    busy: tuple[str, ...] = ()
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
         """The facts of a run whose tables are there."""
         run, logs = loaded.run, loaded.logs
         absences = [*absences_of(run, logs)]
+        topic = str(run.workload.get("topic") or run.promises.topic)
         bars = run.workload.get("bars", {})
         return cls(
             run_id=run.run_id,
@@ -85,11 +104,18 @@ class RunFacts:
             subscriptions=logs.subscriptions,
             links=run.links,
             faults=[*run.faults, *absences],
-            guarantee=run.guarantee,
+            guarantee=run.guarantee.under(run.promises),
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
-            doubts=(*run.doubts, *logs.doubts, *doubts_about_churn(run.workload, absences)),
+            doubts=(
+                *run.doubts,
+                *logs.doubts,
+                *doubts_about_churn(run.workload, absences),
+                *doubts_of_witnesses(RunFolder(run.folder, run), rows_of(run, logs)),
+                *specification_doubts(run),
+                *timing_doubts(run, logs),
+            ),
             delta=run.delta,
             newcomers=run.newcomers,
             notices=notices_of(logs, run.moved),
@@ -100,17 +126,47 @@ class RunFacts:
             gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,
+            online=findings_online(RunFolder(run.folder, run)),
+            topic=topic,
+            topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
+            placed=run.promises.order in STREAMS and not run.is_simulated,
+            busy=tuple(busy_signs(run, logs)),
         )
 
     @property
     def order(self) -> str:
-        """In which order deliveries must be: as promised, or total where that is asked for."""
-        return "total" if self.guarantee.order == "total" else self.promises.order
+        """The order of the guarantee, by which the run is judged whatever is promised."""
+        return self.guarantee.under(self.promises).order
+
+    @property
+    def has_topics(self) -> bool:
+        """True if the topic of a publication follows from the attribute set."""
+        return bool(self.topic) and not self.topic_counts
+
+    @property
+    def lane(self) -> str:
+        """The publications of a source that must come in the order published.
+
+        All publications ("source"), the publications of a topic ("topic"), or none (""). A
+        protocol of publisher order has a stream per source.
+        """
+        if self.order == "topic":
+            return "topic" if self.has_topics else ""
+        of_sources = self.promises.order in ("publisher", "total")
+        return "source" if _is_of_sources(self.order, has_source_streams=of_sources) else ""
 
     @property
     def predicates(self) -> list[str]:
         """Each predicate once, in the order of the subscriptions."""
         return [*dict.fromkeys(subscription.predicate for subscription in self.subscriptions)]
+
+
+def _counts(definition: Any) -> bool:
+    return isinstance(definition, Mapping) and "sequence" in definition
+
+
+def _is_of_sources(order: str, *, has_source_streams: bool) -> bool:
+    return order in ("publisher", "total") or (order == "stream" and has_source_streams)
 
 
 def _clock_errors(run: Run, logs: Logs) -> dict[tuple[str, str], int | None]:

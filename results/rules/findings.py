@@ -74,6 +74,9 @@ class Findings:
         redelivered: deliveries that were rightly given again.
         other_kind: deliveries that are logged as fences and are none, or the other way round.
         too_soon: deliveries that were received before they were sent.
+        violations_of: by subscription and source, violations by kind.
+        outstanding: missing deliveries behind all that came.
+        unplaced: by subscription, deliveries that have no place in a stream and need one.
     """
 
     sources: dict[str, SourceSummary] = field(default_factory=dict)
@@ -88,6 +91,9 @@ class Findings:
     redelivered: int = 0
     other_kind: int = 0
     too_soon: int = 0
+    unplaced: dict[str, int] = field(default_factory=dict)
+    outstanding: int = 0
+    violations_of: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:
@@ -106,6 +112,7 @@ class Findings:
             least_owed=None if least is None else (least.sub_id, least.pubend, least.owed),
             announced={reason: n for reason, n in self.announced.items() if n},
             redelivered=self.redelivered,
+            outstanding=self.outstanding,
         )
 
     @property

@@ -21,6 +21,7 @@ class Lookups:
         started: numbers of the predicates of subscriptions that started.
         sources: whether their logs were ended in order.
         matches: which attribute sets each predicate matches.
+        topics: a number for the topic of each attribute set, of runs that keep order by topic.
     """
 
     def __init__(self, spark: "SparkSession", facts: Mapping[str, RunFacts]) -> None:
@@ -49,8 +50,28 @@ class Lookups:
         self.sources = small_frame(
             spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN"
         )
+        topics = [
+            (run_id, number, topic)
+            for run_id, of_run in facts.items()
+            if of_run.lane == "topic"
+            for number, topic in enumerate(_topics(of_run))
+        ]
+        self.topics = (
+            small_frame(spark, topics, "run_id STRING, attrs_expected INT, lane INT")
+            if topics
+            else None
+        )
         contents = {run_id: of_run.content for run_id, of_run in facts.items()}
         self.matches = _match_table(spark, predicates, contents)
+
+
+def _topics(facts: RunFacts) -> Iterator[int]:
+    """Yield a number for the topic of every attribute set, and a further number for fences."""
+    numbers: dict[tuple[type, Any], int] = {}
+    for attributes in facts.content.attribute_sets:
+        value = attributes.get(facts.topic)
+        yield numbers.setdefault((type(value), value), len(numbers))
+    yield -1
 
 
 def _match_table(

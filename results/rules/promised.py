@@ -17,6 +17,8 @@ Names = tuple[str, str, str]
 """Run, subscription and source."""
 
 REDELIVERED = "redelivered"
+LANE = "lane"
+"""The column that parts the publications of a source that keep their order among themselves."""
 
 
 class PromisedDeliveries:
@@ -26,7 +28,7 @@ class PromisedDeliveries:
         self._spark = spark
         self._facts = facts
         self._redelivering = [run for run, of in facts.items() if of.promises.redelivers]
-        self._unordered = [run for run, of in facts.items() if of.order == "none"]
+        self._unordered = [run for run, of in facts.items() if not of.lane]
         self._in_total_order = [run for run, of in facts.items() if of.order == "total"]
         self._commits = [
             (run_id, *pair, key_of(c.incarnation, c.first), key_of(c.incarnation, c.last), c.place)

@@ -5,7 +5,7 @@ of one is seen by the others.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 NEVER_NS = 1 << 62
@@ -134,8 +134,8 @@ class Promises:
     """What the protocol of a run says of deliveries; what runs without a word of it are held to.
 
     Attributes:
-        order: "publisher"; "total": and any two subscribers get what both get in the same order;
-            or "none".
+        order: one of ORDERS.
+        topic: the attribute with the topic of a publication; "": unknown.
         gaps: the reasons for which a gap may be announced; none: never.
         redelivers: a subscriber that starts again may get once more, marked as such, what it had
             not committed.
@@ -146,6 +146,7 @@ class Promises:
     gaps: tuple[str, ...] = ()
     redelivers: bool = False
     gap_age_ns: int = 0
+    topic: str = ""
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":
@@ -156,6 +157,7 @@ class Promises:
         """
         order, gaps = values.get("order", "publisher"), values.get("gaps", ())
         redelivers, age_ns = values.get("redelivers", False), values.get("gap_age_ns", 0)
+        topic = values.get("topic", "")
         if order not in ORDERS:
             raise ValueError(f"order = {order!r} is none of {', '.join(ORDERS)}")
         if isinstance(gaps, str) or not all(isinstance(reason, str) for reason in gaps):
@@ -164,10 +166,41 @@ class Promises:
             raise ValueError(f"redelivers = {redelivers!r} is neither true nor false")
         if type(age_ns) is not int or age_ns < 0:
             raise ValueError(f"gap_age_ns = {age_ns!r} is no duration")
-        return cls(order, tuple(gaps), redelivers, age_ns)
+        if not isinstance(topic, str):
+            raise ValueError(f"topic = {topic!r} is no text")
+        return cls(order, tuple(gaps), redelivers, age_ns, topic)
 
 
-ORDERS = ("publisher", "total", "none")
+ORDERS: Mapping[str, str] = {
+    "publisher": "publisher order",
+    "total": "total order",
+    "topic": "publisher order within each topic",
+    "stream": "publisher order within each stream",
+    "none": "",
+}
+"""The orders of deliveries, in words.
+
+`total`: publisher order, and any two subscribers get what both get in the same order. `stream`:
+publications have places in streams; a subscriber gets those of a stream by rising places, and those
+of one publisher have places in the order published. `topic`: that, and publications of one
+publisher with the same topic come in the order published, whatever their streams. `none`: any.
+"""
+
+STREAMS = ("topic", "stream")
+"""The orders in which deliveries have places in streams."""
+
+NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
+    "publisher": ("order across sources",),
+    "total": (),
+    "topic": ("order across sources", "order across topics"),
+    "stream": ("order across sources", "order across streams"),
+    "none": ("order",),
+}
+"""What a verdict says nothing about, by order."""
+
+PROMISED = "promised"
+"""The order of a guarantee that names none: the order that the protocol promises."""
+
 PUBLISHER_ORDER = Promises()
 
 
@@ -176,17 +209,25 @@ class Guarantee:
     """What a run is judged against: the workload's own words.
 
     Attributes:
-        delivery: "exactly-once", "at-least-once" or "at-most-once".
-        order: "publisher", "total" or "none".
+        delivery: one of DELIVERIES.
+        order: one of ORDERS, or PROMISED.
         gapless: whether nothing may be left out between what was delivered.
     """
 
     delivery: str = "exactly-once"
-    order: str = "publisher"
+    order: str = PROMISED
     gapless: bool = True
 
+    def under(self, promises: Promises) -> "Guarantee":
+        """Return the guarantee with the order to check: the promised order if PROMISED."""
+        return replace(self, order=promises.order) if self.order == PROMISED else self
+
     def __str__(self) -> str:
-        return self.delivery + (f", {self.order} order" if self.order != "none" else "")
+        words = ORDERS.get(self.order, "")
+        return f"{self.delivery}, {words}" if words else self.delivery
+
+
+DELIVERIES = ("exactly-once", "at-least-once", "at-most-once")
 
 
 EXACTLY_ONCE = Guarantee()
@@ -204,6 +245,15 @@ DOUBTS: Mapping[str, str] = {
     "open_log": "the log of {who} is not complete",
     "still_arriving": "deliveries were still arriving when the drain ended, after {s:.0f} s: what "
     "had not arrived by then is not known to be lost",
+    "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on a machine that "
+    "is short of time they may have been late, and not lost",
+    "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "
+    "after the start of the measurement, and no fault was there",
+    "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s "
+    "after the start of the measurement, and no fault was there",
+    "no_statistics": "{file}: {who} took no sample for {gap:.1f} s, {s:.1f} s after the start of "
+    "the measurement, and no fault was there",
+    "short_of_cpu": "manifest.json: {who} waited for a processor in {share:.0%} of the measurement",
     "told_when": "subscription {who} was told that it does not get publications of {source}, and "
     "nobody knows when it was asked for and accepted",
     "late_start": "subscription {who} was accepted after {source} had sent its opening fence",
@@ -239,11 +289,70 @@ DOUBTS: Mapping[str, str] = {
     "absorb_silent": "fault {fault} ({verb} {target}) does not say what it absorbed",
     "absorbed_little": "only {n} publications were absorbed; the schedule asks for {minimum}",
     "spared": "nothing was at risk for the subscribers at {brokers}",
+    "disagree": "{one} and {other} disagree on {what}: {found!r} and {wanted!r}",
+    "missing_file": "{file} is missing, and {other} shows that it was written",
+    "missing_line": "{file} has no line about {what}, and {other} shows that it was written",
+    "unreadable": "{file} does not hold what was written: {why}",
+    "fences": "publications.rec and online.json: the fences of source {source} are {found}; its "
+    "first number and its highest are {wanted}",
+    "new_incarnation": "publications.rec: source {source} began incarnation {incarnation}, and "
+    "neither sessions.jsonl nor faults/faults.jsonl has a reason for it",
+    "gap_of_nothing": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "publications.rec has no such publications",
+    "gap_over_fence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "publications.rec has a fence in it",
+    "gap_when": "{file}: {who} was told of a gap {first} to {last} of {source} before "
+    "publications.rec has it sent, or after manifest.json has the run end",
+    "gap_without_absence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "neither sessions.jsonl, absences.jsonl nor faults/faults.jsonl has it absent before",
+    "passed_outage": "deliveries.rec and {file} disagree: {n:,} deliveries passed while {why} let "
+    "nothing pass",
+    "answered_outage": "acks.rec and {file} disagree: {n:,} acknowledgements came from a broker "
+    "that {why} had stopped",
+    "stats_go_on": "{file} and {other} disagree: {n} lines were written while {fault} had stopped "
+    "the broker",
+    "stats_stop": "{file} and {other} disagree: nothing was written for {s:.1f} s from {at_s:.1f} s"
+    " on, and no fault was a reason for it",
+    "exit_of_no_fault": "{file} and {other} disagree: the broker ended by {cause}",
+    "not_in_log": "{one} and {other} disagree: only the first has fault {fault}",
+    "stage_order": "{file} and faults/log.jsonl: fault {fault} was {after} before it was {before}",
+    "fault_outside": "{file} and {other} disagree: fault {fault} was {stage} outside the run",
+    "sessions_apart": "{one} and {other} disagree: {event} of {who} is {s:.1f} s apart",
+    "no_session": "sessions.jsonl and {other} disagree: only the second has client {who}",
     "no_pair": "there is no subscription that started, or no source",
     "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload asks for "
     "{minimum:,} of every source to every subscription",
     "none_owed": "nothing was owed to anybody",
     "no_churn": "the workload disconnects subscribers, and nobody says that one was",
+    "phase_length": "manifest.json: phase {phase} took {found}; spec/workload.toml says {wanted}",
+    "phase_origin": "manifest.json: phase {phase} began {s:.3f} s after its own origin",
+    "phases_overlap": "manifest.json: phase {after} began before phase {before} was over",
+    "drain_length": "manifest.json: the drain took {found}; its own account and "
+    "spec/workload.toml have {wanted}",
+    "sent_early": "{file}: {n:,} publications of {source} were sent before spec/workload.toml has "
+    "them",
+    "off_schedule": "{file}: {n:,} intended times of {source} are not those of the schedule of "
+    "spec/workload.toml; the first is of publication {first}",
+    "schedule_unmet": "{file}: {source} sent its closing fence behind {n:,} publications, fewer "
+    "than the schedule of spec/workload.toml has",
+    "late_unsaid": "{file}: {n:,} publications were sent more than {ms:.0f} ms late; manifest.json "
+    "says that the load generators held their rate, and stats.jsonl that nothing kept them",
+    "outside": "{file}: {n:,} records are stamped outside the phases of manifest.json",
+    "sample": "{file}: one block in {found} has its own times; spec/workload.toml: load.records = "
+    "{wanted!r}",
+    "stretches": "{file}: {n:,} deliveries have no time of their own; spec/workload.toml: "
+    "load.records = 'full'",
+    "long_stretch": "{file}: {n:,} stretches go on for up to {ms} ms while other deliveries came; "
+    "load.records of spec/workload.toml ends one after 100 ms",
+    "other_digest": "{file}: the digest of the specification is {found}, and that of spec/ is "
+    "{wanted}",
+    "no_digest": "{file} has no digest of the specification, and manifest.json is of a version "
+    "that has one",
+    "other_promises": "log.jsonl: the brokers promised {found!r} when the run began; manifest.json "
+    "says {wanted!r}",
+    "no_topic": "nothing says which attribute is the topic: order within topics was not checked",
+    "unplaced": "{n:,} deliveries to subscription {who} have no place in a stream: their order "
+    "there was not checked",
     "no_risk": "nothing was at risk: no publication was sent through a fault",
 }
 
@@ -263,6 +372,9 @@ VIOLATIONS: Mapping[str, str] = {
     "duplicate": "delivered more than once",
     "reordered": "delivered after a later one of its source",
     "order_differs": "delivered in another order than to another subscription",
+    "place_back": "delivered behind a later place of its stream",
+    "place_taken": "at another place of its stream than elsewhere, or at another one's place",
+    "place_order": "placed in its stream before an earlier one of its source",
     "phantom": "delivered though its publisher never sent it",
     "rejected": "delivered though its publication was refused",
     "wrong_match": "delivered though the predicate does not match it",
@@ -338,6 +450,8 @@ class Counts:
         announced: by reason, how many were in an announced gap that the protocol promises, and
             never arrived.
         redelivered: given again to a subscriber that may get them again.
+        outstanding: missing deliveries and fences behind the last arrival of the source, or of
+            the topic: lost or late.
     """
 
     pairs: int
@@ -351,6 +465,7 @@ class Counts:
     least_owed: tuple[str, str, int] | None = None
     announced: Mapping[str, int] = field(default_factory=dict)
     redelivered: int = 0
+    outstanding: int = 0
 
     @property
     def missing(self) -> int:

@@ -1,6 +1,6 @@
 """What counts and doubts come to, for whoever counted on Spark: verdict, reasons, words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from results.rules.terms import (
     VIOLATIONS,
@@ -19,7 +19,7 @@ _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
     *("withheld_unjustified", "withheld_late", "gap_unpromised"),
 )
-_DISORDERS = ("reordered", "order_differs")
+_DISORDERS = ("reordered", "order_differs", "place_back", "place_taken", "place_order")
 
 
 def forbids(guarantee: Guarantee, violation: str) -> bool:
@@ -37,10 +37,19 @@ def decide(
     guarantee: Guarantee,
     calm: bool,
     deliveries_per_pair_min: int,
+    busy: Sequence[str] = (),
 ) -> tuple[VerdictName, list[str], list[str]]:
-    """Verdict, reasons and all doubts: a proven violation counts, whatever else is unknown."""
+    """Verdict, reasons and all doubts: a proven violation counts, whatever else is unknown.
+
+    Args:
+        busy: the signs of a machine that was short of time. With any, deliveries that were
+            outstanding at the end are no proof of a loss, if nothing else is wrong.
+    """
     doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
     broken = {kind: n for kind, n in counts.violations.items() if forbids(guarantee, kind)}
+    if broken and busy and is_outstanding(counts, broken):
+        doubts += [doubt("outstanding", n=counts.outstanding), *busy]
+        broken = {}
     if broken:
         named = [
             f"{broken[kind]:,} {kind}: {VIOLATIONS[kind]}" for kind in VIOLATIONS if kind in broken
@@ -62,6 +71,11 @@ def decide(
         ],
         doubts,
     )
+
+
+def is_outstanding(counts: Counts, broken: Mapping[str, int]) -> bool:
+    """Return whether all that is broken is deliveries that may still have been on their way."""
+    return {*broken} <= {"missing", "fence_missing"} and sum(broken.values()) == counts.outstanding
 
 
 def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from results.rules.announced import Announcements
 from results.rules.pairs import BadPair, Names
-from results.rules.promised import PromisedDeliveries
+from results.rules.promised import LANE, PromisedDeliveries
 from results.tables.frames import EVIDENCE, PAIR, owed_column, small_frame
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class BadWalks:
 
     Args:
         wanted: publications that happened, with the predicates they match.
+        topics: the lane of each attribute set, of runs that keep order by topic.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class BadWalks:
         announced: Announcements,
         promised: PromisedDeliveries,
         bad: Sequence[BadPair],
+        topics: "DataFrame | None" = None,
     ) -> None:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         self._wanted = wanted
+        self._topics = topics
         self._announced = announced
         self._promised = promised
         self._bad = bad
@@ -120,7 +123,7 @@ class BadWalks:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
+        in_order = Window.partitionBy(*PAIR, LANE).orderBy("order_idx")
         return (
             self._promised.ordered(self._firsts)
             .withColumn("before", F.lag("key").over(in_order))
@@ -131,6 +134,36 @@ class BadWalks:
             )
         )  # fmt: skip
 
+    def outstanding(self) -> dict[str, int]:
+        """Return the number of missing deliveries behind the last arrival of a lane, by run."""
+        from pyspark.sql import functions as F
+
+        rows = self._not_there().withColumn("owed", ~F.col("is_fence") & owed_column())
+        if self._topics is None:
+            rows = rows.withColumn(LANE, F.lit(0))
+        else:
+            rows = rows.join(F.broadcast(self._topics), ["run_id", "attrs_expected"], "left")
+            rows = rows.withColumn(LANE, F.coalesce(LANE, F.lit(0)))
+        reached = self._firsts.groupBy(*PAIR, LANE).agg(F.max("key").alias("reached"))
+        return {
+            row["run_id"]: row["count"]
+            for row in rows.join(reached, [*PAIR, LANE], "left")
+            .where(F.col("owed") | F.col("is_fence"))
+            .where(F.col("reached").isNull() | (F.col("key") > F.col("reached")))
+            .groupBy("run_id")
+            .count()
+            .collect()
+        }
+
+    def _not_there(self) -> "DataFrame":
+        from pyspark.sql import functions as F
+
+        return self._announced.spared(
+            self._wanted.join(F.broadcast(self._table), ["run_id", "pubend", "predicate_id"])
+            .where(F.col("key").between(F.col("first"), F.col("last")))
+            .join(self._firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
+        )
+
     def _absent(self) -> "DataFrame":
         from pyspark.sql import functions as F
 
@@ -140,11 +173,7 @@ class BadWalks:
             .when(F.col("is_fence"), F.lit("fence_missing"))
             .otherwise(F.lit("left_out"))
         )
-        return self._announced.spared(
-            self._wanted.join(F.broadcast(self._table), ["run_id", "pubend", "predicate_id"])
-            .where(F.col("key").between(F.col("first"), F.col("last")))
-            .join(self._firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
-        ).select(
+        return self._not_there().select(
             kind.alias("kind"), "run_id", "sub_id", "pubend", "incarnation", "seq",
             F.lit(None).cast("BIGINT").alias("order_idx"), F.col("t_sent_ns").alias("t_ns"),
             owed.alias("owed"),

@@ -3,14 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.rules.terms import CHURN, Counts, Recovery
+from results.rules.terms import CHURN, STREAMS, Counts, Recovery
 
 SECOND_NS = 1_000_000_000
 MOST_IDLE_NAMED = 3
 
 
-def counts_in_words(counts: Counts) -> str:
-    """What was owed, and what became of it: the parts add up to the whole."""
+def nothing_wrong(order: str) -> str:
+    """Return the absent violations of a valid run, in words."""
+    if order == "none":
+        return "nothing missing or repeated"
+    within = f" within a {order}" if order in STREAMS else ""
+    return f"nothing missing, repeated or out of order{within}"
+
+
+def counts_in_words(counts: Counts, order: str = "publisher") -> str:
+    """What was owed, and what became of it: the parts add up to the whole.
+
+    Args:
+        order: by which the run is judged.
+    """
     parts = [f"{counts.delivered:,} delivered"]
     parts += [f"{counts.missing:,} missing"] if counts.missing else []
     parts += [f"{counts.undecided:,} undecided"] if counts.undecided else []
@@ -20,7 +32,7 @@ def counts_in_words(counts: Counts) -> str:
     others = {kind: n for kind, n in sorted(counts.violations.items()) if kind != "missing"}
     wrong = ", ".join(f"{n:,} {kind}" for kind, n in others.items())
     if not wrong and not counts.missing:
-        wrong = "nothing missing, repeated or out of order"
+        wrong = nothing_wrong(order)
     owed = f"{counts.owed:,} owed = {' + '.join(parts)}"
     return " · ".join(text for text in (owed, told, gaps, again, wrong) if text)
 

@@ -3,7 +3,7 @@
 All of it is small and read at once, without Spark. The logs are read by `results.tables.logs`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,8 @@ from results.tables.json_files import (
     read_toml,
 )
 from results.tables.seals import Seal, verify_seal
+from results.tables.specification import check_faults, check_topology, check_workload
+from results.witnesses.promises import promises_of
 
 OVERLAY_FILE = "overlay.json"
 RUN_STATES = ("running", "complete", "partial", "aborted")
@@ -149,6 +151,10 @@ class Run:
         until_ns = self.origin_ns + self.phase("measure").to_ns
         return self.clocks.error_between_ns(a, b, until_ns)
 
+    def error_ns(self, a: str, b: str) -> int | None:
+        """See `results.witnesses.folder.Timeline`."""
+        return self.clock_error_ns(a, b)
+
     @property
     def has_measured(self) -> bool:
         """Whether its measure phase came to an end."""
@@ -202,11 +208,15 @@ def _read_run(folder: Path, seal: Seal) -> Run:
     origin_ns = manifest.get("origin_ns")
     if not isinstance(origin_ns, int):
         origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
+    workload, topology = (
+        _read_specification(folder, name) for name in ("workload.toml", "topology.toml")
+    )
+    _read_specification(folder, "faults.toml", missing_ok=True)
     run = Run(
         folder=folder,
         manifest=manifest,
-        workload=read_toml(folder / "spec" / "workload.toml"),
-        topology=read_toml(folder / "spec" / "topology.toml"),
+        workload=workload,
+        topology=topology,
         origin_ns=origin_ns,
         phases=tuple(
             Phase(phase["phase"], phase["t0_ns"] - origin_ns, phase["t1_ns"] - origin_ns)
@@ -220,7 +230,7 @@ def _read_run(folder: Path, seal: Seal) -> Run:
             str((manifest.get("clock") or {}).get("host_id", "")),
             read_json_lines(folder / CLOCK_FILE, missing_ok=True),
         ),
-        promises=Promises.of_mapping(manifest.get("promises") or {}),
+        promises=promises_of(workload, topology),
         overlay=read_json(overlay) if (overlay := folder / "spec" / OVERLAY_FILE).is_file() else {},
     )
     rows = tuple(fault_rows(run))
@@ -229,6 +239,23 @@ def _read_run(folder: Path, seal: Seal) -> Run:
         *doubts_about_fault_log(folder, rows, simulated=run.is_simulated),
     ]
     return replace(run, fault_rows=rows, doubts=tuple(doubts))
+
+
+_CHECKS: Mapping[str, Callable[[Path, Mapping[str, Any]], None]] = {
+    "workload.toml": check_workload,
+    "topology.toml": check_topology,
+    "faults.toml": check_faults,
+}
+
+
+def _read_specification(folder: Path, name: str, *, missing_ok: bool = False) -> dict[str, Any]:
+    """Return a checked file of the specification."""
+    path = folder / "spec" / name
+    if missing_ok and not path.is_file():
+        return {}
+    document = read_toml(path)
+    _CHECKS[name](path, document)
+    return document
 
 
 def _doubts_about_manifest(run: Run) -> Iterator[str]:

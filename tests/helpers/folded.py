@@ -20,6 +20,8 @@ def folded_copy(run: Path, folder: Path, level: Level) -> Path:
     """A copy of a run, its deliveries written again by somebody who knows what comes next."""
     copy = folder / run.parent.name / run.name
     shutil.copytree(run, copy)
+    with (copy / "spec" / "workload.toml").open("a") as file:
+        file.write(f'\n[load]\nrecords = "{level}"\n')
     workload = read_toml(copy / "spec" / "workload.toml")
     content = ExpectedContent.of_workload(workload, run.name)
     for path in copy.glob("raw/*/*/deliveries.rec"):

@@ -160,7 +160,7 @@ def write_honest_run(folder: Path, run_id: str, *, gated: bool = False) -> Path:
 
 
 def write_ordered_run(folder: Path, run_id: str) -> Path:
-    """An honest run whose protocol promises a total order, in which all got everything."""
+    """An honest run whose workload asks for a total order, in which all got everything."""
     run = write_honest_run(folder, run_id)
     _put_in_order(RunFolder(run))
     seal(run)
@@ -169,10 +169,7 @@ def write_ordered_run(folder: Path, run_id: str) -> Path:
 
 def _put_in_order(run: RunFolder) -> None:
     """Let every subscription get what it got by numbers, and equal ones by publishers."""
-    with run.document("manifest.json") as manifest:
-        manifest["promises"] = {
-            "exactly_once": True, "order": "total", "gaps": [], "redelivers": False
-        }  # fmt: skip
+    run.replace("spec/workload.toml", 'order = "publisher"', 'order = "total"')
     for process in (NEAR, FAR):
         with run.records(process, "deliveries") as rows:
             for subscription in sorted({*rows.all["subscription"].tolist()}):
@@ -196,9 +193,9 @@ def write_forged_run(folder: Path, run_id: str, forgery: Forgery) -> Path:
 def _close_gate(run: RunFolder) -> None:
     """s1 is cut off from b1 and p1 while it subscribes, and told what it does not get."""
     cut = {
-        "verb": "cut", "params": {}, "t_planned_ns": ORIGIN_NS - 10 * SECOND,
-        "t_requested_ns": ORIGIN_NS - 10 * SECOND, "t_applied_ns": ORIGIN_NS - 9 * SECOND,
-        "t_observed_ns": ORIGIN_NS - 9 * SECOND, "t_healed_ns": ORIGIN_NS, "state": "healed",
+        "verb": "cut", "params": {}, "t_planned_ns": ORIGIN_NS - 5 * SECOND,
+        "t_requested_ns": ORIGIN_NS - 5 * SECOND, "t_applied_ns": ORIGIN_NS - 4 * SECOND,
+        "t_observed_ns": ORIGIN_NS - 4 * SECOND, "t_healed_ns": ORIGIN_NS, "state": "healed",
     }  # fmt: skip
     names = ("fault_id", "step", "verb", "target", "params")
     for link in ("s1-b1", "s1-p1"):

@@ -15,6 +15,7 @@ from results.rules.expectation import ExpectedContent
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings
 from results.rules.log_doubts import doubts_about_clock, doubts_about_numbers
+from results.rules.places import POSITION_COLUMNS
 from results.rules.terms import Notice, VerdictName, doubt
 from results.tables.logs import Source, Subscription
 from results.tables.record_files import RECORDS, RecordFile, Scan
@@ -45,7 +46,9 @@ def found_on_spark(
     """What the check on Spark finds in these histories, all in the same jobs."""
     publications, deliveries = tables_of(spark, of)
     with planned_for(spark, 0):
-        check = DeliveryCheck(spark, facts, publications, deliveries, small=True)
+        check = DeliveryCheck(
+            spark, facts, publications, deliveries, small=True, positions=positions_of(spark, of)
+        )
         check.close()
     return check.findings
 
@@ -78,6 +81,10 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         promises=history.promises,
         gaps=_by_pair(history, "gaps"),
         commits=_by_pair(history, "commits"),
+        topic=history.topic,
+        topic_counts="sequence" in history.content.workload["attributes"].get(history.topic, {}),
+        placed=history.placed,
+        busy=history.busy,
     )  # fmt: skip
 
 
@@ -204,7 +211,9 @@ def tables_of(
                         "order_idx": place,
                         "t_recv_ns": told.received_ns,
                         "t_sent_ns": publication.get("t_sent_ns"),
-                        "lat_err_us": None if error_ns is None else -(-error_ns // 1000),
+                        "lat_err_us": None
+                        if error_ns is None
+                        else -(-(error_ns + told.late_ns) // 1000),
                         "attrs_expected": publication.get("attrs_expected"),
                         "outcome": publication.get("outcome"),
                         "digest_ok": None if digest is None else digest == told.digest,
@@ -214,6 +223,24 @@ def tables_of(
         _frame(spark, "publications", PUBLICATION_COLUMNS, publications),
         _frame(spark, "deliveries", DELIVERY_COLUMNS, deliveries),
     )
+
+
+def positions_of(spark: "SparkSession", histories: Mapping[str, History]) -> "DataFrame | None":
+    """The places of deliveries in streams; None where no history has any."""
+    rows = [
+        {
+            "run_id": run_id,
+            "sub_id": subscription.subscription,
+            "stream": told.stream,
+            "position": told.position,
+            "order_idx": place,
+        }
+        for run_id, history in histories.items()
+        for subscription in history.subscriptions
+        for place, told in enumerate(subscription.delivered)
+        if told.stream
+    ]
+    return _frame(spark, "positions", POSITION_COLUMNS, rows) if rows else None
 
 
 def _strongest_answer(log: PublisherLog, key: tuple[int, int]) -> int:

@@ -5,7 +5,7 @@ table is what a protocol promises, what happens to such a history, and what come
 violation where the promise covers it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -20,7 +20,7 @@ from results.reference.history import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.rules.terms import Commit, Gap, Promises
+from results.rules.terms import Commit, Gap, Guarantee, Promises
 from tests.helpers.histories import CHAIN, MILLISECOND, delivery, wants, workload
 
 PUBLICATIONS = 16
@@ -389,12 +389,17 @@ def what_was_committed_becomes_a_gap(history: History, rng: Random) -> History:
 def with_noise(history: History, rng: Random) -> History:
     """The same under any promises, with gaps, commits and redeliveries wherever they may be."""
     promises = Promises(
-        rng.choice(("publisher", "total", "none")),
+        rng.choice(("publisher", "total", "total", "topic", "stream", "none")),
         rng.choice(((), (RELEASED,), ("full", RELEASED))),
         rng.random() < 0.5,
         rng.choice((0, 0, 30 * MILLISECOND)),
+        rng.choice(("symbol", "flag")),
     )
-    history = replace(history, promises=promises)
+    order = rng.choice((*("promised",) * 5, *("publisher", "total", "topic", "stream", "none")))
+    history = replace(
+        history, promises=promises, guarantee=Guarantee(order=order), topic=promises.topic,
+        placed=rng.random() < 0.2,
+    )  # fmt: skip
     for place in range(len(history.subscriptions)):
         rows = [*history.subscriptions[place].delivered]
         for _ in range(rng.choice((0, 0, 1, 3))):
@@ -407,8 +412,21 @@ def with_noise(history: History, rng: Random) -> History:
         for gap in gaps:
             if rng.random() < 0.6:
                 rows = [row for row in rows if not _is_of(row, gap.source, gap)]
+        if rng.random() < 0.7:
+            rows = [*_randomly_placed(rows, rng)]
         history = with_log(history, place, delivered=rows, gaps=gaps, commits=commits)
     return history
+
+
+def _randomly_placed(rows: Sequence[Delivered], rng: Random) -> Iterator[Delivered]:
+    """Places by number, most of them; streams are alike for all subscriptions, mostly."""
+    for row in rows:
+        if rng.random() < 0.95:
+            stream = f"0/{row.sequence % 3 if rng.random() < 0.97 else 9}"
+            shift = rng.choice((0,) * 40 + (1,))
+            yield replace(row, stream=stream, position=2 * row.sequence + shift)
+        else:
+            yield row
 
 
 def _disturb(rows: list[Delivered], rng: Random) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.spec.toml_text import toml_text
+from bench.spec.workload import intended_offsets
 from results.rules.expectation import ExpectedContent, parse_predicate
 from results.tables.seals import seal
 
@@ -132,10 +133,17 @@ def _publications(rng: random.Random, scenario: Scenario, content: ExpectedConte
     period_ns = SECOND // scenario.rate
     first_ns, last_ns = -2 * SECOND, round((scenario.measure_s + 3) * SECOND)
     for publisher, expected in enumerate(content.publishers.values()):
-        phase_ns = rng.randrange(period_ns)
+        rng.randrange(period_ns)
         intended = [first_ns]
-        count = round((scenario.measure_s + 1) * scenario.rate)
-        intended += [-SECOND + phase_ns + n * period_ns for n in range(count)]
+        for chunk in intended_offsets(
+            numerator=scenario.rate,
+            denominator=1,
+            arrivals="fixed",
+            seed=scenario.seed,
+            index=publisher,
+            duration_ns=round((scenario.measure_s + 1) * SECOND),
+        ):
+            intended += [offset - SECOND for offset in chunk]
         intended += [last_ns]
         for sequence, at_ns in enumerate(intended, start=1):
             fence = sequence in (1, len(intended))
@@ -144,7 +152,9 @@ def _publications(rng: random.Random, scenario: Scenario, content: ExpectedConte
                 content.fence_set if fence else content.choice(expected.index, 0, sequence)[0]
             )
             digest = content.digest(expected, 0, sequence, fence=fence)
-            rows.append(_Row(publisher, sequence, attribute_set, at_ns, at_ns + late_ns, digest, 0))
+            sent_ns = at_ns + late_ns
+            meant_ns = sent_ns if fence else at_ns
+            rows.append(_Row(publisher, sequence, attribute_set, meant_ns, sent_ns, digest, 0))
     return sorted(rows, key=lambda row: row.sent_ns)
 
 

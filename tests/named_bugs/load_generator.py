@@ -246,4 +246,28 @@ ROWS: Final = (
         "tests/bench/test_online_checker.py::"
         "test_a_fence_that_has_overtaken_something_is_still_out",
     ),
+    Row(
+        "stretches-stay-open-beside-the-sample",
+        "bench/load/stretches.py",
+        "        self.settle(now_ns - RESOLUTION_NS, now_ns)\n        stretch = self._open.pop(",
+        "        stretch = self._open.pop(",
+        "tests/results/test_stretches.py::test_no_stretch_goes_on_while_anything_is_received",
+        {},
+    ),
+    Row(
+        "fences-believed-because-order-is-asked-for",
+        "bench/load/load_plan.py",
+        'may_overtake = promised not in ("publisher", "total")',
+        'may_overtake = guarantee.order not in ("publisher", "total")',
+        "tests/bench/test_guarantees.py::test_a_fence_is_believed_by_what_is_promised",
+        {"asked": {"guarantee.order": "publisher"}, "order": "publisher", "may_overtake": True},
+    ),
+    Row(
+        "no-word-of-more-than-is-promised",
+        "bench/spec/guarantee_lint.py",
+        "if _WEAKEST_FIRST.index(asked) > _WEAKEST_FIRST.index(promised):",
+        "if _WEAKEST_FIRST.index(asked) > _WEAKEST_FIRST.index(promised) + 1:",
+        "tests/bench/test_guarantees.py::test_more_than_is_promised_is_warned_of",
+        {"order": "publisher"},
+    ),
 )

@@ -7,10 +7,13 @@ from results.rules.terms import Guarantee
 from results.rules.verdicts import decide, doubts_about_faults
 from tests.helpers.planted_stories import Row
 from tests.results.test_risks import fault
+from tests.results.test_witnesses import by_spark
 
 _RISKS: Final = "results/rules/risks.py"
 _VERDICTS: Final = "results/rules/verdicts.py"
 _EXPECTATION: Final = "results/rules/expectation.py"
+_WITNESSES: Final = "results/witnesses"
+_LIE: Final = "tests/results/test_false_witnesses.py::test_a_lie_alone_is_found_out"
 _WITHHELD: Final = "results/rules/withheld.py"
 
 ROWS: Final = (
@@ -134,6 +137,62 @@ ROWS: Final = (
         },
     ),
     Row(
+        "fences-anywhere",
+        f"{_WITNESSES}/sources.py",
+        "        if found != wanted:",
+        "        if len(found) != len(wanted):",
+        _LIE,
+        {"name": "the_opening_fence_is_logged_later"},
+    ),
+    Row(
+        "host-stamps-of-faults-not-compared",
+        f"{_WITNESSES}/faults.py",
+        """if row.get(f"t_{stage}_ns") != line.get("t_ns"):""",
+        "if not row and not line:",
+        _LIE,
+        {"name": "kill_was_planned_earlier"},
+    ),
+    Row(
+        "frozen-brokers-may-count-on",
+        f"{_WITNESSES}/brokers.py",
+        'if row["verb"] not in _STOPS:',
+        'if row["verb"] not in _KILLS:',
+        _LIE,
+        {"name": "a_frozen_broker_counts_on"},
+    ),
+    Row(
+        "silence-of-brokers-unheard",
+        f"{_WITNESSES}/brokers.py",
+        "_TIMES_AS_LONG * usual_ns)",
+        "100 * usual_ns)",
+        _LIE,
+        {"name": "a_broker_stops_counting"},
+    ),
+    Row(
+        "frozen-brokers-may-deliver",
+        f"{_WITNESSES}/passage.py",
+        "elif verb in _STOPS:",
+        "elif verb in _KILLS:",
+        _LIE,
+        {"name": "a_frozen_broker_delivers"},
+    ),
+    Row(
+        "absent-subscribers-may-receive",
+        f"{_WITNESSES}/passage.py",
+        """lambda source, subscription: subscription.partition("/")[0] == client,""",
+        "lambda source, subscription: subscription == client,",
+        _LIE,
+        {"name": "an_absent_subscriber_receives"},
+    ),
+    Row(
+        "promises-believed",
+        f"{_WITNESSES}/promises.py",
+        "if found != value or type(found) is not type(value):",
+        "if found is None:",
+        _LIE,
+        {"name": "the_manifest_promises_no_order"},
+    ),
+    Row(
         "true-is-one",
         _EXPECTATION,
         "if isinstance(value, bool | str):",
@@ -146,5 +205,101 @@ ROWS: Final = (
         "pairs = sorted((_encode(name), _encode(value)) for name, value in attributes.items())",
         "pairs = [(_encode(name), _encode(attributes[name])) for name in sorted(attributes)]",
         "tests/results/test_expectation.py::test_contents_are_those_the_load_generator_prepares",
+    ),
+    Row(
+        "guarantee-of-the-promise",
+        "results/rules/terms.py",
+        "return replace(self, order=promises.order) if self.order == PROMISED else self",
+        "return replace(self, order=promises.order)",
+        "tests/results/test_witnesses.py::test_a_guarantee_names_the_order_that_is_checked",
+        {},
+    ),
+    Row(
+        "busy-excuses-everything",
+        "results/rules/verdicts.py",
+        'return {*broken} <= {"missing", "fence_missing"} and sum',
+        "return sum",
+        "tests/results/test_busy_machine.py::test_signs_excuse_what_was_outstanding_and_nothing_else",
+        {"decide": decide},
+    ),
+    Row(
+        "busy-excuses-holes",
+        "results/rules/verdicts.py",
+        " and sum(broken.values()) == counts.outstanding",
+        "",
+        "tests/results/test_busy_machine.py::test_signs_excuse_what_was_outstanding_and_nothing_else",
+        {"decide": decide},
+    ),
+    Row(
+        "schedule-without-a-phase",
+        "results/witnesses/timing.py",
+        "return phase_ns + whole * step",
+        "return whole * step",
+        "tests/results/test_witnesses.py::test_both_judges_know_when_publications_are_due",
+        {"worked_out": by_spark},
+    ),
+    Row(
+        "lateness-believed",
+        "results/witnesses/timing.py",
+        "if late > 0.01 * len(rows) + 1:",
+        "if late > len(rows):",
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": "a_tenth_was_late"},
+    ),
+    Row(
+        "sent-before-it-was-due",
+        "results/witnesses/timing.py",
+        'if (early := int((mine["sent_ns"] < mine["intended_ns"]).sum())) > 0:',
+        'if (early := int((mine["sent_ns"] < 0).sum())) > 0:',
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": "sent_before_it_was_due"},
+    ),
+    Row(
+        "stretches-wherever",
+        "results/witnesses/timing.py",
+        '    if level == "full":\n        yield',
+        '    if level == "none":\n        yield',
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": "stretches_where_none_may_be"},
+    ),
+    Row(
+        "drains-of-any-length",
+        "results/witnesses/timing.py",
+        "if isinstance(took_s, int | float) and took_s * SECOND_NS > lasted_ns + SLACK_NS:",
+        "if isinstance(took_s, str):",
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": "a_drain_outlasts_its_phase"},
+    ),
+    Row(
+        "digest-where-there-is-one",
+        "results/witnesses/specification.py",
+        "        if digest is None and is_needed:",
+        "        if digest is None and not is_needed:",
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": "the_journal_forgets"},
+    ),
+    Row(
+        "promises-of-the-manifest",
+        "results/witnesses/specification.py",
+        'if promised is not None and promised != run.manifest.get("promises"):',
+        'if promised is None and run.manifest.get("promises") == 0:',
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": "less_was_promised"},
+    ),
+    Row(
+        "any-word-is-a-guarantee",
+        "results/tables/specification.py",
+        "        elif value not in allowed:\n",
+        "        elif value not in allowed and not isinstance(value, str):\n",
+        "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
+        {"name": 'unreadable: order = "publishr"'},
+    ),
+    Row(
+        "sample-beyond-its-size",
+        "results/checker/second_opinion.py",
+        "            if rows_of(*wider) <= MOST_ROWS:",
+        "            if len(wider[0]) <= MOST_ROWS:",
+        "tests/results/test_second_opinion.py::test_a_sample_is_drawn_by_the_run_and_as_large_as_can_be_judged",
+        {},
     ),
 )

@@ -1,22 +1,14 @@
 """No way to fake a VALID run folder comes out VALID without a doubt, whoever judges it."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from results.checker.checks import decided, doubts_about_exercise
 from results.reference.files import Refused
 from results.reference.history import History
-from results.reference.reading import read_history
-from results.reference.rule import check
-from results.rules.facts import RunFacts
-from results.tables.json_files import IntegrityError
-from results.tables.load import LoadedRun
-from results.tables.logs import read_logs
-from results.tables.manifest import read_run
 from tests.helpers.forged_runs import (
     FORGERIES,
     Forgery,
@@ -24,7 +16,7 @@ from tests.helpers.forged_runs import (
     write_honest_run,
     write_ordered_run,
 )
-from tests.helpers.history_tables import found_on_spark, notices_of
+from tests.helpers.judged_folders import Judged, by_reference, histories_of, on_spark
 from tests.helpers.online import Online
 
 if TYPE_CHECKING:
@@ -34,26 +26,8 @@ HONEST = ("honest", "honest behind a gate")
 ORDERED = "honest in a total order"
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a checker that reads run folders says of one.
-
-    Attributes:
-        outcome: "refused", "violation", "doubt", or "VALID".
-        said: violations by kind, doubts, or why it is refused.
-    """
-
-    outcome: str
-    said: tuple[str, ...]
-
-    @classmethod
-    def of(cls, verdict: str, violations: dict[str, int], doubts: list[str]) -> "Judged":
-        outcome = {"INVALID": "violation", "UNKNOWN": "doubt"}.get(verdict, verdict)
-        return cls(outcome, (*sorted(violations), *sorted(doubts)))
-
-    def agrees_with(self, forgery: Forgery) -> bool:
-        named = forgery.says in self.said or any(forgery.says in said for said in self.said)
-        return self.outcome == forgery.outcome and named
+def agrees(judged: Judged, forgery: Forgery) -> bool:
+    return judged.outcome == forgery.outcome and judged.names(forgery.says)
 
 
 @pytest.fixture(scope="module")
@@ -73,54 +47,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def histories(folders: dict[str, Path]) -> dict[str, History | Refused]:
     """The same as the reference reads them, or why it does not."""
-    found: dict[str, History | Refused] = {}
-    for name, folder in folders.items():
-        try:
-            found[name] = read_history(folder)
-        except Refused as error:
-            found[name] = error
-    return found
-
-
-def by_reference(history: History | Refused) -> Judged:
-    if isinstance(history, Refused):
-        return Judged("refused", (str(history),))
-    found = check(history)
-    return Judged.of(found.verdict, {**found.counts.violations}, [*found.doubts])
-
-
-def on_spark(
-    spark: "SparkSession", folders: dict[str, Path], histories: dict[str, History | Refused]
-) -> dict[str, Judged]:
-    """As `check` reads and judges them, but for its tables, which all runs share here."""
-    found: dict[str, Judged] = {}
-    loaded: dict[str, LoadedRun] = {}
-    for name, folder in folders.items():
-        try:
-            run = read_run(folder)
-            loaded[name] = LoadedRun(run, read_logs(run))
-        except IntegrityError as error:
-            found[name] = Judged("refused", (str(error),))
-    ids = {run.run.run_id: name for name, run in loaded.items()}
-    facts, read = {}, {}
-    for run_id, name in ids.items():
-        history = histories[name]
-        assert isinstance(history, History), f"{name}: {history}"
-        # A place in these tables does not count notices, and one in a file does.
-        facts[run_id] = replace(RunFacts.of_run(loaded[name]), notices=notices_of(history))
-        read[run_id] = history
-    for run_id, findings in found_on_spark(spark, read, facts).items():
-        of = facts[run_id]
-        more = doubts_about_exercise(loaded[ids[run_id]], of, findings)
-        verdict, _, doubts = decided(of, findings, more)
-        found[ids[run_id]] = Judged.of(verdict, {**findings.counts.violations}, doubts)
-    return found
+    return histories_of(folders)
 
 
 def test_the_reference_is_not_fooled(histories: dict[str, History | Refused]) -> None:
     judged = {name: by_reference(history) for name, history in histories.items()}
     assert {judged.pop(name).outcome for name in (*HONEST, ORDERED)} == {"VALID"}
-    wrong = {name: j for name, j in judged.items() if not j.agrees_with(FORGERIES[name])}
+    wrong = {name: j for name, j in judged.items() if not agrees(j, FORGERIES[name])}
     assert wrong == {}
 
 
@@ -130,7 +63,7 @@ def test_spark_is_not_fooled(
 ) -> None:
     judged = on_spark(spark, folders, histories)
     assert {judged.pop(name).outcome for name in (*HONEST, ORDERED)} == {"VALID"}
-    wrong = {name: j for name, j in judged.items() if not j.agrees_with(FORGERIES[name])}
+    wrong = {name: j for name, j in judged.items() if not agrees(j, FORGERIES[name])}
     assert wrong == {}
     assert judged.keys() == FORGERIES.keys()
 
@@ -155,7 +88,12 @@ def test_the_online_checker_sees_what_subscribers_are_told(
             assert forgery.blind, name
             continue
         truth = truths[forgery.gated]
-        truth = replace(truth, content=history.content, promises=history.promises)
+        truth = replace(
+            truth,
+            content=history.content,
+            promises=history.promises,
+            guarantee=history.guarantee,
+        )
         anomalies = Online(history, truth).anomalies()
         seen = forgery.online in anomalies if forgery.online else not anomalies
         if not seen:

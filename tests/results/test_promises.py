@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.spec.toml_text import toml_text
 from results.checker.checks import check_runs
 from results.reference.files import Refused
 from results.reference.history import History
-from results.reference.reading import read_history
+from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.terms import Commit, Promises
 from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
-from tests.helpers.forged_runs import NEAR, S1, RunFolder, write_honest_run
+from tests.helpers.forged_runs import DURATION, NEAR, S1, RunFolder, write_honest_run
 from tests.helpers.histories import random_history
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.promised_histories import CASES, RELEASED, promised_history, with_noise
-from tests.helpers.runs import write_lines
+from tests.helpers.runs import DEMO_TOPOLOGY, SECOND, Scenario, write_demo_run, write_lines
 from tests.helpers.withheld_histories import barrier_history
 
 if TYPE_CHECKING:
@@ -114,39 +115,57 @@ def test_both_agree_on_whatever_may_be_promised_and_happen(spark: "SparkSession"
 
 # --- Whole runs -------------------------------------------------------------------------------
 
-PROMISED = {"exactly_once": True, "order": "publisher", "gaps": [RELEASED], "redelivers": True}
 SUBSCRIPTION, SOURCE = "s1-sub-1/1", "p1/0"
+LOST = "early release"
+CELLS = {"bundles": DEMO_TOPOLOGY["links"]}
 
 
-def run_with_gap(folder: Path, promises: Any, name: str = "gap", **changes: Any) -> Path:
-    """A run in which three publications never came to s1, and it was told of a gap."""
-    run = RunFolder(write_honest_run(folder, name, gated=False))
-    with run.document("manifest.json") as manifest:
-        manifest["promises"] = promises
+def run_with_gap(
+    folder: Path, name: str = "gap", *, max_retain_ns: int = 10**7, told_after_s: float = 0.2,
+    away: bool = True, **changes: Any,
+) -> Path:  # fmt: skip
+    """A run of a protocol with gaps: three publications never came to s1, and it was told."""
+    calm = {"calm": True}
+    scenario = Scenario(run_id=name, bars=2, protocol="durable", workload=calm, **DURATION)
+    run = RunFolder(write_demo_run(folder, scenario))
+    for faults in ("faults", "plan"):  # which this protocol would not have got around
+        run.path(f"faults/{faults}.jsonl").unlink()
+    topology = {
+        **DEMO_TOPOLOGY, "kind": ["tree", "cells"], "cells": CELLS,
+        "parameters": {"durable": {"max_retain_ns": max_retain_ns}},
+    }  # fmt: skip
+    run.path("spec/topology.toml").write_text(toml_text(topology))
     with run.records(NEAR, "deliveries") as rows:
         publisher = rows.sidecar["tables"]["publishers"].index(SOURCE)
         assert rows.sidecar["tables"]["subscriptions"][S1] == SUBSCRIPTION
         gone = rows.places(subscription=S1, publisher=publisher)[5:8]
         first, last = int(rows.all["sequence"][gone[0]]), int(rows.all["sequence"][gone[-1]])
         incarnation = int(rows.all["incarnation"][gone[0]])
+        told_ns = int(rows.all["received_ns"][gone[-1]] + told_after_s * SECOND)
         mask = rows.of()
         mask[:] = False
         mask[gone] = True
         rows.drop(mask)
     line = {
-        "t_ns": 1, "sub_id": SUBSCRIPTION, "source": SOURCE, "incarnation": incarnation,
+        "t_ns": told_ns, "sub_id": SUBSCRIPTION, "source": SOURCE, "incarnation": incarnation,
         "first": first, "last": last, "place": int(gone[0]),
     }  # fmt: skip
-    write_lines(run.path(f"raw/{NEAR}/gaps.jsonl"), [{**line, "reason": RELEASED, **changes}])
+    write_lines(run.path(f"raw/{NEAR}/gaps.jsonl"), [{**line, "reason": LOST, **changes}])
     write_lines(run.path(f"raw/{NEAR}/commits.jsonl"), [{**line, "first": 1}])
+    if away:
+        absence = {
+            "subscriber": "s1-sub-1", "t_left_ns": told_ns - 2_000_000,
+            "t_back_ns": told_ns - 1_000_000,
+        }  # fmt: skip
+        write_lines(run.path(f"raw/{NEAR}/absences.jsonl"), [absence])
     seal(run.folder)
     return run.folder
 
 
 def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
-    folder = run_with_gap(tmp_path, PROMISED)
+    folder = run_with_gap(tmp_path)
     run, history = read_run(folder), read_history(folder)
-    assert run.promises == history.promises == Promises("publisher", (RELEASED,), True)
+    assert run.promises == history.promises == Promises("publisher", (LOST,), gap_age_ns=10**7)
     logs = read_logs(run)
     ((pair, (gap,)),) = gaps_of(logs, run.moved).items()
     assert pair == (SUBSCRIPTION, SOURCE)
@@ -156,7 +175,7 @@ def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
     (plain,) = log.gaps
     # A place counts the rows of its file, or those of its subscription.
     assert plain == replace(gap, place=plain.place)
-    assert (gap.source, gap.reason) == (SOURCE, RELEASED)
+    assert (gap.source, gap.reason) == (SOURCE, LOST)
     assert log.delivered[plain.place].received_ns >= log.delivered[plain.place - 1].received_ns
     assert [c.last for c in log.commits] == [gap.last]
     of_source = [row.sequence for row in log.delivered[: plain.place] if row.source == SOURCE]
@@ -173,19 +192,21 @@ def test_a_run_that_says_nothing_promises_publisher_order(tmp_path: Path) -> Non
     "promises",
     [
         {"order": "causal"},
-        {"gaps": "released"},
-        {"gaps": [1]},
-        {"redelivers": 1},
-        {"gap_age_ns": -1},
+        {"order": "publisher", "gaps": [LOST], "redelivers": False},
+        {"order": "publisher", "gaps": [], "redelivers": 1},
+        {"order": "publisher", "gaps": [], "redelivers": False, "gap_age_ns": 1},
         [1],
     ],
 )
-def test_promises_that_nobody_knows_are_refused(tmp_path: Path, promises: Any) -> None:
-    folder = run_with_gap(tmp_path, promises)
-    with pytest.raises(IntegrityError):
-        read_run(folder)
-    with pytest.raises(Refused):
-        read_history(folder)
+def test_promises_of_the_manifest_are_a_witness_only(tmp_path: Path, promises: Any) -> None:
+    run = RunFolder(write_honest_run(tmp_path, "run"))
+    with run.document("manifest.json") as manifest:
+        manifest["promises"] = promises
+    seal(run.folder)
+    assert read_run(run.folder).promises == Promises()
+    judgement = judge_folder(run.folder)
+    assert judgement.verdict == "UNKNOWN"
+    assert any("promises" in each for each in judgement.doubts)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +215,7 @@ def test_promises_that_nobody_knows_are_refused(tmp_path: Path, promises: Any) -
      {"first": "1"}, {"sub_id": 7}, {"t_ns": "1"}],
 )  # fmt: skip
 def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    folder = run_with_gap(tmp_path, PROMISED, **changes)
+    folder = run_with_gap(tmp_path, **changes)
     run = read_run(folder)
     with pytest.raises(IntegrityError):
         gaps_of(read_logs(run), run.moved)
@@ -203,23 +224,22 @@ def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -
 
 
 @pytest.mark.spark
-def test_a_run_with_a_gap_is_judged_by_its_own_manifest(
+def test_a_run_with_a_gap_is_judged_by_what_its_protocol_promises(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     """Both checkers read the files; `check_runs` says so where they disagree."""
-    in_an_hour = {**PROMISED, "gap_age_ns": 3_600 * 10**9}
     released, early, unpromised = check_runs(
         spark,
         [
-            run_with_gap(tmp_path, PROMISED, "gap"),
-            run_with_gap(tmp_path, in_an_hour, "early"),
-            run_with_gap(tmp_path, PROMISED, "tired", reason="tired"),
+            run_with_gap(tmp_path, "gap"),
+            run_with_gap(tmp_path, "early", max_retain_ns=3_600 * 10**9),
+            run_with_gap(tmp_path, "tired", reason="tired"),
         ],
     )
     counts = released.document["counts"]
     assert released.verdict == "VALID", released.document["because"]
-    assert (counts["announced_by"], counts["missing"]) == ({RELEASED: 3}, 0)
-    assert "3 in announced gaps (3 released)" in released.lines()[0]
+    assert (counts["announced_by"], counts["missing"]) == ({LOST: 3}, 0)
+    assert f"3 in announced gaps (3 {LOST})" in released.lines()[0]
 
     assert early.verdict == "INVALID"
     assert early.document["counts"]["violations"] == {"gap_early": 3}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
@@ -14,9 +15,11 @@ from bench.spec.toml_text import toml_text
 from results.repetitions.comparable import NotComparable
 from results.repetitions.comparison import Group, compare
 from results.repetitions.modal import distance, modal
+from results.repetitions.numbers import numbers_of
 from results.repetitions.spread import difference_of, holm, spread_of
 from results.tables.json_files import IntegrityError
 from results.tables.seals import seal
+from tests.helpers.runs import write_lines, write_records
 
 # Student's t for 95 %, from a printed table: degrees of freedom → quantile.
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -99,6 +102,23 @@ MANIFEST: dict[str, Any] = {
 FAULTS: dict[str, Any] = {"seed": 7, "step": [{"id": "k", "do": "kill", "on": "b1"}]}
 
 
+def _write_records(raw: Path, origin_ns: int, latencies_ms: list[float]) -> None:
+    """1,000 deliveries within 10 s, and brokers that used 50 µs for each."""
+    publications, deliveries = [], []
+    for number, ms in enumerate(latencies_ms, start=1):
+        at_ns = origin_ns + number * 9_000_000
+        publications.append(struct.pack("<qqqHHI", number, at_ns, at_ns, 0, 1, 0))
+        received_ns = at_ns + round(ms * 1_000_000)
+        deliveries.append(struct.pack("<qqIIHHBBxx", number, received_ns, 0, 0, 0, 1, 0, 1))
+    sources = {"publishers": ["p1/0"], "attribute_sets": [{"n": 1}, {"fence": "story"}]}
+    write_records(raw / "load-pub", "publications", "story", publications, sources)
+    names = {"publishers": ["p1/0"], "subscriptions": ["s1-sub-1/1"]}
+    write_records(raw / "load-sub", "deliveries", "story", deliveries, names)
+    for broker in ("p1", "s1"):
+        rows = [{"t_ns": origin_ns + s * 10**9, "cpu_s": 0.005 * s} for s in range(11)]
+        write_lines(raw / broker / "stats.jsonl", rows)
+
+
 def written(
     folder: Path,
     *,
@@ -113,11 +133,15 @@ def written(
         "delivered": 1000, "delivered_per_s": 100.0, "broker_cpu_us_per_message_mean": 50.0,
         "response_us": {"p50": 1_000.0, "p99": 1_000 * p99_ms, "max": 20_000.0},
     }  # fmt: skip
-    about = {**MANIFEST, "headline": headline, **(manifest or {})}
+    origin_ns = 10**12
+    phases = [{"phase": "measure", "t0_ns": origin_ns, "t1_ns": origin_ns + 10 * 10**9}]
+    of_run = {"run_id": "story", "origin_ns": origin_ns, "phases": phases}
+    about = {**MANIFEST, **of_run, "headline": headline, **(manifest or {})}
+    _write_records(folder / "raw" / "h", origin_ns, [1.0] * 900 + [p99_ms] * 90 + [20.0] * 10)
     (folder / "manifest.json").write_text(json.dumps(about))
     for name, values in (
         ("workload", {**WORKLOAD, **(workload or {})}),
-        ("topology", {"name": "cells", "brokers": ["p1", "s1"]}),
+        ("topology", {"name": "cells", "brokers": ["p1", "s1"], "links": [["p1", "s1"]]}),
         ("faults", {**FAULTS, **(faults or {})}),
     ):
         (folder / "spec" / f"{name}.toml").write_text(toml_text(values))
@@ -305,3 +329,18 @@ def test_the_p_value_agrees_with_the_interval() -> None:
         assert found.low is not None
         assert found.high is not None
         assert (found.p < 0.05) == (found.low > 1 or found.high < 1)
+
+
+def test_a_headline_that_was_changed_and_sealed_again_changes_no_comparison(
+    tmp_path: Path,
+) -> None:
+    runs = [written(tmp_path / str(number)) for number in range(3)]
+    halved = [written(tmp_path / f"halved-{number}") for number in range(3)]
+    for run in halved:
+        about = json.loads((run / "manifest.json").read_text())
+        about["headline"]["response_us"] = {"p50": 500.0, "p99": 5_000.0, "max": 10_000.0}
+        about["headline"]["delivered_per_s"] = 200.0
+        (run / "manifest.json").write_text(json.dumps(about))
+        seal(run)
+    assert [numbers_of(run) for run in halved] == [numbers_of(run) for run in runs]
+    assert numbers_of(runs[0])["latency_p99_ms"] == 10.0

@@ -169,6 +169,20 @@ def test_what_comes_after_a_pause_keeps_its_time() -> None:
     assert stretches.written == 3
 
 
+def test_no_stretch_goes_on_while_anything_is_received() -> None:
+    """One source stops; of the other one all that comes is in the sample, or out of order."""
+    rows: list[bytes] = []
+    stretches = Stretches("sampled", rows.append)
+    at_ns = 10 * RESOLUTION_NS
+    stretches.take(0, 0, 1, [100], at_ns)
+    stretches.take(0, 0, 1, [101], at_ns + 1)
+    stretches.end(0, 1, 1, at_ns + RESOLUTION_NS // 2)
+    assert rows == []
+    stretches.end(0, 1, 1, at_ns + RESOLUTION_NS + 2)
+    (row,) = map(_ROW.unpack, rows)
+    assert (row[0], row[1], row[8]) == (101, at_ns + RESOLUTION_NS + 2, 101)
+
+
 def test_runs_are_cut_where_the_sample_begins_and_ends() -> None:
     stretches = Stretches("sampled", lambda rows: None)
     assert [*stretches.parts(range(250, 275))] == [

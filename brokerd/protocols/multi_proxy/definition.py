@@ -16,7 +16,7 @@ from brokerd.protocols.definition import (
 )
 from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.messages import KINDS, LOST
-from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.places import KIND
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
@@ -85,12 +85,18 @@ def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outag
     }
 
 
+def _order(parameters: MultiProxyParameters) -> Order:
+    """Return the order that holds within a topic, or within a part of a topic."""
+    return {CAUSAL: Order.STREAM, PAPER: Order.NONE}.get(parameters.ownership, Order.TOPIC)
+
+
 MULTI_PROXY = ProtocolDefinition(
     name="multi_proxy",
     kind=KIND,
     parameters=MultiProxyParameters,
     messages=KINDS,
-    promises=Promises(exactly_once=True, members_may_change=False, order=Order.NONE, gaps=(LOST,)),
+    promises=Promises(exactly_once=True, members_may_change=False, order=Order.TOPIC, gaps=(LOST,)),
+    order=_order,
     gap_age_ns=_gap_age_ns,
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
@@ -111,4 +117,8 @@ MULTI_PROXY = ProtocolDefinition(
     check_decommission=_check_decommission,
     checks="brokerd.protocols.multi_proxy.checks",
 )
-"""Each publisher's order holds within a topic; a subscription to several has none between them."""
+"""Each publisher's order holds within a topic; a subscription to several has none between them.
+
+With `ownership = "causal"` a topic may have parts, each with an order of its own; with "paper" no
+order is promised.
+"""

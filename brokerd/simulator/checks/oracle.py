@@ -399,7 +399,7 @@ class Oracle:
             self._compare_orders(subscription, publisher, sequence, what)
         if sequence <= stream.had:
             self._break("duplicate", f"{what}, which it had before it moved")
-        if self.promises.order is Order.NONE:
+        if not self.promises.order.is_of_sources:
             if sequence in stream.got:
                 self._break("duplicate", f"{what} twice")
         else:
@@ -650,7 +650,7 @@ class Oracle:
         return missing
 
     def _missing(self, stream: Stream) -> list[int]:
-        if self.promises.order is Order.NONE:
+        if not self.promises.order.is_of_sources:
             owed = [n for n in stream.matching if stream.fence is not None and n > stream.fence]
             return [n for n in self._owed_of(stream, owed) if n not in stream.got]
         if stream.at is not None:
@@ -684,9 +684,9 @@ class Oracle:
             return True
         if sequence in stream.excused:
             return True
-        if self.promises.order is Order.NONE and sequence in stream.got:
+        if not self.promises.order.is_of_sources and sequence in stream.got:
             return True
-        if stream.at is None or self.promises.order is Order.NONE:
+        if stream.at is None or not self.promises.order.is_of_sources:
             return stream.fence is None or sequence <= stream.fence
         return rank <= stream.at
 

@@ -1,0 +1,238 @@
+"""The rows of a run folder's record files, counted one by one for the witnesses.
+
+Counts only: what follows from them when they are compared with other files stands in
+`results.witnesses`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from results.reference.files import NOTICE, STRETCH, Records
+from results.reference.history import ACKNOWLEDGED, DATA, FENCE, REDELIVERED
+from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRows
+
+_APPLICATION = 1
+_SAMPLE = 200_000
+_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+Key = tuple[str, int, int]
+"""Source, incarnation and number."""
+
+
+class Count:
+    """All records of a run.
+
+    Args:
+        records: by process folder and layout.
+        moved: puts a stamp of a host on the time line.
+        fence_set: the attribute set of fences.
+        measured: the ends of the measure phase, as stamps.
+    """
+
+    def __init__(
+        self,
+        records: Mapping[tuple[Path, str], Records],
+        moved: Any,
+        fence_set: int,
+        measured: tuple[int, int] | None,
+    ) -> None:
+        self._moved = moved
+        self._fence_set = fence_set
+        self._measured = measured
+        self._files = sorted(records.items())
+        self._sent: dict[Key, int] = {}
+        self._intended: dict[Key, tuple[int, int]] = {}
+        self._client_of: dict[str, str] = {}
+        for _, file in self._of("publications"):
+            self._client_of |= file.tables.get("publisher_names") or {}
+            for row in file.rows:
+                key = _key(file, row, row["sequence"])
+                self._sent.setdefault(key, moved(row["at_ns"], file.host))
+                if row["attribute_set"] != fence_set:
+                    self._intended[key] = row["intended_ns"], row["at_ns"]
+
+    def rows(self) -> Rows:
+        """Return all counts."""
+        answers = {name: Counter[int]() for name in {_place(path) for (path, _), _ in self._files}}
+        for place, file in self._of("acks"):
+            for row in file.rows:
+                answers[place][row["outcome"]] += row["last"] - row["first"] + 1
+        layouts = {"publications", "deliveries", "acks"}
+        open_places = {
+            _place(path)
+            for (path, layout), file in self._files
+            if layout in layouts and not file.whole
+        }
+        return Rows(
+            sources=self._sources(),
+            lanes=self._lanes(),
+            client_of=self._client_of,
+            published={place: len(file.rows) for place, file in self._of("publications")},
+            acknowledged={place: answers[place][ACKNOWLEDGED] for place, _ in self._of("acks")},
+            rejected={place: answers[place][2] for place, _ in self._of("acks")},
+            delivered={
+                place: sum(map(_places, file.rows)) for place, file in self._of("deliveries")
+            },
+            whole=frozenset(answers.keys() - open_places),
+            breaches=self._breaches,
+            sent_ns=lambda *key: self._sent.get(key),
+            ends_ns=self._ends(),
+            headline=None if self._measured is None else self._headline(*self._measured),
+        )
+
+    def _of(self, layout: str) -> Iterator[tuple[str, Records]]:
+        for (path, name), file in self._files:
+            if name == layout:
+                yield _place(path), file
+
+    def _ends(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for (path, _), file in self._files:
+            stamps = [row["at_ns"] for row in file.rows]
+            if stamps:
+                low, high = found.get(_place(path), (stamps[0], stamps[0]))
+                found[_place(path)] = min(low, *stamps), max(high, *stamps)
+        return found
+
+    def _sources(self) -> dict[tuple[str, int], SourceRows]:
+        numbers: dict[tuple[str, int], list[int]] = {}
+        fences: dict[tuple[str, int], set[int]] = {}
+        stamps: dict[tuple[str, int], list[int]] = {}
+        for _, file in self._of("publications"):
+            for row in file.rows:
+                source, incarnation, number = _key(file, row, row["sequence"])
+                of = source, incarnation
+                numbers.setdefault(of, []).append(number)
+                stamps.setdefault(of, []).append(self._moved(row["at_ns"], file.host))
+                fences.setdefault(of, set())
+                if row["attribute_set"] == self._fence_set:
+                    fences[of].add(number)
+        return {
+            of: SourceRows(max(found), tuple(sorted(fences[of])), min(stamps[of]), max(stamps[of]))
+            for of, found in numbers.items()
+        }
+
+    def _lanes(self) -> dict[tuple[str, str, int], LaneRows]:
+        seen: dict[tuple[str, str, int], set[int]] = {}
+        counts: dict[tuple[str, str, int], Counter[str]] = {}
+        for _, file in self._of("deliveries"):
+            for row in file.rows:
+                if row["layer"] != _APPLICATION or row["kind"] == NOTICE:
+                    continue
+                source, incarnation, number = _key(file, row, row["sequence"])
+                lane = file.tables["subscriptions"][row["subscription"]], source, incarnation
+                of, numbers = counts.setdefault(lane, Counter()), seen.setdefault(lane, set())
+                if row["kind"] == STRETCH:
+                    of["data"] += row["digest"]
+                    of["stretches"] += 1
+                elif row["kind"] == REDELIVERED:
+                    of["again"] += 1
+                elif row["kind"] in (DATA, FENCE):
+                    of["data" if row["kind"] == DATA else "fences"] += 1
+                    of["repeated"] += number in numbers
+                else:
+                    continue
+                numbers.add(number)
+        return {
+            lane: LaneRows(
+                of["data"], of["fences"], of["again"],
+                0 if of["stretches"] else of["repeated"],
+                0 if of["stretches"] else min(seen[lane]),
+                max(seen[lane]),
+                not of["stretches"],
+            )
+            for lane, of in counts.items()
+            if seen[lane]
+        }  # fmt: skip
+
+    def _breaches(self, blockages: Sequence[Blockage]) -> list[tuple[int, int]]:
+        found = [[0, 0] for _ in blockages]
+        for _, file in self._of("deliveries"):
+            for row in file.rows:
+                sent_ns = self._sent.get(_key(file, row, row["sequence"]))
+                if row["kind"] == NOTICE or row["layer"] != _APPLICATION or sent_ns is None:
+                    continue
+                at_ns = self._moved(row["at_ns"], file.host)
+                source = file.tables["publishers"][row["publisher"]]
+                subscription = file.tables["subscriptions"][row["subscription"]]
+                for place, blockage in enumerate(blockages):
+                    if blockage.from_ns <= sent_ns and at_ns <= blockage.to_ns:
+                        found[place][0] += blockage.separates(source, subscription)
+        for _, file in self._of("acks"):
+            for row in file.rows:
+                sent_ns = self._sent.get(_key(file, row, row["last"]))
+                if row["outcome"] != ACKNOWLEDGED or sent_ns is None:
+                    continue
+                at_ns = self._moved(row["at_ns"], file.host)
+                source = file.tables["publishers"][row["publisher"]]
+                for place, blockage in enumerate(blockages):
+                    if blockage.from_ns <= sent_ns and at_ns <= blockage.to_ns:
+                        found[place][1] += source in blockage.silent
+        return [(delivered, acknowledged) for delivered, acknowledged in found]
+
+    def _headline(self, from_ns: int, to_ns: int) -> Headline:
+        published = sum(from_ns <= at_ns < to_ns for at_ns, _ in self._intended.values())
+        delivered, rows_seen = 0, 0
+        response: list[int] = []
+        service: list[int] = []
+        for _, file in self._of("deliveries"):
+            sample = file.tables.get("sample")
+            for row in file.rows:
+                if row["layer"] != _APPLICATION or row["kind"] not in (DATA, STRETCH):
+                    continue
+                is_in = from_ns <= row["at_ns"] < to_ns
+                if row["kind"] == STRETCH:
+                    delivered += row["digest"] * is_in
+                    continue
+                delivered += is_in
+                rows_seen += 1
+                number = row["sequence"]
+                if sample and number // sample["block"] % sample["one_in"]:
+                    continue
+                intended = self._intended.get(_key(file, row, number))
+                if row["at_ns"] >= from_ns and intended and from_ns <= intended[0] < to_ns:
+                    response.append(row["at_ns"] - intended[0])
+                    service.append(row["at_ns"] - intended[1])
+        waits: list[int] = []
+        numbers = 0
+        for _, file in self._of("acks"):
+            for row in file.rows:
+                if row["outcome"] != ACKNOWLEDGED:
+                    continue
+                numbers += row["last"] - row["first"] + 1
+                for number in range(row["first"], row["last"] + 1):
+                    intended = self._intended.get(_key(file, row, number))
+                    if intended and from_ns <= intended[0] < to_ns:
+                        waits.append(row["at_ns"] - intended[0])
+        few = rows_seen <= _SAMPLE
+        return Headline(
+            published, delivered,
+            _percentiles(response) if few else None,
+            _percentiles(service) if few else None,
+            _percentiles(waits) if numbers <= _SAMPLE else None,
+        )  # fmt: skip
+
+
+def _place(path: Path) -> str:
+    return f"raw/{path.parent.name}/{path.name}"
+
+
+def _key(file: Records, row: Mapping[str, int], number: int) -> Key:
+    return file.tables["publishers"][row["publisher"]], row["incarnation"], number
+
+
+def _places(row: Mapping[str, int]) -> int:
+    return row["digest"] if row["kind"] == STRETCH else int(row["kind"] != NOTICE)
+
+
+def _percentiles(values: list[int]) -> dict[str, float]:
+    ordered = sorted(values)
+    if not ordered:
+        return {}
+    return {
+        name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1000
+        for name, share in _SHARES.items()
+    }

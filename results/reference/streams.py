@@ -1,0 +1,50 @@
+"""Checks of the places of deliveries in streams."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from results.reference.history import Key, Violation
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Placed:
+    """A publication at a place of a stream."""
+
+    stream: str
+    position: int
+    source: str
+    key: Key
+
+    def violation(self, kind: str, subscription: str = "") -> Violation:
+        """Return a violation at this place."""
+        return Violation(kind, subscription, self.source, *self.key)
+
+
+def wrong_places(logs: Mapping[str, Sequence[Placed]]) -> Iterator[Violation]:
+    """Yield wrong places within a log, and between all logs.
+
+    Args:
+        logs: by subscription, in the order received.
+    """
+    for who, log in logs.items():
+        reached: dict[str, int] = {}
+        for one in log:
+            if one.position <= reached.get(one.stream, -1):
+                yield one.violation("place_back", who)
+            reached[one.stream] = one.position
+    everywhere = sorted({one for log in logs.values() for one in log})
+    at: dict[tuple[str, int], list[Placed]] = {}
+    of: dict[tuple[str, Key], list[Placed]] = {}
+    streams: dict[tuple[str, str], list[Placed]] = {}
+    for one in everywhere:
+        at.setdefault((one.stream, one.position), []).append(one)
+        of.setdefault((one.source, one.key), []).append(one)
+        streams.setdefault((one.stream, one.source), []).append(one)
+    for several in (*at.values(), *of.values()):
+        if len(several) > 1:
+            yield several[1].violation("place_taken")
+    for placed in streams.values():
+        for before, after in pairwise(sorted(placed, key=lambda one: (one.position, one.key))):
+            if after.key < before.key:
+                yield after.violation("place_order")

@@ -1,0 +1,226 @@
+"""Impossible times: of phases, of publications, and of deliveries.
+
+The times of a publisher follow from the seed: the phase of publisher p is
+mix(mix(seed ^ 0x7E570001) + 1000003 p) modulo the period, and the k-th publication is due k / rate
+behind it; with Poisson arrivals gaps are -log(1 - u) / rate, u being the upper 53 bits of
+mix(mix(seed ^ 0x7E570002) + 1000003 p + k).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import log1p
+from pathlib import Path
+from typing import Any
+
+from results.reference.contents import Contents, clients_of, mix
+from results.reference.files import STRETCH, Records, read_lines
+from results.reference.specification import nanoseconds
+from results.rules.terms import doubt
+
+_SECOND_NS = 10**9
+_ONE_IN = {"full": 1, "sampled": 16, "hist": 256}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The facts that limit the times of a run.
+
+    Attributes:
+        phases: by name, from when until when on the time line.
+        moved: puts a stamp of a host on the time line.
+        error_ns: the error of the clock of a host against the time line; None if unknown.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    content: Contents
+    phases: Mapping[str, tuple[int, int]]
+    simulated: bool
+    moved: Callable[[int, str], int]
+    error_ns: Callable[[str], int | None]
+
+    def doubts(self, records: Sequence[tuple[str, Records]]) -> Iterator[str]:
+        """Yield contradictions to the specification or the manifest.
+
+        Args:
+            records: of this run, with the layout.
+        """
+        if "measure" not in self.phases or self.manifest.get("state") == "aborted":
+            return
+        yield from self._about_phases()
+        for layout, each in records:
+            if layout == "publications":
+                yield from self._about_schedule(each)
+                yield from self._about_lateness(each)
+            yield from self._about_bounds(each)
+            if layout == "deliveries":
+                yield from self._about_stretches(each)
+
+    def _about_phases(self) -> Iterator[str]:
+        if (self.manifest.get("labels") or {}).get("history"):
+            return
+        asked = {"warmup": "2s", "drain": "30s", **self.workload.get("phases", {})}
+        for name in ("measure",) if self.simulated else ("measure", "warmup"):
+            wanted = nanoseconds(asked.get(name, "0s"))
+            if name not in self.phases:
+                yield doubt(
+                    "phase_length", phase=name, found="no time", wanted=f"{wanted / 1e9:.3f} s"
+                )
+                continue
+            took = self.phases[name][1] - self.phases[name][0]
+            if not -1_000_000 <= took - wanted <= 1_000_000:
+                yield doubt(
+                    "phase_length", phase=name, found=f"{took / 1e9:.3f} s",
+                    wanted=f"{wanted / 1e9:.3f} s",
+                )  # fmt: skip
+        if self.phases["measure"][0]:
+            yield doubt("phase_origin", phase="measure", s=self.phases["measure"][0] / 1e9)
+        over, last = None, ""
+        for name in ("deploy", "warmup", "measure", "drain"):
+            if name in self.phases:
+                if over is not None and self.phases[name][0] < over:
+                    yield doubt("phases_overlap", before=last, after=name)
+                over, last = self.phases[name][1], name
+        took_s = (self.manifest.get("drain") or {}).get("took_s")
+        if "drain" not in self.phases or not isinstance(took_s, int | float):
+            return
+        lasted = self.phases["drain"][1] - self.phases["drain"][0]
+        bound = nanoseconds(asked.get("drain_bound", "0s")) or 10 * nanoseconds(asked["drain"])
+        if took_s * 1e9 > lasted + _SECOND_NS:
+            yield doubt("drain_length", found=f"{lasted / 1e9:.3f} s", wanted=f"{took_s:.3f} s")
+        elif took_s * 1e9 > 2 * bound + 120 * _SECOND_NS:
+            yield doubt("drain_length", found=f"{took_s:.3f} s", wanted=f"{bound / 1e9:.3f} s")
+
+    # --- What was to be sent when -------------------------------------------------------------
+
+    def _about_schedule(self, records: Records) -> Iterator[str]:
+        begin, end = self.phases["measure"]
+        if "warmup" in self.phases and not self.simulated:
+            begin = self.phases["warmup"][0]
+        entries = {name: entry for name, _, entry in clients_of(self.workload, "publishers", "pub")}
+        said = f"raw/{records.name}"
+        names = records.tables.get("publisher_names") or {}
+        for number, source in enumerate(records.tables.get("publishers", ())):
+            name = str(names.get(source, ""))
+            mine = sorted(
+                (row for row in records.rows if row["publisher"] == number),
+                key=lambda row: (row["incarnation"], row["sequence"]),
+            )
+            if name not in entries or not mine:
+                continue
+            if early := sum(row["at_ns"] < row["intended_ns"] for row in mine):
+                yield doubt("sent_early", file=said, source=source, n=early)
+            fences = [row["attribute_set"] == self.content.fence_set for row in mine]
+            data = [row for row, fence in zip(mine, fences, strict=True) if not fence]
+            entry = entries[name]
+            if (rate := _per_second(str(entry.get("rate", "max")))) is None:
+                if not self.simulated and any(row["at_ns"] != row["intended_ns"] for row in mine):
+                    yield doubt("off_schedule", file=said, source=source, n=len(data), first=1)
+                continue
+            wanted = due(
+                self.content, self.content.publishers[name].index, rate,
+                str(entry.get("arrivals", "fixed")), end - begin,
+            )  # fmt: skip
+            off: list[int] = []
+            exact = self.error_ns(records.host) == 0
+            slack = 1000 if exact else 50_001_000 + (end - begin) // 10_000
+            ahead = self.moved(data[0]["intended_ns"], records.host) - data[0]["intended_ns"] if (
+                data
+            ) else 0  # fmt: skip
+            over = False
+            for place, row in enumerate(data, start=1):
+                at = next(wanted, None)
+                if at is None or abs(row["intended_ns"] + ahead - begin - at) > slack:
+                    off.append(place)
+                over = at is None
+            if off:
+                yield doubt("off_schedule", file=said, source=source, n=len(off), first=off[0])
+            elif not over and fences[-1] and sum(fences) > 1 and next(wanted, None) is not None:
+                yield doubt("schedule_unmet", file=said, source=source, n=len(data))
+
+    def _about_lateness(self, records: Records) -> Iterator[str]:
+        if self.simulated or self.manifest.get("loadgen_saturated"):
+            return
+        host, process, _ = records.name.split("/")
+        stats = read_lines(self.folder / "raw" / host / process / "stats.jsonl")
+        if stats and stats[-1].get("backlog"):
+            return
+        kept = 1000 * max([line.get("blocked_us") or 0 for line in stats], default=0)
+        asked = (self.workload.get("thresholds") or {}).get("loadgen.lateness_p99", "< 50ms")
+        limit = 1.1 * (nanoseconds(str(asked).lstrip("< ")) + kept)
+        data = [r for r in records.rows if r["attribute_set"] != self.content.fence_set]
+        late = sum(row["at_ns"] - row["intended_ns"] >= limit for row in data)
+        if late > 1 + 0.01 * len(data):
+            yield doubt("late_unsaid", file=f"raw/{records.name}", n=late, ms=limit / 1e6)
+
+    # --- When what came -----------------------------------------------------------------------
+
+    def _about_bounds(self, records: Records) -> Iterator[str]:
+        error = self.error_ns(records.host)
+        stamps = [row["at_ns"] for row in records.rows if row["at_ns"] > 0]
+        if error is None or not stamps:
+            return
+        was_seen = (self.manifest.get("drain") or {}).get("ended_by", "evidence") == "evidence"
+        first = min(start for start, _ in self.phases.values()) - _SECOND_NS - error
+        last = max(end for _, end in self.phases.values()) + error
+        last += (5 if was_seen else 120) * _SECOND_NS
+        ahead = self.moved(stamps[0], records.host) - stamps[0]
+        if n := sum(not first <= stamp + ahead <= last for stamp in stamps):
+            yield doubt("outside", file=f"raw/{records.name}", n=n)
+
+    def _about_stretches(self, records: Records) -> Iterator[str]:
+        level = str((self.workload.get("load") or {}).get("records", "full"))
+        said = f"raw/{records.name}"
+        one_in = (records.tables.get("sample") or {}).get("one_in", 1)
+        if one_in != _ONE_IN.get(level, 1):
+            yield doubt("sample", file=said, found=one_in, wanted=level)
+        stretches = sum(row["digest"] for row in records.rows if row["kind"] == STRETCH)
+        if stretches and level == "full":
+            yield doubt("stretches", file=said, n=stretches)
+            return
+        now = before = 0
+        long: list[int] = []
+        for row in records.rows:
+            if row["at_ns"] > now:
+                before, now = now, row["at_ns"]
+            lasted = 1_000_000 * row["partition"] if row["kind"] == STRETCH else 0
+            began = row["at_ns"] - lasted
+            # Whatever came 100 ms behind its beginning had ended it.
+            if lasted > 101_000_000 and before > began + 102_000_000:
+                long.append(row["partition"])
+        if long:
+            yield doubt("long_stretch", file=said, n=len(long), ms=max(long))
+
+
+def due(
+    content: Contents, index: int, rate: Fraction, arrivals: str, length_ns: int
+) -> Iterator[int]:
+    """Yield the due times of a publisher, from the beginning of the load on."""
+    place = 1_000_003 * index
+    if arrivals == "poisson":
+        start, at, drawn = mix(content.seed ^ 0x7E570002) + place, 0.0, 0
+        while True:
+            share = (mix((mix(start % 2**64) + drawn) % 2**64) >> 11) / 2**53
+            at, drawn = at - _SECOND_NS / float(rate) * log1p(-share), drawn + 1
+            if at >= length_ns:
+                return
+            yield int(at)
+    period = max(1, _SECOND_NS * rate.denominator // rate.numerator)
+    phase = mix((mix(content.seed ^ 0x7E570001) + place) % 2**64) % period
+    number = 0
+    while (at_ns := phase + number * _SECOND_NS * rate.denominator // rate.numerator) < length_ns:
+        yield at_ns
+        number += 1
+
+
+def _per_second(text: str) -> Fraction | None:
+    if text == "max":
+        return None
+    number, period = text.split("/")
+    of = {"s": 1, "min": 60, "h": 3600}[period.strip()]
+    for unit, times in (("k", 1000), ("M", 10**6)):
+        if number.strip().endswith(unit):
+            return Fraction(number.strip()[:-1].strip()) * times / of
+    return Fraction(number.strip()) / of

@@ -1,0 +1,341 @@
+"""The rows of a run's record files, counted by column for the witnesses.
+
+Record files are mapped, not read: counting touches columns, with numpy. What follows from the
+counts when they are compared with other files stands in `results.witnesses`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from results.tables.logs import Logs, Process, read_processes
+from results.tables.manifest import Run
+from results.tables.record_files import NOTICE, RECORDS, STRETCH, RecordFile
+from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRows
+
+_DATA, _FENCE, _AGAIN = 0, 1, 4
+_ACKNOWLEDGED, _REJECTED = 1, 2
+_APPLICATION = 1
+_LARGEST_SAMPLE = 200_000
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+SourceKey = tuple[str, int]
+"""Source and incarnation."""
+
+
+def rows_of(run: Run, logs: Logs) -> Rows:
+    """Return the counts of all record files of a run."""
+    return _Columns(run, logs.processes).rows()
+
+
+def headline_of(run: Run) -> Headline | None:
+    """Return the figures of a run's headline, from all rows; None without a measure phase."""
+    phase = next((p for p in run.phases if p.name == "measure"), None)
+    if phase is None:
+        return None
+    columns = _Columns(run, read_processes(run))
+    return columns.headline(phase.from_ns, phase.to_ns, most=1 << 62)
+
+
+class _Columns:
+    def __init__(self, run: Run, processes: Sequence[Process]) -> None:
+        self._run = run
+        self._processes = processes
+
+    def _fence_set(self, file: RecordFile) -> int:
+        return len(file.tables.get("attribute_sets", ())) - 1
+
+    def rows(self) -> Rows:
+        client_of: dict[str, str] = {}
+        for _, file in self._of("publications"):
+            names: Any = file.tables.get("publisher_names") or {}
+            client_of |= names
+        answers = {place: self._answers(file) for place, file in self._of("acks")}
+        phase = next((p for p in self._run.phases if p.name == "measure"), None)
+        return Rows(
+            sources=self._sources(),
+            lanes=self._lanes(),
+            client_of=client_of,
+            published={place: file.rows for place, file in self._of("publications")},
+            acknowledged={place: found[0] for place, found in answers.items()},
+            rejected={place: found[1] for place, found in answers.items()},
+            delivered={
+                place: file.places - len(file.scan.notices)
+                for place, file in self._of("deliveries")
+            },
+            whole=frozenset(
+                _place(process)
+                for process in self._processes
+                if process.records
+                and all(
+                    file.is_whole
+                    for layout, file in process.records.items()
+                    if layout in ("publications", "deliveries", "acks")
+                )
+            ),
+            breaches=self._breaches,
+            sent_ns=self._sent_ns,
+            ends_ns=self._ends(),
+            headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
+        )
+
+    def _of(self, layout: str) -> Iterator[tuple[str, RecordFile]]:
+        for process in self._processes:
+            file = process.records.get(layout)
+            if file is not None and not file.foreign_run and file.rows:
+                yield _place(process), file
+
+    def _answers(self, file: RecordFile) -> tuple[int, int]:
+        rows = _mapped(file)
+        lengths = rows["last"] - rows["first"] + 1
+        return (
+            int(lengths[rows["outcome"] == _ACKNOWLEDGED].sum()),
+            int(lengths[rows["outcome"] == _REJECTED].sum()),
+        )
+
+    def _ends(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        stamps = {"publications": "sent_ns", "acks": "acked_ns", "deliveries": "received_ns"}
+        for layout, column in (*stamps.items(), ("intents", "at_ns")):
+            for place, file in self._of(layout):
+                values = _mapped(file)[column]
+                low, high = int(values.min()), int(values.max())
+                before = found.get(place, (low, high))
+                found[place] = min(before[0], low), max(before[1], high)
+        return found
+
+    def _sources(self) -> dict[SourceKey, SourceRows]:
+        found: dict[SourceKey, SourceRows] = {}
+        for _, file in self._of("publications"):
+            rows = _mapped(file)
+            for of, mask in _by(rows, "publisher"):
+                key = file.tables["publishers"][of[0]], of[1]
+                mine = rows[mask]
+                fences = {
+                    *mine["sequence"][mine["attribute_set"] == self._fence_set(file)].tolist()
+                }
+                first = self._run.moved(int(mine["sent_ns"].min()), file.host)
+                last = self._run.moved(int(mine["sent_ns"].max()), file.host)
+                highest = int(mine["sequence"].max())
+                if (before := found.get(key)) is not None:
+                    fences |= {*before.fences}
+                    highest = max(highest, before.highest)
+                    first, last = min(first, before.first_ns), max(last, before.last_ns)
+                found[key] = SourceRows(highest, tuple(sorted(fences)), first, last)
+        return found
+
+    def _lanes(self) -> dict[tuple[str, str, int], LaneRows]:
+        found: dict[tuple[str, str, int], list[Any]] = {}
+        for _, file in self._of("deliveries"):
+            rows = _mapped(file)
+            rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
+            for lane_of, mask in _by(rows, "publisher", "subscription"):
+                source = file.tables["publishers"][lane_of[0]]
+                subscription = file.tables["subscriptions"][lane_of[2]]
+                found.setdefault((subscription, source, lane_of[1]), []).append(rows[mask])
+        lanes = {name: _lane(np.concatenate(parts)) for name, parts in found.items()}
+        return {name: lane for name, lane in lanes.items() if lane.high}
+
+    @cached_property
+    def _sent(self) -> Mapping[SourceKey, tuple[Any, Any, Any]]:
+        """By source, its numbers ascending, and when each was sent and meant to be sent."""
+        found: dict[SourceKey, list[Any]] = {}
+        for _, file in self._of("publications"):
+            rows = _mapped(file)
+            for of, mask in _by(rows, "publisher"):
+                key = file.tables["publishers"][of[0]], of[1]
+                mine = rows[mask]
+                meant = np.where(
+                    mine["attribute_set"] == self._fence_set(file), 0, mine["intended_ns"]
+                )
+                found.setdefault(key, []).append((mine["sequence"], mine["sent_ns"], meant))
+        sent = {}
+        for key, parts in found.items():
+            columns = [np.concatenate([part[place] for part in parts]) for place in range(3)]
+            numbers, first = np.unique(columns[0], return_index=True)
+            sent[key] = numbers, columns[1][first], columns[2][first]
+        return sent
+
+    def _host_of(self, source: str) -> str:
+        for _, file in self._of("publications"):
+            if source in file.tables.get("publishers", ()):
+                return file.host
+        return ""
+
+    def _sent_ns(self, source: str, incarnation: int, number: int) -> int | None:
+        if (source, incarnation) not in self._sent:
+            return None
+        numbers, sent, _ = self._sent[source, incarnation]
+        place = int(np.searchsorted(numbers, number))
+        if place == len(numbers) or numbers[place] != number:
+            return None
+        return self._run.moved(int(sent[place]), self._host_of(source))
+
+    def _stamps(self, file: RecordFile, rows: Any, column: str, which: int) -> Any:
+        """The stamp of the publication that each row names; 0 for one that was never sent."""
+        found = np.zeros(len(rows), "i8")
+        for of, mask in _by(rows, "publisher"):
+            known = self._sent.get((file.tables["publishers"][of[0]], of[1]))
+            if known is None:
+                continue
+            wanted = rows[column][mask]
+            places = np.minimum(np.searchsorted(known[0], wanted), len(known[0]) - 1)
+            found[mask] = np.where(known[0][places] == wanted, known[which][places], 0)
+        return found
+
+    def _breaches(self, blockages: Sequence[Blockage]) -> list[tuple[int, int]]:
+        return [(self._passed(blockage), self._answered(blockage)) for blockage in blockages]
+
+    def _within(
+        self, file: RecordFile, rows: Any, stamp: str, number: str, blockage: Blockage
+    ) -> Any:
+        """The rows whose publication was sent and which were written within a blockage."""
+        shift = self._run.origin_ns
+        rows = rows[rows[stamp] > 0]
+        sent = self._stamps(file, rows, number, 1)
+        rows, sent = rows[sent > 0], sent[sent > 0]
+        offset = self._offset(file.host, rows[stamp])
+        rows_in = rows[stamp] - offset - shift <= blockage.to_ns
+        rows, sent = rows[rows_in], sent[rows_in]
+        keep = np.zeros(len(rows), bool)
+        for of, mask in _by(rows, "publisher"):
+            host = self._host_of(file.tables["publishers"][of[0]])
+            moved = sent[mask] - self._offset(host, sent[mask]) - shift
+            keep[mask] = moved >= blockage.from_ns
+        return rows[keep]
+
+    def _offset(self, host: str, stamps: Any) -> Any:
+        """The offsets of a host's clock at these stamps: a line between the outer two."""
+        if not len(stamps):
+            return np.zeros(0, "i8")
+        clocks = self._run.clocks
+        if clocks.offset_ns(host, int(stamps.min())) == clocks.offset_ns(host, int(stamps.max())):
+            return np.full(len(stamps), clocks.offset_ns(host, int(stamps[0])), "i8")
+        return np.array([clocks.offset_ns(host, int(stamp)) for stamp in stamps], "i8")
+
+    def _passed(self, blockage: Blockage) -> int:
+        passed = 0
+        for _, file in self._of("deliveries"):
+            rows = _mapped(file)
+            rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
+            rows = self._within(file, rows, "received_ns", "sequence", blockage)
+            for of, mask in _by(rows, "publisher", "subscription"):
+                source = file.tables["publishers"][of[0]]
+                if blockage.separates(source, file.tables["subscriptions"][of[2]]):
+                    passed += int(mask.sum())
+        return passed
+
+    def _answered(self, blockage: Blockage) -> int:
+        answered = 0
+        for _, file in self._of("acks"):
+            rows = _mapped(file)
+            rows = rows[rows["outcome"] == _ACKNOWLEDGED]
+            rows = self._within(file, rows, "acked_ns", "last", blockage)
+            for of, mask in _by(rows, "publisher"):
+                if file.tables["publishers"][of[0]] in blockage.silent:
+                    answered += int(mask.sum())
+        return answered
+
+    def headline(self, from_ns: int, to_ns: int, most: int = _LARGEST_SAMPLE) -> Headline:
+        """Return the headline's figures; no percentiles of more than `most` rows."""
+        from_ns, to_ns = from_ns + self._run.origin_ns, to_ns + self._run.origin_ns
+        published = sum(
+            int(((meant >= from_ns) & (meant < to_ns)).sum()) for _, _, meant in self._sent.values()
+        )
+        delivered = rows_seen = 0
+        response, service = [np.zeros(0, "i8")], [np.zeros(0, "i8")]
+        for _, file in self._of("deliveries"):
+            rows = _mapped(file)
+            rows = rows[rows["layer"] == _APPLICATION]
+            rows_in = rows[(rows["received_ns"] >= from_ns) & (rows["received_ns"] < to_ns)]
+            folded = rows_in[rows_in["kind"] == STRETCH]["digest"]
+            delivered += int((rows_in["kind"] == _DATA).sum()) + int(folded.sum(dtype="i8"))
+            rows = rows[rows["kind"] == _DATA]
+            rows_seen += len(rows)
+            sample: Any = file.tables.get("sample")
+            if sample:
+                rows = rows[rows["sequence"] // sample["block"] % sample["one_in"] == 0]
+            rows = rows[rows["received_ns"] >= from_ns]
+            meant = self._stamps(file, rows, "sequence", 2)
+            sent = self._stamps(file, rows, "sequence", 1)
+            wanted = (meant >= from_ns) & (meant < to_ns) & (meant > 0)
+            response.append((rows["received_ns"] - meant)[wanted])
+            service.append((rows["received_ns"] - sent)[wanted])
+        few = rows_seen <= most
+        return Headline(
+            published,
+            delivered,
+            _percentiles(np.concatenate(response)) if few else None,
+            _percentiles(np.concatenate(service)) if few else None,
+            self._acknowledged(from_ns, to_ns, most),
+        )
+
+    def _acknowledged(self, from_ns: int, to_ns: int, most: int) -> dict[str, float] | None:
+        waits = [np.zeros(0, "i8")]
+        files = [(file, _mapped(file)) for _, file in self._of("acks")]
+        files = [(file, rows[rows["outcome"] == _ACKNOWLEDGED]) for file, rows in files]
+        if sum(int((rows["last"] - rows["first"] + 1).sum()) for _, rows in files) > most:
+            return None
+        for file, rows in files:
+            lengths = rows["last"] - rows["first"] + 1
+            each = np.repeat(rows, lengths)
+            starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+            each["last"] = each["first"] + np.arange(len(each)) - starts
+            meant = self._stamps(file, each, "last", 2)
+            wanted = (meant >= from_ns) & (meant < to_ns) & (meant > 0)
+            waits.append((each["acked_ns"] - meant)[wanted])
+        return _percentiles(np.concatenate(waits))
+
+
+def _place(process: Process) -> str:
+    return f"raw/{process.host}/{process.name}"
+
+
+def _mapped(file: RecordFile) -> Any:
+    return np.memmap(file.path, RECORDS[file.layout], "r", shape=(file.rows,)).view(np.ndarray)
+
+
+def _by(rows: Any, *columns: str) -> Iterator[tuple[tuple[int, int, int], Any]]:
+    """(publisher, incarnation, value of a second column) → the rows that have them."""
+    code = rows["publisher"].astype("i8") << 48 | rows["incarnation"].astype("i8") << 32
+    if len(columns) > 1:
+        code = code | rows[columns[1]]
+    for value in np.unique(code).tolist():
+        yield (value >> 48 & 0xFFFF, value >> 32 & 0xFFFF, value & 0xFFFFFFFF), code == value
+
+
+def _lane(rows: Any) -> LaneRows:
+    kinds = rows["kind"]
+    stretches = kinds == STRETCH
+    rows_in = (kinds == _DATA) | (kinds == _FENCE) | (kinds == _AGAIN) | stretches
+    if not rows_in.any():
+        return LaneRows()
+    numbers = rows["sequence"][rows_in]
+    exact = not stretches.any()
+    repeated = 0
+    if exact:
+        _seen, first = np.unique(numbers, return_index=True)
+        plain = int((kinds[rows_in] != _AGAIN).sum())
+        repeated = plain - int((kinds[rows_in][first] != _AGAIN).sum())
+    return LaneRows(
+        data=int((kinds == _DATA).sum()) + int(rows["digest"][stretches].sum(dtype="i8")),
+        fences=int((kinds == _FENCE).sum()),
+        again=int((kinds == _AGAIN).sum()),
+        repeated=repeated,
+        low=int(numbers.min()) if exact else 0,
+        high=int(numbers.max()),
+        exact=exact,
+    )
+
+
+def _percentiles(values: Any) -> dict[str, float]:
+    if not len(values):
+        return {}
+    ordered = np.sort(values)
+    return {
+        name: int(ordered[max(0, math.ceil(share * len(ordered)) - 1)]) / 1000
+        for name, share in _PERCENTILES.items()
+    }

@@ -1,0 +1,72 @@
+"""The files of a run folder as witnesses against each other.
+
+A verdict rests on record files, the fault log and the specification. Each module here compares
+facts that two files of one folder were written from independently, and yields a doubt, naming both
+files, where they differ. A folder that lies in one file is found out; whoever seals a folder can
+still lie consistently in all of them.
+
+Both judges ask `doubts_of_witnesses`. Each counts the rows of record files with its own reader.
+A file that a folder of an older schema never had is no doubt.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+
+from results.rules.terms import doubt
+from results.witnesses.brokers import doubts_about_brokers
+from results.witnesses.faults import doubts_about_faults
+from results.witnesses.folder import RunFolder
+from results.witnesses.gaps import doubts_about_gaps
+from results.witnesses.manifest import doubts_about_manifest
+from results.witnesses.passage import doubts_about_passage
+from results.witnesses.promises import doubts_about_promises
+from results.witnesses.rows import Rows
+from results.witnesses.sources import doubts_about_sources
+from results.witnesses.summary import doubts_about_processes
+
+_MALFORMED = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
+    """Return what the files of a run folder do not agree on, each difference once.
+
+    Args:
+        rows: the counts of record files, as the judge that asks has made them.
+    """
+    both: tuple[Callable[[RunFolder, Rows], Iterator[str]], ...] = (
+        doubts_about_sources,
+        doubts_about_gaps,
+        doubts_about_passage,
+        doubts_about_processes,
+        doubts_about_manifest,
+    )
+    small: tuple[Callable[[RunFolder], Iterator[str]], ...] = (
+        doubts_about_promises,
+        doubts_about_faults,
+        doubts_about_brokers,
+    )
+    found = [
+        *(each for rule in small for each in _heard(rule.__name__, partial(rule, folder))),
+        *(each for rule in both for each in _heard(rule.__name__, partial(rule, folder, rows))),
+    ]
+    torn = (
+        doubt("unreadable", file=name, why=why) for name, why in sorted(folder.unreadable.items())
+    )
+    return tuple(dict.fromkeys(chain(found, torn)))
+
+
+def _heard(rule: str, doubts: Callable[[], Iterator[str]]) -> list[str]:
+    """Return a rule's doubts; a file whose content breaks the rule is one more."""
+    found: list[str] = []
+    try:
+        found.extend(doubts())
+    except _MALFORMED as error:
+        what = rule.removeprefix("doubts_about_")
+        found.append(
+            doubt("unreadable", file=f"a file about {what}", why=f"{type(error).__name__}: {error}")
+        )
+    return found
+
+
+__all__ = ["Rows", "RunFolder", "doubts_of_witnesses"]

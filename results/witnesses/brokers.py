@@ -1,0 +1,341 @@
+"""What brokers themselves left: exit records, statistics and events, against the fault log.
+
+A broker that was killed or frozen writes no statistics, and one that writes none was killed, frozen
+or held up. An agent records how each process of a broker ended.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from results.rules.terms import NEVER_NS, doubt
+from results.witnesses.faults import faults_at
+from results.witnesses.folder import (
+    FAULTS,
+    MANIFEST,
+    Line,
+    ProcessFolder,
+    RunFolder,
+    span_of,
+    stamp_of,
+)
+
+_KILLS = ("kill", "term", "host-loss")
+_STOPS = (*_KILLS, "freeze")
+_SLACK_NS = 300_000_000
+_APART_NS = 2_000_000_000
+_USUAL_NS = 1_100_000_000
+"""Statistics are written once a second."""
+_SHORTEST_STOP_NS = 2 * _SLACK_NS
+_RISING = (
+    *("publications_received", "publications_forwarded", "publications_delivered", "cpu_s"),
+    *("resent_publications", "duplicates_received", "sessions_established", "sessions_lost"),
+    *("broker_sessions_lost", "confirmations_sent"),
+)
+"""Counters that never go back while a process lives."""
+_LONGEST_SILENCE_NS = 4_000_000_000
+_TIMES_AS_LONG = 3
+"""A silence is one broker's own if it is so much longer than any of the others'."""
+
+
+def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
+    """Yield what brokers' files and the fault log do not agree on."""
+    if folder.is_simulated:
+        return
+    brokers = {*folder.brokers}
+    running = [process for process in folder.processes if process.name in brokers]
+    longest = {process.name: _silences(folder, process) for process in running}
+    for process in running:
+        yield from _about_exit(folder, process)
+        yield from _about_statistics(folder, process)
+        yield from _about_events(folder, process)
+        others = [own for name, own in longest.items() if name != process.name]
+        yield from _about_silences(folder, process, longest[process.name], others)
+    if folder.is_witnessed:
+        found = {process.name for process in running}
+        roles = folder.manifest.get("roles") or {}
+        for name in sorted(brokers - found):
+            if name in roles:
+                yield doubt("missing_file", file=f"raw/*/{name}", other=MANIFEST)
+
+
+def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    name = f"{process.place}/exit.json"
+    kills = [row for row in faults_at(folder, process.name) if row["verb"] in _KILLS]
+    ended = [row for row in kills if row.get("t_observed_ns") is not None]
+    any_exits = any(other.has("exit.json") for other in folder.processes)
+    if not process.has("exit.json"):
+        if ended and (folder.is_witnessed or any_exits):
+            yield doubt("missing_file", file=name, other=FAULTS)
+        return
+    told = process.document("exit.json")
+    if told.get("process") != process.name:
+        yield _differ(name, process.place, "process", told.get("process"), process.name)
+    cause = str(told.get("exit_cause"))
+    if cause.startswith("fault:"):
+        matching = [row for row in kills if cause == f"fault:{row['fault_id']}"]
+        if not matching:
+            yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
+            return
+        yield from _about_end(folder, process, name, told, matching[0])
+    elif (folder.manifest.get("state") == "complete" and told.get("state") == "exited") or (
+        ended and cause == "planned" and not folder.is_foreign
+    ):
+        yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
+    if told.get("t_start_ns", 0) > told.get("t_exit_ns", 0):
+        yield _differ(name, name, "t_start_ns", told.get("t_start_ns"), told.get("t_exit_ns"))
+
+
+def _about_end(
+    folder: RunFolder, process: ProcessFolder, name: str, told: Line, row: Line
+) -> Iterator[str]:
+    fault = row["fault_id"]
+    signals = {"KILL": 9, "TERM": 15, "INT": 2, "HUP": 1}
+    wanted = signals.get(str((row.get("params") or {}).get("signal", "KILL")))
+    if row["verb"] == "kill" and wanted == 9 and told.get("exit_signal") != 9:
+        yield _differ(name, FAULTS, f"signal of {fault}", told.get("exit_signal"), 9)
+    at_ns = told.get("t_exit_ns")
+    applied_ns = stamp_of(folder, row, "applied", last=False)
+    observed_ns = stamp_of(folder, row, "observed")
+    asked_ns = row.get("t_requested_ns")
+    if not isinstance(at_ns, int) or applied_ns is None or observed_ns is None:
+        return
+    exit_ns = folder.timeline.moved(at_ns, process.host)
+    from_ns = applied_ns if asked_ns is None else asked_ns - folder.origin_ns
+    reference = (folder.manifest.get("clock") or {}).get("host_id", process.host)
+    error_ns = folder.timeline.error_ns(process.host, reference)
+    if error_ns is None:
+        return
+    if not from_ns - error_ns - _SLACK_NS <= exit_ns <= observed_ns + error_ns + _SLACK_NS:
+        yield _differ(name, FAULTS, f"end by {fault}", exit_ns, observed_ns)
+    started_ns = told.get("t_start_ns")
+    restarts = [
+        stamp_of(folder, other, "applied")
+        for other in faults_at(folder, process.name)
+        if other["verb"] == "restart"
+    ]
+    if isinstance(started_ns, int):
+        began_ns = folder.timeline.moved(started_ns, process.host)
+        first = folder.phase_ns("warmup")
+        if first is not None and began_ns > first[0] - folder.origin_ns and not restarts:
+            yield _differ(name, FAULTS, "t_start_ns", began_ns, "no restart before")
+
+
+def _about_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """Statistics that go on while the broker was stopped, as the fault log has it."""
+    name = f"{process.place}/stats.jsonl"
+    lines = process.lines("stats.jsonl")
+    times = [folder.timeline.moved(line["t_ns"], process.host) for line in lines]
+    if any(after < before for before, after in pairwise(times)):
+        yield doubt("clock_back", who=name, s=_back_s(times))
+    for row in faults_at(folder, process.name):
+        if row["verb"] not in _STOPS:
+            continue
+        span = _stopped(folder, row, process.name)
+        if span is None or span[1] - span[0] <= _SHORTEST_STOP_NS:
+            continue
+        n = sum(span[0] + _SLACK_NS < at_ns < span[1] - _SLACK_NS for at_ns in times)
+        if n:
+            yield doubt("stats_go_on", file=name, n=n, fault=row["fault_id"], other=FAULTS)
+    yield from _about_counters(name, lines, folder, process)
+
+
+def _about_counters(
+    name: str, lines: Sequence[Line], folder: RunFolder, process: ProcessFolder
+) -> Iterator[str]:
+    """Counters go back only where the broker began again."""
+    restarts = [
+        row
+        for row in faults_at(folder, process.name)
+        if row["verb"] in ("restart", *_KILLS, "host-loss")
+    ]
+    if restarts:
+        return
+    for before, after in pairwise(lines):
+        for counter in _RISING:
+            if after.get(counter, 0) < before.get(counter, 0):
+                yield _differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
+                return
+
+
+def _stopped(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | None:
+    span = span_of(folder, row)
+    if span is None:
+        return None
+    to_ns = span[1]
+    for other in faults_at(folder, broker):
+        at_ns = stamp_of(folder, other, "applied", last=False)
+        if other["verb"] == "restart" and at_ns is not None and at_ns >= span[0]:
+            asked_ns = other.get("t_requested_ns")
+            to_ns = min(to_ns, at_ns if asked_ns is None else asked_ns - folder.origin_ns)
+    drain = folder.phase_ns("drain")
+    end_ns = NEVER_NS if drain is None else drain[1] - folder.origin_ns
+    return span[0], min(to_ns, end_ns)
+
+
+def _silences(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
+    """The stretches between a broker's statistics, and behind the last to the run's end."""
+    times = sorted(
+        folder.timeline.moved(line["t_ns"], process.host) for line in process.lines("stats.jsonl")
+    )
+    found = list(pairwise(times))
+    measure = folder.phase_ns("measure")
+    if times and measure is not None:
+        first_ns, last_ns = (ns - folder.origin_ns for ns in measure)
+        if times[-1] < last_ns:
+            found.append((times[-1], last_ns))
+        if times[0] > first_ns:
+            found.append((first_ns, times[0]))
+    return found
+
+
+def _about_silences(
+    folder: RunFolder,
+    process: ProcessFolder,
+    own: Sequence[tuple[int, int]],
+    others: Sequence[Sequence[tuple[int, int]]],
+) -> Iterator[str]:
+    """Statistics that stop although no fault stopped the broker."""
+    name = f"{process.place}/stats.jsonl"
+    if not own:
+        if not folder.is_foreign and (folder.is_witnessed or any(others)):
+            yield doubt("missing_file", file=name, other=MANIFEST)
+        return
+    longest = sorted(max(b - a for a, b in each) for each in others if each)
+    # Some of the others were stopped by faults; a quarter of them surely was not.
+    usual_ns = longest[len(longest) // 4] if longest else 0
+    limit_ns = max(_LONGEST_SILENCE_NS, _TIMES_AS_LONG * usual_ns)
+    for from_ns, to_ns in own:
+        if to_ns - from_ns <= limit_ns:
+            continue
+        if not any(_touches(folder, row, from_ns, to_ns) for row in _all_at(folder, process)):
+            yield doubt(
+                "stats_stop", file=name, s=(to_ns - from_ns) / 1e9, at_s=from_ns / 1e9,
+                other=FAULTS,
+            )  # fmt: skip
+
+
+def _all_at(folder: RunFolder, process: ProcessFolder) -> list[Line]:
+    return [
+        row
+        for row in folder.fault_rows
+        if row in faults_at(folder, process.name) or process.name in str(row["target"])
+    ]
+
+
+def _touches(folder: RunFolder, row: Line, from_ns: int, to_ns: int) -> bool:
+    span = span_of(folder, row)
+    if span is None:
+        return False
+    end_ns = span[1] + _LONGEST_SILENCE_NS if span[1] < NEVER_NS else NEVER_NS
+    return span[0] - _SLACK_NS <= to_ns and end_ns >= from_ns
+
+
+def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """Broker events that name a run or a fault, and those about sessions."""
+    name = f"{process.place}/events.jsonl"
+    if folder.is_foreign:
+        return
+    if folder.is_witnessed and not process.has("events.jsonl"):
+        yield doubt("missing_file", file=name, other=MANIFEST)
+        return
+    if folder.is_of_processes:
+        yield from _about_sessions(folder, process, name)
+    run_id = folder.manifest.get("run_id")
+    faults = {str(row["fault_id"]): row for row in folder.fault_rows}
+    for line in process.lines("events.jsonl"):
+        event = line.get("event")
+        if event in ("run_begun", "run_ended") and line.get("run_id") != run_id:
+            yield _differ(name, MANIFEST, "run_id", line.get("run_id"), run_id)
+        if event == "run_begun" and line.get("broker") != process.name:
+            yield _differ(name, MANIFEST, "broker", line.get("broker"), process.name)
+        if event == "fault_applied":
+            # Of a fault that several brokers apply, each names itself behind an "@".
+            row = faults.get(str(line.get("fault_id")).partition("@")[0])
+            if row is None:
+                yield doubt("not_in_log", fault=line.get("fault_id"), one=name, other=FAULTS)
+            elif row["verb"] != line.get("verb"):
+                yield _differ(
+                    name, FAULTS, f"verb of {row['fault_id']}", line.get("verb"), row["verb"]
+                )
+
+
+def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
+    """A broker and its clients logged the same sessions, and its counters count them."""
+    stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
+    events = process.lines("events.jsonl")
+    begun = [line for line in events if line.get("event") == "run_begun"]
+    if stops & {*_KILLS, "restart"} or len(begun) != 1:
+        if not begun:
+            yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
+        return
+    is_over = any(line.get("event") == "run_ended" for line in events)
+    if folder.manifest.get("state") == "complete" and not is_over:
+        yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
+    brokers = {*folder.brokers}
+    lost = sum(line["event"] == "session_lost" and line["peer"] in brokers for line in events)
+    last = process.lines("stats.jsonl")[-1:]
+    counted = [line["broker_sessions_lost"] for line in last if "broker_sessions_lost" in line]
+    if counted and counted[0] != lost:
+        yield _differ(f"{process.place}/stats.jsonl", name, "sessions lost", counted[0], lost)
+    run = str(folder.manifest.get("run_id")).rpartition("-")[2]
+    apart_ns = _apart_ns(folder, process)
+    seen: dict[tuple[str, str], list[int]] = {}
+    for line in events:
+        at_ns = folder.timeline.moved(line["t_ns"], process.host)
+        seen.setdefault((line["event"], str(line.get("peer"))), []).append(at_ns)
+    for client, lines in folder.session_lines.items():
+        for event, here in (("up", "session_established"), ("down", "session_lost")):
+            theirs = [at for at, what, broker in lines if (what, broker) == (event, process.name)]
+            ours = seen.get((here, f"{client}.{run}"), [])
+            # A broker also sees sessions that their client gave up before it could use them.
+            if len(theirs) > len(ours):
+                yield _differ(
+                    "sessions.jsonl", name, f"{event} of {client}", len(theirs), len(ours)
+                )
+                continue
+            far_ns = max((min(abs(a - b) for b in ours) for a in theirs), default=0)
+            if far_ns > apart_ns and not stops:
+                yield doubt(
+                    "sessions_apart", one="sessions.jsonl", other=name, who=client, event=event,
+                    s=far_ns / 1e9,
+                )  # fmt: skip
+    for other in folder.processes:
+        for line in other.lines("subscriptions.jsonl"):
+            if line["broker"] != process.name or not line.get("t_accepted_ns"):
+                continue
+            accepted_ns = folder.timeline.moved(line["t_accepted_ns"], other.host)
+            started = [
+                folder.timeline.moved(event["t_ns"], process.host)
+                for event in events
+                if event["event"] == "subscription_started"
+                and event.get("client") == f"{line['subscriber']}.{run}"
+            ]
+            if started and accepted_ns < min(started) - apart_ns:
+                yield doubt(
+                    "sessions_apart", one=f"{other.place}/subscriptions.jsonl", other=name,
+                    who=line["sub_id"], event="accepted", s=(min(started) - accepted_ns) / 1e9,
+                )  # fmt: skip
+
+
+def _apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
+    """How far two processes' stamps of one thing may be apart on a machine this busy."""
+    longest = [
+        to_ns - from_ns
+        for other in folder.processes
+        if other.is_load or other.name == process.name
+        for from_ns, to_ns in _silences(folder, other)
+    ]
+    hosts = {other.host for other in folder.processes if other.is_load}
+    errors = [folder.timeline.error_ns(process.host, host) for host in hosts]
+    if any(error is None for error in errors):
+        return NEVER_NS
+    error_ns = max((error for error in errors if error is not None), default=0)
+    return _APART_NS + 2 * max((ns - _USUAL_NS for ns in longest), default=0) + error_ns
+
+
+def _back_s(times: Sequence[int]) -> float:
+    return max(a - b for a, b in pairwise(times)) / 1e9
+
+
+def _differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
+    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)

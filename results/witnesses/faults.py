@@ -1,0 +1,310 @@
+"""The fault log against everything else that shows a fault.
+
+`faults/faults.jsonl` is what a verdict reads. Each of its rows was written from lines of
+`faults/log.jsonl`, which the controller's journal repeats; each begins as a line of
+`faults/plan.jsonl`, which was drawn from `spec/faults.toml`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from brokerd.units import parse_duration_ns
+from results.rules.terms import doubt
+from results.witnesses.folder import (
+    FAULT_JOURNAL,
+    FAULTS,
+    JOURNAL,
+    MANIFEST,
+    PLAN,
+    SCHEDULE,
+    Line,
+    RunFolder,
+)
+
+STAGES: Final = (
+    *("planned", "requested", "applied", "observed"),
+    *("heal_requested", "healed", "recovered"),
+)
+_PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "recovered")
+_NAMED: Final = ("step", "verb", "target", "params")
+_SLACK_NS = 2_000_000
+_LEASES = ("lease", "user", "process-death")
+
+
+def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
+    """Yield what the files about faults do not agree on."""
+    yield from _about_schedule(folder)
+    yield from _about_plan(folder)
+    yield from _about_stages(folder)
+    yield from _about_journals(folder)
+    for row in folder.fault_rows:
+        yield from _about_times(folder, row)
+
+
+def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
+    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
+
+
+def _about_schedule(folder: RunFolder) -> Iterator[str]:
+    has_schedule = folder.has(SCHEDULE)
+    if "schedule" in folder.manifest:
+        wanted = folder.schedule.get("name") if has_schedule else None
+        if folder.manifest["schedule"] != wanted:
+            yield _differ(MANIFEST, SCHEDULE, "schedule", folder.manifest["schedule"], wanted)
+    if not has_schedule:
+        return
+    plan = {line["step"]: line for line in folder.lines(PLAN)}
+    steps = {step["id"]: step for step in folder.schedule.get("step", ())}
+    if folder.schedule and "step" in folder.schedule:
+        repeated = {name.rpartition(".")[0] or name for name in plan}
+        if not {*steps} <= {*plan} | repeated or not repeated | {*plan} >= {*steps}:
+            yield _differ(PLAN, SCHEDULE, "steps", sorted(plan), sorted(steps))
+    for name, step in steps.items():
+        line = plan.get(name)
+        if line is None:
+            continue
+        if line["verb"] != step.get("do"):
+            yield _differ(PLAN, SCHEDULE, f"verb of {name}", line["verb"], step.get("do"))
+        yield from _about_step(folder, name, line, step)
+        on = step.get("on")
+        names = {*folder.brokers}
+        if isinstance(on, str) and on in names and line["target"] != on:
+            yield _differ(PLAN, SCHEDULE, f"target of {name}", line["target"], on)
+
+
+def _about_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterator[str]:
+    """The times of a planned step, where the schedule leaves nothing to be drawn."""
+    after = step.get("after")
+    wanted: dict[str, Any] = {"delay_ns": _fixed_ns(step.get("delay", "0s"))}
+    if isinstance(after, str):
+        before, _, stage = after.partition(".")
+        wanted |= {"after": [before, stage or "end"], "at_ns": None}
+    elif after is None:
+        wanted |= {"after": None, "at_ns": _fixed_ns(step.get("at", "0s"))}
+    if "for" in line.get("params", {}):
+        wanted["duration_ns"] = _fixed_ns(line["params"]["for"])
+        drawn = _fixed_ns(step.get("for"))
+        if drawn is not None and drawn != wanted["duration_ns"]:
+            yield _differ(PLAN, SCHEDULE, f"duration of {name}", line["params"]["for"], drawn)
+    elif "for" not in step:
+        wanted["duration_ns"] = None
+    for key, value in wanted.items():
+        is_drawn = value is None and key in ("delay_ns", "at_ns") and after is None
+        if (key in line or folder.is_witnessed) and not is_drawn and line.get(key) != value:
+            yield _differ(PLAN, SCHEDULE, f"{key} of {name}", line.get(key), value)
+
+
+def _fixed_ns(text: Any) -> int | None:
+    """A duration that a schedule fixes; None for one that is drawn."""
+    try:
+        return parse_duration_ns(text)
+    except ValueError:
+        return None
+
+
+def _about_plan(folder: RunFolder) -> Iterator[str]:
+    """Each row of the fault log begins as its line of the plan."""
+    plan = {str(line["fault_id"]): line for line in folder.lines(PLAN)}
+    if len(plan) < len(folder.lines(PLAN)):
+        yield doubt("twice", what=f"one fault of {PLAN}")
+    for row in folder.fault_rows:
+        line = plan.get(str(row["fault_id"]))
+        if line is None:
+            continue
+        for name in _NAMED:
+            is_said = folder.is_witnessed or (name in line and name in row)
+            if is_said and line.get(name) != row.get(name):
+                yield _differ(
+                    FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
+                )
+        yield from _about_planned_time(folder, row, line)
+
+
+def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
+    planned_ns = row.get("t_planned_ns")
+    if planned_ns is None:
+        return
+    wanted = None
+    if line.get("at_ns") is not None:
+        wanted = folder.origin_ns + line["at_ns"] + line.get("delay_ns", 0)
+    elif line.get("after"):
+        step, stage = line["after"]
+        before = [other for other in folder.fault_rows if other["step"] == step]
+        if before and stage in STAGES:
+            stamp = before[0].get(f"t_{stage}_ns")
+            wanted = None if stamp is None else stamp + line.get("delay_ns", 0)
+    if wanted is not None and planned_ns != wanted:
+        yield _differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
+    duration_ns = line.get("duration_ns")
+    asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
+    is_timed = duration_ns and row.get("healed_by") == "schedule"
+    if not (is_timed and asked_ns and healing_ns and duration_ns):
+        return
+    if healing_ns - asked_ns < duration_ns - _SLACK_NS:
+        yield _differ(
+            FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
+        )
+
+
+def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
+    """The stages of one fault follow each other, within the run."""
+    name = row["fault_id"]
+    reached = [(stage, row.get(f"t_{stage}_ns")) for stage in STAGES]
+    stamps = [(stage, at_ns) for stage, at_ns in reached if at_ns is not None]
+    chain = [each for each in stamps if each[0] not in ("observed", "recovered")]
+    for (before, one_ns), (after, other_ns) in pairwise(chain):
+        if other_ns < one_ns - _SLACK_NS:
+            yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
+    began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
+    over = folder.phase_ns("drain")
+    for stage, at_ns in stamps:
+        is_early = began is not None and at_ns < began[0]
+        is_late = over is not None and stage != "planned" and at_ns > over[1]
+        if (is_early or is_late) and row.get("healed_by") not in _LEASES:
+            yield doubt("fault_outside", fault=name, stage=stage, file=FAULTS, other=MANIFEST)
+    for stage, of_hosts in (row.get("host_stamps") or {}).items():
+        at_ns = row.get(f"t_{stage}_ns")
+        if at_ns is None:
+            yield _differ(FAULTS, FAULT_JOURNAL, f"{stage} of {name}", None, dict(of_hosts))
+            continue
+        reference = (folder.manifest.get("clock") or {}).get("host_id", "")
+        for host, ns in of_hosts.items():
+            error_ns = folder.timeline.error_ns(host, reference)
+            off_ns = abs(folder.timeline.moved(ns, host) - (at_ns - folder.origin_ns))
+            if error_ns is not None and off_ns > error_ns + 10_000_000_000:
+                yield _differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
+    done = [stage for stage in _PROGRESS if row.get(f"t_{stage}_ns") is not None]
+    state = row.get("state")
+    is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
+    if is_told and done and state != done[-1]:
+        yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
+
+
+def _about_stages(folder: RunFolder) -> Iterator[str]:
+    """Every stage of the fault log is a line of its journal, and the other way round."""
+    if not folder.has(FAULT_JOURNAL):
+        if folder.is_witnessed and folder.fault_rows:
+            yield doubt("missing_file", file=FAULT_JOURNAL, other=FAULTS)
+        return
+    rows = {str(row["fault_id"]): row for row in folder.fault_rows}
+    told: dict[tuple[str, str], Line] = {}
+    absorbed: dict[str, dict[str, int]] = {}
+    failed: dict[str, Line] = {}
+    for line in folder.lines(FAULT_JOURNAL):
+        fault = str(line["fault_id"])
+        if line["stage"] == "failed":
+            failed[fault] = line
+        elif not _is_late(line):
+            told[fault, str(line["stage"])] = line
+        for key, column in (
+            ("absorbed_publications", "absorbed_msgs"), ("absorbed_bytes", "absorbed_bytes"),
+        ):  # fmt: skip
+            if (line.get("evidence") or {}).get(key) is not None:
+                of = absorbed.setdefault(fault, {})
+                of[column] = max(of.get(column, 0), line["evidence"][key])
+        if folder.is_witnessed and fault in rows:
+            for name in _NAMED:
+                if line.get(name) != rows[fault].get(name):
+                    yield _differ(
+                        FAULTS, FAULT_JOURNAL, f"{name} of {fault}",
+                        rows[fault].get(name), line.get(name),
+                    )  # fmt: skip
+    stages = [(line["fault_id"], line["stage"]) for line in folder.lines(FAULT_JOURNAL)]
+    if len({*stages}) < len(stages) and not failed:
+        yield doubt("twice", what=f"one stage of {FAULT_JOURNAL}")
+    for fault in dict.fromkeys(fault for fault, _ in told):
+        if fault not in rows:
+            yield doubt("not_in_log", fault=fault, one=FAULT_JOURNAL, other=FAULTS)
+    for fault, row in rows.items():
+        for stage in STAGES:
+            line = told.get((fault, stage), {})
+            if row.get(f"t_{stage}_ns") != line.get("t_ns"):
+                yield _differ(
+                    FAULTS, FAULT_JOURNAL, f"{stage} of {fault}",
+                    row.get(f"t_{stage}_ns"), line.get("t_ns"),
+                )  # fmt: skip
+            stamps = (row.get("host_stamps") or {}).get(stage) or {}
+            if stamps != (line.get("host_stamps") or {}):
+                yield _differ(
+                    FAULTS, FAULT_JOURNAL, f"host stamps of {stage} of {fault}",
+                    dict(stamps), dict(line.get("host_stamps") or {}),
+                )  # fmt: skip
+            for name in _NAMED:
+                if line and name in row and line.get(name) != row[name]:
+                    yield _differ(
+                        FAULTS, FAULT_JOURNAL, f"{name} of {fault}", row[name], line.get(name)
+                    )
+        healed = [line.get("healed_by") for (of, _), line in told.items() if of == fault]
+        wanted = next((value for value in reversed(healed) if value is not None), None)
+        if row.get("healed_by") != wanted:
+            yield _differ(
+                FAULTS, FAULT_JOURNAL, f"healed_by of {fault}", row.get("healed_by"), wanted
+            )
+        if (fault in failed) != (row.get("state") in ("failed", "unknown")):
+            yield _differ(
+                FAULTS, FAULT_JOURNAL, f"state of {fault}", row.get("state"),
+                "failed" if fault in failed else "not failed",
+            )  # fmt: skip
+        yield from _about_evidence(folder, row, told, failed.get(fault))
+        for column in ("absorbed_msgs", "absorbed_bytes"):
+            found, least = row.get(column), absorbed.get(fault, {}).get(column)
+            is_more = found is not None and least is not None and found > least
+            if found != least and not (is_more and not folder.is_witnessed):
+                yield _differ(FAULTS, FAULT_JOURNAL, f"{column} of {fault}", found, least)
+
+
+def _about_evidence(
+    folder: RunFolder, row: Line, told: Mapping[tuple[str, str], Line], failed: Line | None
+) -> Iterator[str]:
+    line = failed or told.get((str(row["fault_id"]), "observed"))
+    if line is None or (not row.get("evidence") and not folder.is_witnessed):
+        return
+    try:
+        evidence = json.loads(row.get("evidence") or "null")
+    except ValueError:
+        evidence = row["evidence"]
+    if evidence != line.get("evidence"):
+        yield _differ(
+            FAULTS, FAULT_JOURNAL, f"evidence of {row['fault_id']}", evidence, line.get("evidence")
+        )
+
+
+def _about_journals(folder: RunFolder) -> Iterator[str]:
+    """The controller's journal repeats the fault journal, line by line."""
+    lines = [line for line in folder.journal if line.get("what") == "fault"]
+    is_real = any(line.get("what") == "phase" for line in folder.journal)
+    if not lines and not (is_real and folder.has(FAULT_JOURNAL)):
+        return
+    ours = [_content(line) for line in folder.lines(FAULT_JOURNAL) if not _is_late(line)]
+    theirs = [_content(line) for line in lines if not _is_late(line)]
+    if sorted(ours) == sorted(theirs):
+        return
+    for one, other, of, there in (
+        (FAULT_JOURNAL, JOURNAL, ours, theirs), (JOURNAL, FAULT_JOURNAL, theirs, ours),
+    ):  # fmt: skip
+        lost = [line for line in of if line not in there]
+        if lost:
+            yield doubt("not_in_log", fault=lost[0][:120], one=one, other=other)
+    if len(ours) != len(theirs):
+        yield _differ(FAULT_JOURNAL, JOURNAL, "number of lines", len(ours), len(theirs))
+
+
+def _is_late(line: Line) -> bool:
+    return line.get("stage") == "learned"
+
+
+def _content(line: Line) -> str:
+    named = {key: value for key, value in line.items() if key not in ("utc", "what")}
+    return json.dumps(named, sort_keys=True)
+
+
+def faults_at(folder: RunFolder, broker: str) -> list[Line]:
+    """Return the faults that were done to a broker or to its machine."""
+    placed = {
+        str(row["broker"]): str(row["host"])
+        for row in folder.document("spec/placement.json").get("brokers", ())
+    }
+    targets = {broker, placed.get(broker, broker)}
+    return [row for row in folder.fault_rows if str(row["target"]) in targets]

@@ -1,0 +1,298 @@
+"""The small files of a run folder, as far as they can be read.
+
+Every file is read once and never trusted: a file that is missing reads as empty, and a file that
+cannot be parsed is listed in `RunFolder.unreadable`. Big record files are not read here; each judge
+counts their rows itself (`results.witnesses.rows`).
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from results.rules.terms import NEVER_NS
+
+Line = Mapping[str, Any]
+
+JOURNAL = "log.jsonl"
+MANIFEST = "manifest.json"
+FAULTS = "faults/faults.jsonl"
+FAULT_JOURNAL = "faults/log.jsonl"
+PLAN = "faults/plan.jsonl"
+SCHEDULE = "spec/faults.toml"
+TOPOLOGY = "spec/topology.toml"
+WORKLOAD = "spec/workload.toml"
+
+WITNESSED_SCHEMA = "pubsubctl/manifest/2"
+"""The first manifest schema whose folders must hold every witness."""
+
+SIMULATED_HOST = "simulated"
+
+
+class Timeline(Protocol):
+    """The clocks of a run's hosts, as one judge knows them."""
+
+    def moved(self, stamp_ns: int, host: str) -> int:
+        """Return a stamp of a host's clock on the run's time line."""
+
+    def error_ns(self, a: str, b: str) -> int | None:
+        """Return how far stamps of two hosts may be apart; None if nothing bounds it."""
+
+
+@dataclass(frozen=True)
+class ProcessFolder:
+    """The files of one process: `raw/<host>/<name>/`."""
+
+    run: "RunFolder"
+    host: str
+    name: str
+    path: Path
+
+    @property
+    def place(self) -> str:
+        """The folder's name from the run's folder."""
+        return f"raw/{self.host}/{self.name}"
+
+    def has(self, name: str) -> bool:
+        """Return whether the process left this file."""
+        return (self.path / name).is_file()
+
+    def lines(self, name: str) -> tuple[Line, ...]:
+        """Return the JSON lines of one file."""
+        return self.run.lines(f"{self.place}/{name}")
+
+    def document(self, name: str) -> Line:
+        """Return the JSON object in one file."""
+        return self.run.document(f"{self.place}/{name}")
+
+    @property
+    def is_publisher(self) -> bool:
+        return self.has("publications.rec")
+
+    @property
+    def is_subscriber(self) -> bool:
+        return self.has("deliveries.rec")
+
+    @property
+    def is_load(self) -> bool:
+        return self.is_publisher or self.is_subscriber
+
+
+@dataclass
+class RunFolder:
+    """A run folder and what it holds beside record files.
+
+    Attributes:
+        unreadable: by file, why it cannot be parsed.
+    """
+
+    path: Path
+    timeline: Timeline
+    unreadable: dict[str, str] = field(default_factory=dict)
+    _read: dict[str, Any] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Return whether the folder has this file."""
+        return (self.path / name).is_file()
+
+    def lines(self, name: str) -> tuple[Line, ...]:
+        """Return the JSON objects of a file, one a line; a torn last line is left out."""
+        if name not in self._read:
+            self._read[name] = tuple(self._parsed_lines(name))
+        found: tuple[Line, ...] = self._read[name]
+        return found
+
+    def document(self, name: str) -> Line:
+        """Return the JSON or TOML document in a file."""
+        if name not in self._read:
+            self._read[name] = self._parsed_document(name)
+        found: Line = self._read[name]
+        return found
+
+    def _text(self, name: str) -> str:
+        path = self.path / name
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def _parsed_lines(self, name: str) -> Iterable[Line]:
+        try:
+            whole = self._text(name).rpartition("\n")[0]
+            rows = [json.loads(line) for line in whole.split("\n")] if whole else []
+        except (OSError, ValueError, RecursionError) as error:
+            self.unreadable[name] = str(error)
+            return ()
+        if not all(isinstance(row, dict) for row in rows):
+            self.unreadable[name] = "a line is no object"
+            return ()
+        return rows
+
+    def _parsed_document(self, name: str) -> Line:
+        try:
+            text = self._text(name)
+            parse = tomllib.loads if name.endswith(".toml") else json.loads
+            value = parse(text) if text or self.has(name) else {}
+        except (OSError, ValueError, RecursionError) as error:
+            self.unreadable[name] = str(error)
+            return {}
+        if not isinstance(value, dict):
+            self.unreadable[name] = "it is no object"
+            return {}
+        return value
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned when it was first asked for under a name."""
+        if name not in self._read:
+            self._read[name] = make()
+        return self._read[name]
+
+    # --- The documents ------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Line:
+        return self.document(MANIFEST)
+
+    @property
+    def workload(self) -> Line:
+        return self.document(WORKLOAD)
+
+    @property
+    def topology(self) -> Line:
+        return self.document(TOPOLOGY)
+
+    @property
+    def joined(self) -> list[str]:
+        """The brokers that joined at run time, as the topology has them."""
+        rows = self.topology.get("joined", ())
+        return [str(row["name"] if isinstance(row, dict) else row[0]) for row in rows]
+
+    @property
+    def brokers(self) -> list[str]:
+        """All brokers of the topology, those that joined included."""
+        return [*dict.fromkeys([*map(str, self.topology.get("brokers", ())), *self.joined])]
+
+    @property
+    def schedule(self) -> Line:
+        return self.document(SCHEDULE)
+
+    @property
+    def journal(self) -> tuple[Line, ...]:
+        return self.lines(JOURNAL)
+
+    @property
+    def fault_rows(self) -> tuple[Line, ...]:
+        return self.lines(FAULTS)
+
+    @cached_property
+    def processes(self) -> tuple[ProcessFolder, ...]:
+        """All processes that left a folder, in order."""
+        return tuple(
+            ProcessFolder(self, path.parent.name, path.name, path)
+            for path in sorted(self.path.glob("raw/*/*"))
+            if path.is_dir()
+        )
+
+    @property
+    def is_witnessed(self) -> bool:
+        """Whether the schema of this folder demands every witness."""
+        return self.manifest.get("schema") == WITNESSED_SCHEMA
+
+    @property
+    def is_of_processes(self) -> bool:
+        """Whether real processes of this product wrote the folder."""
+        return not self.is_simulated and (self.is_witnessed or self.has("spec/cli.json"))
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether no process of its own ran any broker or client."""
+        hosts = {process.host for process in self.processes}
+        return hosts == {SIMULATED_HOST}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the brokers were servers of another system."""
+        return "system" in self.manifest or self.has("spec/system.json")
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """The stamp at which the measure phase began."""
+        origin_ns = self.manifest.get("origin_ns")
+        return origin_ns if isinstance(origin_ns, int) else 0
+
+    def phase_ns(self, name: str) -> tuple[int, int] | None:
+        """Return the ends of a phase as stamps; None if it never ended."""
+        for phase in self.manifest.get("phases") or ():
+            if phase["phase"] == name and phase.get("t1_ns") is not None:
+                return int(phase["t0_ns"]), int(phase["t1_ns"])
+        return None
+
+    @cached_property
+    def clients(self) -> Mapping[str, tuple[str, str]]:
+        """Role and broker of each client of the workload, by client name."""
+        found: dict[str, tuple[str, str]] = {}
+        for key, short, role in (
+            ("publishers", "pub", "publisher"),
+            ("subscribers", "sub", "subscriber"),
+        ):
+            counts: dict[str, int] = {}
+            for entry in self.workload.get(key, ()):
+                places = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
+                for broker in (b for b in places for _ in range(entry.get("count", 1))):
+                    counts[broker] = counts.get(broker, 0) + 1
+                    found[f"{broker}-{short}-{counts[broker]}"] = role, broker
+        return found
+
+    @cached_property
+    def session_lines(self) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
+        """Time, event and broker of each line of `sessions.jsonl`, by client, in order."""
+        found: dict[str, list[tuple[int, str, str]]] = {}
+        for process in self.processes:
+            for line in process.lines("sessions.jsonl"):
+                at_ns = self.timeline.moved(line["t_ns"], process.host)
+                found.setdefault(line["client"], []).append((at_ns, line["event"], line["broker"]))
+        return {client: tuple(sorted(lines)) for client, lines in found.items()}
+
+    def absences(self, client: str) -> list[tuple[int, int]]:
+        """Return when a client had no session, as far as any file shows it."""
+        spans: list[tuple[int, int]] = []
+        down_ns: int | None = None
+        for at_ns, event, _ in self.session_lines.get(client, ()):
+            if event == "down" and down_ns is None:
+                down_ns = at_ns
+            elif event == "up" and down_ns is not None:
+                spans.append((down_ns, at_ns))
+                down_ns = None
+        if down_ns is not None:
+            spans.append((down_ns, NEVER_NS))
+        for process in self.processes:
+            for line in process.lines("absences.jsonl"):
+                if line["subscriber"] == client:
+                    left_ns, back_ns = line["t_left_ns"], line["t_back_ns"]
+                    move = self.timeline.moved
+                    spans.append((move(left_ns, process.host), move(back_ns, process.host)))
+        for row in self.fault_rows:
+            if row["target"] == client and str(row["verb"]).startswith("client-"):
+                span = span_of(self, row)
+                if span is not None:
+                    spans.append(span)
+        return spans
+
+
+def stamp_of(folder: RunFolder, row: Line, stage: str, *, last: bool = True) -> int | None:
+    """Return when a fault came to a stage on the time line; of several hosts, the last or first."""
+    of_hosts = (row.get("host_stamps") or {}).get(stage)
+    if of_hosts:
+        moved = [folder.timeline.moved(ns, host) for host, ns in of_hosts.items()]
+        return max(moved) if last else min(moved)
+    at_ns = row.get(f"t_{stage}_ns")
+    return None if at_ns is None else int(at_ns) - folder.origin_ns
+
+
+def span_of(folder: RunFolder, row: Line) -> tuple[int, int] | None:
+    """Return from when until when a fault surely held; None if it was never applied."""
+    from_ns = stamp_of(folder, row, "applied")
+    if from_ns is None:
+        return None
+    ends = [stamp_of(folder, row, stage, last=False) for stage in ("heal_requested", "healed")]
+    return from_ns, min((end for end in ends if end is not None), default=NEVER_NS)

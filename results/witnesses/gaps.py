@@ -1,0 +1,66 @@
+"""The gaps that subscribers were told of.
+
+A protocol that may announce gaps does so to a subscriber that was away: what it missed is no longer
+kept. A gap therefore needs an absence of that subscriber between sending and telling. It never has
+a fence in it, because a fence is owed to every subscriber, and it names publications of the run.
+"""
+
+from collections.abc import Iterator
+
+from results.rules.terms import doubt
+from results.witnesses.folder import Line, ProcessFolder, RunFolder, span_of
+from results.witnesses.rows import Rows
+
+_SLACK_NS = 5_000_000
+
+
+def doubts_about_gaps(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield the gaps that no other file of the run bears out."""
+    for process in folder.processes:
+        for line in process.lines("gaps.jsonl"):
+            yield from _about_gap(folder, rows, process, line)
+
+
+def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line) -> Iterator[str]:
+    source, incarnation = str(line["source"]), int(line["incarnation"])
+    first, last = int(line["first"]), int(line["last"])
+    names = {
+        "who": line["sub_id"], "source": source, "file": f"{process.place}/gaps.jsonl",
+        "first": first, "last": last,
+    }  # fmt: skip
+    known = rows.sources.get((source, incarnation))
+    told_ns = folder.timeline.moved(int(line["t_ns"]), process.host)
+    if known is None or last > known.highest:
+        yield doubt("gap_of_nothing", **names)
+        return
+    if any(first <= fence <= last for fence in known.fences):
+        yield doubt("gap_over_fence", **names)
+    sent = [rows.sent_ns(source, incarnation, number) for number in (first, last)]
+    began_ns = min((at for at in sent if at is not None), default=known.first_ns)
+    ends = folder.phase_ns("drain")
+    over_ns = None if ends is None else ends[1] - folder.origin_ns
+    error_ns = folder.timeline.error_ns(process.host, _host_of(folder, source, rows)) or 0
+    if told_ns + error_ns < began_ns or (over_ns is not None and told_ns > over_ns + error_ns):
+        yield doubt("gap_when", **names)
+    client = str(line["sub_id"]).partition("/")[0]
+    away = [*folder.absences(client), *_broken(folder)]
+    if not any(
+        left_ns <= told_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
+        for left_ns, back_ns in away
+    ):
+        yield doubt("gap_without_absence", **names)
+
+
+def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
+    """When a broker or a link did not work, so that its clients were without it."""
+    for row in folder.fault_rows:
+        span = None if str(row["verb"]).startswith("client-") else span_of(folder, row)
+        if span is not None:
+            yield span
+
+
+def _host_of(folder: RunFolder, source: str, rows: Rows) -> str:
+    for process in folder.processes:
+        if process.place in rows.published:
+            return process.host
+    return ""

@@ -1,0 +1,286 @@
+"""What the manifest says, against the journal, the specification and the records.
+
+The controller's journal (`log.jsonl`) keeps the phases as they began, and how the run ended.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from brokerd.protocols.registry import read_topology
+from results.rules.terms import doubt
+from results.witnesses.folder import (
+    JOURNAL,
+    MANIFEST,
+    SIMULATED_HOST,
+    TOPOLOGY,
+    WORKLOAD,
+    RunFolder,
+)
+from results.witnesses.promises import running_of
+from results.witnesses.rows import Rows
+
+NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
+"""Keys of the manifest that the last line of the journal does not repeat."""
+
+LAST_COUNTERS: Final = ("resent_publications", "duplicates_received")
+"""Counters of brokers whose last values a verdict shows."""
+
+_SLACK_S = 1.0
+
+
+def doubts_about_manifest(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield what the manifest and other files do not agree on."""
+    yield from _about_specification(folder)
+    yield from _about_roles(folder)
+    yield from _about_journal(folder)
+    yield from _about_drain(folder)
+    yield from _about_headline(folder, rows)
+
+
+def _differ(other: str, what: str, found: Any, wanted: Any, one: str = MANIFEST) -> str:
+    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
+
+
+def _about_specification(folder: RunFolder) -> Iterator[str]:
+    manifest = folder.manifest
+    if "protocol" in manifest and manifest["protocol"] != folder.workload.get("protocol"):
+        yield _differ(WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol"))
+    joined = folder.joined
+    if joined and [*manifest.get("joined", ())] != joined:
+        yield _differ(TOPOLOGY, "joined", manifest["joined"], joined)
+    labelled = (manifest.get("labels") or {}).get("brokers") == "simulated"
+    if folder.processes and labelled != folder.is_simulated:
+        hosts = sorted({process.host for process in folder.processes})
+        yield _differ("raw/", "labels.brokers", labelled, hosts)
+    clock = manifest.get("clock") or {}
+    lines = folder.lines("clock.jsonl")
+    ids = clock.get("clock_ids") or {}
+    for line in lines:
+        if line["host_id"] in ids and ids[line["host_id"]] != line["clock_id"]:
+            yield _differ(
+                "clock.jsonl", f"clock of {line['host_id']}", ids[line["host_id"]],
+                line["clock_id"],
+            )  # fmt: skip
+        if line["ref_host"] != clock.get("host_id"):
+            yield _differ("clock.jsonl", "host_id", clock.get("host_id"), line["ref_host"])
+    yield from _about_clock(folder)
+    yield from _about_topology(folder)
+
+
+def _about_topology(folder: RunFolder) -> Iterator[str]:
+    """The digest that all brokers of the deployment agreed on is the topology's."""
+    manifest = folder.manifest
+    parameters, protocol = manifest.get("parameters"), str(folder.workload.get("protocol"))
+    running = running_of(folder)
+    if running is None or parameters is None or manifest.get("joined"):
+        return
+    topology = read_topology(folder.topology, TOPOLOGY)
+    wanted = topology.digest(protocol, parameters)
+    if manifest.get("topology_digest") != wanted:
+        yield _differ(TOPOLOGY, "topology_digest", manifest.get("topology_digest"), wanted)
+
+
+def _about_clock(folder: RunFolder) -> Iterator[str]:
+    lines = folder.lines("clock.jsonl")
+    ids = {line["host_id"]: line["clock_id"] for line in lines}
+    for line in lines:
+        is_one = line["clock_id"] == ids.get(line["ref_host"], line["clock_id"])
+        where = f"{line['host_id']} {line['phase']} the load"
+        if line["same_clock"] != is_one:
+            yield _differ("clock.jsonl", f"same_clock of {where}", line["same_clock"], is_one,
+                          one="clock.jsonl")  # fmt: skip
+        if is_one and (line["offset_ns"] or line["err_ns"] or line["drift_ppb"]):
+            yield _differ("clock.jsonl", f"offset of {where}", line["offset_ns"], 0,
+                          one="clock.jsonl")  # fmt: skip
+    hosts = {process.host for process in folder.processes} - {SIMULATED_HOST}
+    for phase in ("before", "after"):
+        there = {line["host_id"] for line in lines if line["phase"] == phase}
+        if lines and (lost := sorted(hosts - there)):
+            complete = folder.manifest.get("state") == "complete"
+            if phase == "before" or complete:
+                yield doubt("missing_line", file="clock.jsonl", what=f"{lost[0]} {phase} the load",
+                            other="raw/")  # fmt: skip
+    if folder.is_witnessed and not folder.is_simulated and not lines:
+        yield doubt("missing_file", file="clock.jsonl", other=MANIFEST)
+
+
+def _about_roles(folder: RunFolder) -> Iterator[str]:
+    roles: Mapping[str, Any] | None = folder.manifest.get("roles")
+    if roles is None:
+        if folder.is_witnessed and not folder.is_simulated:
+            yield _differ("raw/", "roles", None, len(folder.processes))
+        return
+    brokers = {*folder.brokers}
+    found = {process.name: process for process in folder.processes}
+    for name, about in roles.items():
+        process = found.get(name)
+        if process is None:
+            yield doubt("missing_file", file=f"raw/*/{name}", other=MANIFEST)
+        elif process.host != about["host"]:
+            yield _differ("raw/", f"host of {name}", about["host"], process.host)
+        elif process.is_load:
+            wanted = {
+                role
+                for role, there in (
+                    ("publisher", process.is_publisher), ("subscriber", process.is_subscriber),
+                )
+                if there
+            }  # fmt: skip
+            if about["role"] not in wanted:
+                yield _differ("raw/", f"role of {name}", about["role"], sorted(wanted))
+        elif about["role"] == "broker" and name not in brokers:
+            yield _differ(TOPOLOGY, f"role of {name}", "broker", sorted(brokers)[:4])
+        elif about["role"] != "broker":
+            yield _differ("raw/", f"role of {name}", about["role"], "broker")
+    for name in sorted({*found} - {*roles}):
+        yield _differ("raw/", f"role of {name}", None, found[name].place)
+    placed = {row["broker"]: row["host"] for row in _placement(folder)}
+    lost = any(row["verb"] == "host-loss" for row in folder.fault_rows)
+    if folder.is_of_processes and (placed or lost):
+        there = sorted(name for name, about in roles.items() if about["role"] == "broker")
+        if sorted(placed) != there:
+            yield _differ("spec/placement.json", "brokers", there, sorted(placed))
+    for name, about in roles.items():
+        if about["role"] == "broker" and name in placed and placed[name] != about["host"]:
+            yield _differ("spec/placement.json", f"host of {name}", about["host"], placed[name])
+
+
+def _placement(folder: RunFolder) -> list[Any]:
+    return [*folder.document("spec/placement.json").get("brokers", ())]
+
+
+def _about_journal(folder: RunFolder) -> Iterator[str]:
+    lines, manifest = folder.journal, folder.manifest
+    began = {line["phase"]: line["at_ns"] for line in lines if line.get("what") == "phase"}
+    phases = {phase["phase"]: phase for phase in manifest.get("phases") or ()}
+    if began:
+        for name in sorted({*began} | {*phases}):
+            found = (phases.get(name) or {}).get("t0_ns")
+            if found != began.get(name):
+                yield _differ(JOURNAL, f"start of {name}", found, began.get(name))
+        if manifest.get("origin_ns") != began.get("measure"):
+            yield _differ(JOURNAL, "origin_ns", manifest.get("origin_ns"), began.get("measure"))
+    ordered = [*(manifest.get("phases") or ())]
+    for before, after in pairwise(ordered):
+        if folder.has("spec/cli.json") and before.get("t1_ns") != after["t0_ns"]:
+            yield _differ(JOURNAL, f"end of {before['phase']}", before.get("t1_ns"), after["t0_ns"])
+    if "measure" in phases and manifest.get("origin_ns") != phases["measure"]["t0_ns"]:
+        yield _differ(MANIFEST, "origin_ns", manifest.get("origin_ns"), phases["measure"]["t0_ns"])
+    told = [line for line in lines if line.get("what") == "specification"]
+    if not told and "specification_digest" in manifest:
+        yield doubt("missing_line", file=JOURNAL, what="the specification", other=MANIFEST)
+    for line in told:
+        for key, name in (("digest", "specification_digest"), ("promises", "promises")):
+            if not _is_same(line.get(key), manifest.get(name)):
+                yield _differ(JOURNAL, name, manifest.get(name), line.get(key))
+    end = next((line for line in reversed(lines) if line.get("what") == "end"), None)
+    if end is None:
+        is_real = folder.is_witnessed or folder.has("spec/cli.json")
+        if is_real and manifest.get("state") != "running":
+            yield doubt("missing_line", file=JOURNAL, what="the end", other=MANIFEST)
+        return
+    for key in ("state", "reasons"):
+        is_there = key in end and (key in manifest or folder.is_witnessed)
+        if (is_there or folder.is_witnessed) and end.get(key) != manifest.get(key):
+            yield _differ(JOURNAL, key, manifest.get(key), end.get(key))
+    if manifest.get("reasons") and manifest.get("state") == "complete":
+        yield _differ(MANIFEST, "reasons", manifest["reasons"], "complete")
+    yield from _about_repeated(folder, end.get("manifest"))
+
+
+def _about_repeated(folder: RunFolder, repeated: Mapping[str, Any] | None) -> Iterator[str]:
+    """The last line of the journal repeats the manifest."""
+    if repeated is None:
+        if folder.is_witnessed:
+            yield doubt("missing_line", file=JOURNAL, what="the manifest", other=MANIFEST)
+        return
+    said = {key: value for key, value in folder.manifest.items() if key not in NOT_JOURNALED}
+    for key in sorted({*said} | {*repeated}):
+        if not _is_same(said.get(key), repeated.get(key)):
+            yield _differ(JOURNAL, key, said.get(key), repeated.get(key))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _about_drain(folder: RunFolder) -> Iterator[str]:
+    drain = folder.manifest.get("drain")
+    ends = folder.phase_ns("drain")
+    if drain is None:
+        if folder.is_witnessed and not folder.is_simulated and ends is not None:
+            yield _differ(JOURNAL, "drain", None, "a phase of this name")
+        return
+    if ends is not None and drain["took_s"] > (ends[1] - ends[0]) / 1e9 + _SLACK_S:
+        yield _differ(MANIFEST, "drain.took_s", drain["took_s"], (ends[1] - ends[0]) / 1e9)
+    if drain["ended_by"] == "evidence" and drain.get("waiting_for"):
+        yield _differ(MANIFEST, "drain.ended_by", "evidence", drain["waiting_for"])
+    if drain["ended_by"] not in ("evidence", "bound", "timeout"):
+        yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "evidence")
+
+
+def _statistics(folder: RunFolder) -> dict[str, int]:
+    """What brokers counted, in all: sessions among themselves that ended, and the last totals."""
+    found = dict.fromkeys(("sessions_lost", *LAST_COUNTERS), 0)
+    for process in folder.processes:
+        lines = process.lines("stats.jsonl")
+        counts = [line["broker_sessions_lost"] for line in lines if "broker_sessions_lost" in line]
+        steps = pairwise(counts)
+        found["sessions_lost"] += sum(max(0, now - before) for before, now in steps)
+        for name in LAST_COUNTERS:
+            found[name] += lines[-1].get(name, 0) if lines else 0
+    return found
+
+
+# --- The headline ---------------------------------------------------------------------------
+
+
+def _about_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    headline = folder.manifest.get("headline")
+    if headline is None:
+        if folder.is_witnessed and not folder.is_simulated and rows.headline is not None:
+            yield _differ("*.rec", "headline", None, rows.headline.published)
+        return
+    pairs: list[tuple[str, str, Any, Any]] = []
+    totals: dict[str, int] = {}
+    for process in folder.processes:
+        if process.has("online.json"):
+            for kind, n in process.document("online.json").get("totals", {}).items():
+                totals[kind] = totals.get(kind, 0) + n
+    pairs.append(("online.json", "online", headline.get("online"), totals))
+    statistics = _statistics(folder)
+    for key, value in statistics.items():
+        if key in headline:
+            pairs.append(("stats.jsonl", key, headline[key], value))
+    counted = rows.headline
+    phase = folder.phase_ns("measure")
+    if counted is not None and phase is not None:
+        length_ns = phase[1] - phase[0]
+        pairs += [
+            ("publications.rec", "published", headline.get("published"), counted.published),
+            ("deliveries.rec", "delivered", headline.get("delivered"), counted.delivered),
+            (
+                "deliveries.rec", "delivered_per_s", headline.get("delivered_per_s"),
+                counted.delivered * 1e9 / length_ns,
+            ),
+        ]  # fmt: skip
+        for key, records in (
+            ("response_us", "deliveries.rec"), ("service_us", "deliveries.rec"),
+            ("acknowledged_us", "acks.rec"),
+        ):  # fmt: skip
+            found = getattr(counted, key)
+            if found is not None and key in headline:
+                pairs.append((records, key, headline[key], found))
+    saturated = folder.manifest.get("loadgen_saturated")
+    pairs.append((MANIFEST, "saturated", headline.get("saturated"), saturated))
+    if "limited_by" in folder.manifest:
+        limited = folder.manifest["limited_by"]
+        pairs.append((MANIFEST, "limited_by", headline.get("limited_by"), limited))
+    for other, what, found, wanted in pairs:
+        if not _is_same(found, wanted):
+            yield _differ(other, f"headline.{what}", found, wanted)

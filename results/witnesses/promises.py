@@ -1,0 +1,83 @@
+"""The promises that a run is held to: those of its protocol with its topology's parameters.
+
+The manifest repeats the promises for readers of a folder. It is a witness here and never a source.
+A protocol that is not registered is another system's; what that system promises is the workload's
+guarantee, which was made of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from brokerd.errors import ConfigError
+from brokerd.protocols.registry import DEFINITIONS, RunningProtocol, protocol_on, read_topology
+from results.rules.terms import ORDERS, PUBLISHER_ORDER, Promises, doubt
+from results.witnesses.folder import MANIFEST, TOPOLOGY, RunFolder
+
+
+def running_protocol(
+    workload: Mapping[str, Any], topology: Mapping[str, Any]
+) -> RunningProtocol | None:
+    """Return a run's protocol on its topology; None if it is not one of ours or does not fit."""
+    protocol = workload.get("protocol")
+    if protocol not in DEFINITIONS:
+        return None
+    try:
+        return protocol_on(read_topology(topology, TOPOLOGY), str(protocol))
+    except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def running_of(folder: RunFolder) -> RunningProtocol | None:
+    """Return the protocol of a run on its topology, read once."""
+    running: RunningProtocol | None = folder.once(
+        "the protocol", lambda: running_protocol(folder.workload, folder.topology)
+    )
+    return running
+
+
+def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
+    """Return what a run's deliveries are held to."""
+    running = running_protocol(workload, topology)
+    if running is not None:
+        promised = running.promises()
+    elif (protocol := workload.get("protocol")) in DEFINITIONS:
+        promised = DEFINITIONS[str(protocol)].promises
+    else:
+        guarantee = workload.get("guarantee")
+        order = guarantee.get("order") if isinstance(guarantee, Mapping) else None
+        return Promises(order=str(order)) if order in ORDERS else PUBLISHER_ORDER
+    return Promises(
+        str(promised.order),
+        tuple(promised.gaps),
+        promised.redelivers,
+        promised.gap_age_ns,
+        promised.topic,
+    )
+
+
+def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
+    """Yield a doubt where the manifest promises something else than the protocol does."""
+    said = folder.manifest.get("promises")
+    if said is None:
+        return
+    wanted = promises_of(folder.workload, folder.topology)
+    running = running_of(folder)
+    named = {
+        "order": wanted.order,
+        "gaps": list(wanted.gaps),
+        "redelivers": wanted.redelivers,
+        "gap_age_ns": wanted.gap_age_ns,
+        "topic": wanted.topic,
+    }
+    if running is not None:
+        named["exactly_once"] = running.promises().exactly_once
+    elif folder.is_foreign:
+        guarantee = folder.workload.get("guarantee") or {}
+        named["exactly_once"] = guarantee.get("delivery") == "exactly-once"
+    for name, value in named.items():
+        found = said.get(name, {"gap_age_ns": 0, "topic": ""}.get(name))
+        if found != value or type(found) is not type(value):
+            yield doubt(
+                "disagree", one=MANIFEST, other=TOPOLOGY, what=f"promises.{name}",
+                found=found, wanted=value,
+            )  # fmt: skip

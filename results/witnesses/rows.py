@@ -1,0 +1,111 @@
+"""The counts of big record files that the witnesses are compared with.
+
+Each judge counts the rows of record files with its own reader and hands the counts over in these
+nouns. A mistake of one reader therefore shows as a verdict that the other does not share.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """The publications of one incarnation of one source.
+
+    Attributes:
+        highest: the highest sequence number.
+        fences: the sequence numbers of fences, ascending.
+        first_ns, last_ns: when its first and last publication were sent.
+    """
+
+    highest: int
+    fences: tuple[int, ...]
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRows:
+    """The deliveries of one incarnation of one source to one subscription.
+
+    Attributes:
+        data, fences: first deliveries and repeated ones, by the kind that is logged.
+        again: deliveries that are marked as given again.
+        repeated: deliveries, not so marked, of a number that was delivered before.
+        low, high: the lowest and the highest number; 0 without any.
+        exact: whether every delivery has a row; else repeated and low are unknown.
+    """
+
+    data: int = 0
+    fences: int = 0
+    again: int = 0
+    repeated: int = 0
+    low: int = 0
+    high: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """A stretch of time in which some publications cannot have arrived.
+
+    Nothing that was both sent and received within it passed between a source and a subscription
+    that it separates. Its ends are moved inwards by what the clocks leave open.
+
+    Attributes:
+        why: the faults and the files that show them, for people.
+        silent: sources that get no acknowledgement of what was sent within it.
+        separates: returns whether it separates a source from a subscription.
+    """
+
+    from_ns: int
+    to_ns: int
+    why: str
+    silent: frozenset[str]
+    separates: Callable[[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The figures of a manifest's headline, counted from records.
+
+    Attributes:
+        response_us, service_us: percentiles; None where the records are too many to be exact.
+    """
+
+    published: int
+    delivered: int
+    response_us: Mapping[str, float] | None = None
+    service_us: Mapping[str, float] | None = None
+    acknowledged_us: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All counts of one run.
+
+    Attributes:
+        sources: by source and incarnation.
+        lanes: by subscription, source and incarnation.
+        client_of: the publisher's name, by source.
+        published, acknowledged, rejected, delivered: by process folder, publications sent, numbers
+            answered, and places in the log of deliveries.
+        whole: process folders whose record files were all closed.
+        breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
+        sent_ns: returns when a publication was sent; None for one that was not.
+        ends_ns: by process folder, the first and last stamp of its record files.
+        headline: None where the run has no measure phase.
+    """
+
+    sources: Mapping[tuple[str, int], SourceRows]
+    lanes: Mapping[tuple[str, str, int], LaneRows]
+    client_of: Mapping[str, str]
+    published: Mapping[str, int]
+    acknowledged: Mapping[str, int]
+    rejected: Mapping[str, int]
+    delivered: Mapping[str, int]
+    whole: frozenset[str]
+    breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
+    sent_ns: Callable[[str, int, int], int | None]
+    ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    headline: Headline | None = None

@@ -1,0 +1,317 @@
+"""What processes and the manifest say of a run in few words, against the records.
+
+`online.json`, `stats.jsonl`, `sessions.jsonl` and `exit.json` were written by the processes that
+wrote the records, and the manifest's headline was counted from the records.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from results.rules.terms import doubt
+from results.witnesses.folder import MANIFEST, WORKLOAD, Line, ProcessFolder, RunFolder
+from results.witnesses.rows import LaneRows, Rows
+
+_SLACK_NS = 50_000_000
+_EARLY_NS = 1_000_000_000
+_RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
+_COLUMNS: Final = {
+    "publications": ("sequence", "intended_ns", "sent_ns", "publisher", "incarnation",
+                     "attribute_set"),
+    "acks": ("first", "last", "acked_ns", "publisher", "incarnation", "outcome"),
+    "intents": ("last", "at_ns", "publisher", "incarnation"),
+    "deliveries": ("sequence", "received_ns", "digest", "subscription", "publisher",
+                   "incarnation", "kind", "layer", "partition"),
+}  # fmt: skip
+_FINDINGS: Final = ("reordered", "wrong_match", "corrupted")
+
+
+def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield what load generators' files do not agree on."""
+    for process in folder.processes:
+        if process.is_load:
+            yield from _about_sidecars(folder, process)
+        if process.is_load and not folder.is_simulated:
+            yield from _about_files(folder, process)
+            yield from _about_totals(process, rows)
+            yield from _about_life(folder, process, rows)
+        if process.has("online.json"):
+            yield from _about_online(folder, process, rows)
+    yield from _about_sessions(folder, rows)
+
+
+def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
+    return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
+
+
+def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """A sidecar names the columns that are read, and all of one publisher the same sources."""
+    first: tuple[str, Any] | None = None
+    for layout, columns in _COLUMNS.items():
+        name = f"{process.place}/{layout}.rec.json"
+        if not process.has(f"{layout}.rec.json"):
+            continue
+        sidecar = process.document(f"{layout}.rec.json")
+        if "columns" in sidecar or folder.is_witnessed:
+            found = [*sidecar.get("columns", ())]
+            if found != [*columns]:
+                yield _differ(name, f"{process.place}/{layout}.rec", "columns", found, columns)
+        if sidecar.get("schema") != "pubsubctl/rec/1":
+            yield _differ(name, MANIFEST, "schema", sidecar.get("schema"), "pubsubctl/rec/1")
+        if layout == "deliveries" or not sidecar.get("tables"):
+            continue
+        if first is None:
+            first = name, sidecar["tables"]
+        elif sidecar["tables"] != first[1]:
+            yield _differ(name, first[0], "tables", sorted(sidecar["tables"]), sorted(first[1]))
+
+
+def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """A file that one load generator left, every other of its role left as well."""
+    wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
+    if process.is_subscriber:
+        wanted += ["online.json", "subscriptions.jsonl"]
+    loads = [other for other in folder.processes if other.is_load]
+    for name in wanted:
+        if process.has(name):
+            continue
+        elsewhere = next((other.place for other in loads if other.has(name)), "")
+        if folder.is_witnessed or (elsewhere and folder.has("spec/cli.json")):
+            other = f"{elsewhere}/{name}" if elsewhere else MANIFEST
+            yield doubt("missing_file", file=f"{process.place}/{name}", other=other)
+    if process.is_publisher:
+        for name in ("acks.rec", "intents.rec"):
+            if not process.has(name) and folder.is_witnessed:
+                yield doubt(
+                    "missing_file",
+                    file=f"{process.place}/{name}",
+                    other=f"{process.place}/publications.rec",
+                )
+    online = (folder.manifest.get("headline") or {}).get("online")
+    if online and process.is_subscriber and not process.has("online.json"):
+        yield doubt("missing_file", file=f"{process.place}/online.json", other=MANIFEST)
+
+
+def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """The last line of a load generator's statistics counts what its records hold."""
+    lines = process.lines("stats.jsonl")
+    name = f"{process.place}/stats.jsonl"
+    if not lines or "proc_id" not in lines[-1]:
+        return
+    for before, after in pairwise(lines):
+        back = [key for key in _RISING if after.get(key, 0) < before.get(key, 0)]
+        if back:
+            yield _differ(name, name, back[0], after[back[0]], before[back[0]])
+    if any(line["proc_id"] != process.name for line in lines):
+        yield _differ(name, process.place, "proc_id", lines[-1]["proc_id"], process.name)
+    if process.place not in rows.whole:
+        return
+    for column, layout, counted in (
+        ("sent", "publications", rows.published),
+        ("acknowledged", "acks", rows.acknowledged),
+        ("rejected", "acks", rows.rejected),
+        ("delivered", "deliveries", rows.delivered),
+    ):
+        wanted = counted.get(process.place)
+        if wanted is not None and lines[-1][column] != wanted:
+            yield _differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
+
+
+def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """A process writes its records between its start and its end, and ends as planned."""
+    if not process.has("exit.json"):
+        return
+    name, told = f"{process.place}/exit.json", process.document("exit.json")
+    if told.get("process") != process.name:
+        yield _differ(name, process.place, "process", told.get("process"), process.name)
+    if folder.manifest.get("state") == "complete":
+        ended = told.get("state"), told.get("exit_code"), told.get("exit_signal")
+        if ended != ("stopped", 0, None) or told.get("exit_cause") != "planned":
+            yield _differ(name, MANIFEST, "end", told.get("exit_cause"), "complete")
+    ends = rows.ends_ns.get(process.place)
+    if ends is not None and (told["t_start_ns"] > ends[0] or told["t_exit_ns"] < ends[1]):
+        yield _differ(
+            name, f"{process.place}/*.rec", "times", (told["t_start_ns"], told["t_exit_ns"]), ends
+        )
+    began = folder.phase_ns("deploy")
+    if began is not None and folder.is_of_processes and told["t_start_ns"] < began[0] - _EARLY_NS:
+        yield _differ(name, MANIFEST, "t_start_ns", told["t_start_ns"], began[0])
+    stamps = [line["t_ns"] for line in process.lines("stats.jsonl")]
+    if stamps and not told["t_start_ns"] <= min(stamps) <= max(stamps) <= told["t_exit_ns"]:
+        yield _differ(
+            name, f"{process.place}/stats.jsonl", "times",
+            (told["t_start_ns"], told["t_exit_ns"]), (min(stamps), max(stamps)),
+        )  # fmt: skip
+    drain = folder.phase_ns("drain")
+    if drain is not None and told["t_exit_ns"] < drain[0]:
+        yield _differ(name, MANIFEST, "t_exit_ns", told["t_exit_ns"], drain[0])
+
+
+# --- The online checker ---------------------------------------------------------------------
+
+
+def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    name, online = f"{process.place}/online.json", process.document("online.json")
+    records = f"{process.place}/deliveries.rec"
+    run_id = folder.manifest.get("run_id")
+    if online.get("run_id", None if folder.is_witnessed else run_id) != run_id:
+        yield _differ(name, MANIFEST, "run_id", online.get("run_id"), run_id)
+    lanes = {
+        (lane["subscription"], lane["publisher"], lane["incarnation"]): lane
+        for lane in online["lanes"]
+    }
+    if len(lanes) < len(online["lanes"]):
+        yield doubt("twice", what=f"one lane of {name}")
+    for total, value in online["totals"].items():
+        is_of_lanes = folder.is_witnessed and total != "order_differs"
+        if is_of_lanes and not all(total in lane for lane in online["lanes"]):
+            yield _differ(name, name, f"lanes of {total}", None, value)
+        summed = sum(lane.get(total, 0) for lane in online["lanes"])
+        is_more = total == "phantom" and summed < value
+        if total != "order_differs" and summed != value and not is_more:
+            yield _differ(name, name, f"total of {total}", value, summed)
+    if process.place not in rows.whole:
+        return
+    own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")} | {
+        lane[0] for lane in lanes
+    }
+    counted = {lane: of for lane, of in rows.lanes.items() if lane[0] in own}
+    for lane in sorted({*lanes} | {*counted}):
+        yield from _about_lane(
+            name, records, " of ".join((lane[0], f"{lane[1]}, {lane[2]}")),
+            lanes.get(lane), counted.get(lane, LaneRows()),
+        )  # fmt: skip
+
+
+def _about_lane(
+    name: str, records: str, lane: str, told: Line | None, counted: LaneRows
+) -> Iterator[str]:
+    if told is None:
+        yield _differ(name, records, f"deliveries to {lane}", None, counted.data + counted.fences)
+        return
+    pairs: list[tuple[str, Any, Any]] = [
+        ("deliveries", told["deliveries"] + told["fences"],
+         counted.data + counted.fences + counted.again),
+        ("high", told["high"], counted.high),
+    ]  # fmt: skip
+    if not counted.again:
+        pairs += [
+            ("data", told["deliveries"], counted.data),
+            ("fences", told["fences"], counted.fences),
+        ]
+    if counted.exact:
+        pairs.append(("low", told["low"], counted.low))
+        if told.get("exact") is True and not counted.again:
+            pairs.append(("duplicate", told["duplicate"], counted.repeated))
+    if told["owed"] != told["delivered"] + told["missing"]:
+        pairs.append(("owed", told["owed"], told["delivered"] + told["missing"]))
+    for what, found, wanted in pairs:
+        if found != wanted or type(found) is not type(wanted):
+            yield _differ(name, records, f"{what} of {lane}", found, wanted)
+
+
+def findings_online(folder: RunFolder) -> dict[str, int]:
+    """Return what all online checkers of a run found wrong, by kind."""
+    totals = dict.fromkeys(_FINDINGS, 0)
+    for process in folder.processes:
+        found = process.document("online.json").get("totals")
+        for kind in _FINDINGS:
+            n = found.get(kind) if isinstance(found, dict) else None
+            totals[kind] += n if isinstance(n, int) else 0
+    return {kind: n for kind, n in totals.items() if n}
+
+
+def doubts_about_findings(
+    online: Mapping[str, int], violations: Mapping[str, int], *, ordered: bool
+) -> Iterator[str]:
+    """Yield what the online checkers found and a judge did not find in the records.
+
+    Args:
+        online: see `findings_online`.
+        violations: by kind, as the judge has counted them.
+        ordered: whether deliveries must be in an order.
+    """
+    for kind, n in online.items():
+        if not violations.get(kind) and (ordered or kind != "reordered"):
+            yield _differ("online.json", "deliveries.rec", kind, n, 0)
+
+
+# --- Sessions -------------------------------------------------------------------------------
+
+
+def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    if not folder.session_lines:
+        return
+    roams = {str(row["target"]) for row in folder.fault_rows if row["verb"] == "client-roam"}
+    failover = {
+        broker
+        for key in ("publishers", "subscribers")
+        for entry in folder.workload.get(key, ())
+        if entry.get("failover")
+        for broker in entry["at"]
+    }
+    named = dict(rows.client_of.items())
+    for client, (_, home) in folder.clients.items():
+        lines = folder.session_lines.get(client, ())
+        if not lines and not folder.is_of_processes:
+            continue
+        if not lines:
+            yield doubt("no_session", who=client, other=WORKLOAD)
+            continue
+        elsewhere = {broker for _, _, broker in lines} - {home}
+        if elsewhere and client not in roams and home not in failover:
+            yield _differ(
+                "sessions.jsonl", WORKLOAD, f"broker of {client}", sorted(elsewhere), home
+            )
+    for client, lines in folder.session_lines.items():
+        if client not in folder.clients:
+            yield doubt("not_asked", who=f"client {client} of sessions.jsonl")
+        events = [event for _, event, _ in lines]
+        is_over = folder.is_of_processes and folder.manifest.get("state") == "complete"
+        if is_over and events[-1] != "down" and not folder.is_foreign:
+            yield _differ("sessions.jsonl", MANIFEST, f"last event of {client}", "up", "down")
+        if events and events[0] != "up":
+            yield _differ("sessions.jsonl", WORKLOAD, f"first event of {client}", events[0], "up")
+    for process in folder.processes if folder.is_of_processes else ():
+        for line in process.lines("subscriptions.jsonl"):
+            asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+            ups = folder.session_lines.get(str(line["subscriber"]), ())
+            issued_ns = folder.timeline.moved(asked_ns or 0, process.host)
+            if (
+                not asked_ns
+                or (accepted_ns and accepted_ns < asked_ns)
+                or (ups and issued_ns < ups[0][0] - _SLACK_NS)
+            ):
+                yield _differ(
+                    f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
+                    f"times of {line['sub_id']}", (asked_ns, accepted_ns), ups[:1],
+                )  # fmt: skip
+        yield from _about_numbers(process)
+    for (source, incarnation), of in rows.sources.items():
+        lines = folder.session_lines.get(named.get(source, ""), ())
+        if lines and of.first_ns + _SLACK_NS < lines[0][0]:
+            yield _differ(
+                "publications.rec", "sessions.jsonl", f"first of {source}, {incarnation}",
+                of.first_ns, lines[0][0],
+            )  # fmt: skip
+        if lines and lines[-1][1] == "down" and of.last_ns - _SLACK_NS > lines[-1][0]:
+            yield _differ(
+                "publications.rec", "sessions.jsonl", f"last of {source}, {incarnation}",
+                of.last_ns, lines[-1][0],
+            )  # fmt: skip
+
+
+def _about_numbers(process: ProcessFolder) -> Iterator[str]:
+    """A client's sessions are counted from 1, and end before the next begins."""
+    name = f"{process.place}/sessions.jsonl"
+    expected: dict[str, tuple[int, str]] = {}
+    for line in process.lines("sessions.jsonl"):
+        client = str(line["client"])
+        session, event = expected.get(client, (1, "up"))
+        if line["session"] != session or line["event"] != event:
+            yield _differ(
+                name, name, f"sessions of {client}", (line["session"], line["event"]),
+                (session, event),
+            )  # fmt: skip
+            return
+        expected[client] = (session, "down") if event == "up" else (session + 1, "up")

@@ -1,0 +1,529 @@
+"""Run folders in which one file lies, and the files that contradict it.
+
+Each lie changes one file of a real run (`tests/results/witnessed_run`) and seals the folder again.
+The run has two publishers at c1 and two subscribers at c3; c3-sub-2 is disconnected for a while, c3
+is frozen, c2 absorbs, is killed and restarted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tests.helpers.forged_runs import RunFolder
+
+PUBLISHERS: Final = "local1/load-pub"
+SUBSCRIBERS: Final = "local1/load-sub"
+SECOND: Final = 10**9
+AWAY, FREEZE, ABSORB, KILL, RESTART = range(5)
+"""Places of faults in the fault log."""
+
+Change = Callable[[RunFolder], None]
+
+
+@dataclass(frozen=True)
+class Lie:
+    """One file that lies.
+
+    Attributes:
+        change: the lie.
+        says: a piece of the doubt or the refusal that names it; "" for a violation.
+    """
+
+    name: str
+    change: Change
+    says: str
+
+
+LIES: dict[str, Lie] = {}
+
+
+def _lie(says: str) -> Callable[[Change], Change]:
+    def register(change: Change) -> Change:
+        LIES[change.__name__] = Lie(change.__name__, change, says)
+        return change
+
+    return register
+
+
+def _add(name: str, change: Change, says: str) -> None:
+    assert name not in LIES, name
+    LIES[name] = Lie(name, change, says)
+
+
+# --- Sources and fences ---------------------------------------------------------------------
+
+
+def _fence_set(rows: Any) -> int:
+    return len(rows.sidecar["tables"]["attribute_sets"]) - 1
+
+
+def _log_as_fence(run: RunFolder, number: int) -> None:
+    with run.records(PUBLISHERS, "publications") as rows:
+        mask = rows.of(publisher=0, sequence=number)
+        rows.all["attribute_set"][mask] = _fence_set(rows)
+
+
+@_lie("the fences of source")
+def the_opening_fence_is_logged_later(run: RunFolder) -> None:
+    _log_as_fence(run, 20)
+    with run.records(PUBLISHERS, "publications") as rows:
+        rows.all["attribute_set"][rows.of(publisher=0, sequence=1)] = 0
+
+
+@_lie("the fences of source")
+def the_closing_fence_is_logged_earlier(run: RunFolder) -> None:
+    _log_as_fence(run, 30)
+
+
+@_lie("the fences of source")
+def a_fence_is_missing(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "publications") as rows:
+        fences = rows.places(publisher=1, attribute_set=_fence_set(rows))
+        rows.all["attribute_set"][fences[-1]] = 0
+
+
+@_lie("began incarnation")
+def a_source_has_a_second_incarnation(run: RunFolder) -> None:
+    for layout, number in (("publications", "sequence"), ("acks", "first")):
+        with run.records(PUBLISHERS, layout) as rows:
+            mask = rows.of(publisher=0) & (rows.all[number] > 40)
+            rows.all["incarnation"][mask] += 1
+            for column in ("sequence", "first", "last"):
+                if column in rows.all.dtype.names:
+                    rows.all[column][mask] -= 40
+
+
+# --- Faults ---------------------------------------------------------------------------------
+
+
+def _shift(number: int, stage: str, by_s: float) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.fault(number) as row:
+            by_ns = round(by_s * SECOND)
+            row[f"t_{stage}_ns"] += by_ns
+            for host in row["host_stamps"].get(stage, {}):
+                row["host_stamps"][stage][host] += by_ns
+
+    return change
+
+
+for _number, _name, _stages in (
+    (AWAY, "away", ("applied", "heal_requested", "healed")),
+    (FREEZE, "freeze", ("requested", "applied", "observed", "healed")),
+    (ABSORB, "absorb", ("applied", "observed", "healed")),
+    (KILL, "kill", ("planned", "applied", "observed", "healed", "recovered")),
+    (RESTART, "restart", ("applied", "observed", "recovered")),
+):
+    for _stage in _stages:
+        _add(f"{_name}_was_{_stage}_earlier", _shift(_number, _stage, -0.2), "faults/log.jsonl")
+
+
+def _row(number: int, **values: Any) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.fault(number) as row:
+            row |= values
+
+    return change
+
+
+_add("more_was_absorbed", _row(ABSORB, absorbed_msgs=500), "absorbed_msgs")
+_add("more_bytes_were_absorbed", _row(ABSORB, absorbed_bytes=50_000), "absorbed_bytes")
+_add("the_kill_was_another_signal", _row(KILL, params={"signal": "TERM"}), "params")
+_add("a_lease_ended_the_freeze", _row(FREEZE, healed_by="lease"), "healed_by")
+_add("the_freeze_was_of_another_broker", _row(FREEZE, target="c1"), "freeze-c3")
+_add("the_kill_was_a_freeze", _row(KILL, verb="freeze"), "kill-c2")
+_add("the_kill_has_no_evidence", _row(KILL, evidence="{}"), "evidence")
+_add("the_restart_is_only_applied", _row(RESTART, state="applied"), "state")
+
+
+@_lie("only the first has")
+def a_fault_is_in_no_fault_log(run: RunFolder) -> None:
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl"):
+        with run.lines(name) as rows:
+            del rows[FREEZE]
+
+
+@_lie("exit.json")
+def the_kill_is_nowhere_but_at_its_broker(run: RunFolder) -> None:
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            rows[:] = [row for row in rows if row.get("step") not in ("kill-c2", "restart-c2")]
+    text = run.path("spec/faults.toml").read_text()
+    ids = ('id = "kill-c2"', 'id = "restart-c2"')
+    parts = [part for part in text.split("[[step]]") if not any(each in part for each in ids)]
+    run.path("spec/faults.toml").write_text("[[step]]".join(parts))
+
+
+@_lie("faults/log.jsonl")
+def the_fault_journal_is_gone(run: RunFolder) -> None:
+    run.path("faults/log.jsonl").unlink()
+
+
+@_lie("log.jsonl")
+def a_stage_is_not_in_the_journal(run: RunFolder) -> None:
+    with run.lines("log.jsonl") as rows:
+        del rows[next(n for n, row in enumerate(rows) if row.get("stage") == "healed")]
+
+
+@_lie("spec/faults.toml")
+def the_schedule_has_a_step_more(run: RunFolder) -> None:
+    step = '\n[[step]]\nid = "more"\ndo = "cut"\non = "c1-c2"\nat = "1s"\nfor = "1s"\n'
+    run.path("spec/faults.toml").write_text(run.path("spec/faults.toml").read_text() + step)
+
+
+@_lie("spec/faults.toml")
+def the_schedule_freezes_for_longer(run: RunFolder) -> None:
+    run.replace("spec/faults.toml", '"1.2s"', '"2.2s"')
+
+
+@_lie("faults/plan.jsonl")
+def the_plan_is_of_another_time(run: RunFolder) -> None:
+    with run.lines("faults/plan.jsonl") as rows:
+        rows[FREEZE]["at_ns"] += SECOND
+
+
+# --- Brokers --------------------------------------------------------------------------------
+
+
+def _exit(**values: Any) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document("raw/local2/c2/exit.json") as told:
+            told |= values
+
+    return change
+
+
+_add("the_kill_left_no_exit", lambda run: run.path("raw/local2/c2/exit.json").unlink(), "exit.json")
+_add("the_exit_was_planned", _exit(exit_cause="planned"), "exit.json")
+_add("the_exit_was_of_no_fault", _exit(exit_cause="fault:other"), "exit.json")
+_add("the_exit_was_without_signal", _exit(exit_signal=None, exit_code=0), "exit.json")
+_add("the_exit_was_of_another_process", _exit(process="c1"), "exit.json")
+
+
+@_lie("exit.json")
+def the_exit_was_later(run: RunFolder) -> None:
+    with run.document("raw/local2/c2/exit.json") as told:
+        told["t_exit_ns"] += 2 * SECOND
+
+
+@_lie("had stopped the broker")
+def a_frozen_broker_counts_on(run: RunFolder) -> None:
+    with run.lines("faults/faults.jsonl") as faults:
+        frozen_ns = faults[FREEZE]["t_applied_ns"]
+    with run.lines("raw/local3/c3/stats.jsonl") as rows:
+        place = next(n for n, row in enumerate(rows) if row["t_ns"] > frozen_ns)
+        rows.insert(place, {**rows[place - 1], "t_ns": frozen_ns + SECOND // 2})
+
+
+@_lie("no fault was a reason")
+def a_broker_stops_counting(run: RunFolder) -> None:
+    with run.lines("raw/local1/c1/stats.jsonl") as rows:
+        del rows[2:-1]
+
+
+@_lie("stats.jsonl")
+def a_broker_leaves_no_statistics(run: RunFolder) -> None:
+    run.path("raw/local1/c1/stats.jsonl").write_text("")
+
+
+@_lie("publications_received")
+def a_broker_counts_back(run: RunFolder) -> None:
+    with run.lines("raw/local1/c1/stats.jsonl") as rows:
+        rows[3]["publications_received"] += 10_000
+
+
+@_lie("resent_publications")
+def a_broker_resent_less(run: RunFolder) -> None:
+    with run.lines("raw/local1/c1/stats.jsonl") as rows:
+        rows[-1]["resent_publications"] += 5
+
+
+@_lie("events.jsonl")
+def a_broker_leaves_no_events(run: RunFolder) -> None:
+    run.path("raw/local3/c3/events.jsonl").unlink()
+
+
+@_lie("sessions lost")
+def a_broker_lost_no_session(run: RunFolder) -> None:
+    with run.lines("raw/local1/c1/events.jsonl") as rows:
+        rows[:] = [row for row in rows if row["event"] != "session_lost" or "-" in row["peer"]]
+
+
+# --- Passage --------------------------------------------------------------------------------
+
+
+def _faults_ns(run: RunFolder, number: int) -> tuple[int, int]:
+    with run.lines("faults/faults.jsonl") as rows:
+        row = rows[number]
+    return row["t_applied_ns"], row["t_heal_requested_ns"]
+
+
+def _arrive_at_once(run: RunFolder, subscription: int, number: int) -> None:
+    """What was published in a fault's time is logged as received a moment later."""
+    from_ns, to_ns = _faults_ns(run, number)
+    with run.records(PUBLISHERS, "publications") as rows:
+        sent = {
+            (int(row["publisher"]), int(row["sequence"])): int(row["sent_ns"]) for row in rows.all
+        }
+        sources = rows.sidecar["tables"]["publishers"]
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        place_of = [sources.index(name) for name in rows.sidecar["tables"]["publishers"]]
+        for row in rows.all:
+            at_ns = sent[place_of[int(row["publisher"])], int(row["sequence"])]
+            if row["subscription"] == subscription and from_ns < at_ns < to_ns - SECOND // 10:
+                row["received_ns"] = at_ns + 1_000_000
+        rows.all = rows.all[np.argsort(rows.all["received_ns"], kind="stable")]
+
+
+@_lie("let nothing pass")
+def a_frozen_broker_delivers(run: RunFolder) -> None:
+    for subscription in (0, 1):
+        _arrive_at_once(run, subscription, FREEZE)
+
+
+@_lie("let nothing pass")
+def an_absent_subscriber_receives(run: RunFolder) -> None:
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        names = rows.sidecar["tables"]["subscriptions"]
+    _arrive_at_once(run, names.index("c3-sub-2/1"), AWAY)
+
+
+@_lie("acknowledgements came from a broker")
+def a_frozen_broker_acknowledges(run: RunFolder) -> None:
+    """The frozen broker is said to be the publishers', and what they sent then is acknowledged."""
+    from_ns, to_ns = _faults_ns(run, FREEZE)
+    with run.records(PUBLISHERS, "publications") as rows:
+        sent = {
+            (int(row["publisher"]), int(row["sequence"])): int(row["sent_ns"]) for row in rows.all
+        }
+    publisher, number = next(
+        key for key, at in sent.items() if from_ns < at - SECOND // 10 < to_ns - SECOND // 2
+    )
+    with run.records(PUBLISHERS, "acks") as rows:
+        row = rows.all[:1].copy()
+        row["publisher"], row["first"], row["last"] = publisher, number, number
+        row["acked_ns"] = sent[publisher, number] + SECOND // 10
+        place = int(np.searchsorted(rows.all["acked_ns"], row["acked_ns"][0]))
+        rows.insert(place, row)
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            for row in rows:
+                if row.get("target") == "c3":
+                    row["target"] = "c1"
+    run.replace("spec/faults.toml", 'on = "c3"', 'on = "c1"')
+
+
+# --- Clients --------------------------------------------------------------------------------
+
+
+@_lie("duplicate")
+def the_online_checker_saw_a_duplicate(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+        online["lanes"][0]["duplicate"] += 1
+        online["totals"]["duplicate"] += 1
+
+
+def _online(name: str, by: int) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["lanes"][0][name] += by
+
+    return change
+
+
+for _name in ("deliveries", "fences", "owed", "delivered", "missing", "low", "high", "corrupted"):
+    _add(f"the_online_checker_counts_other_{_name}", _online(_name, 1), "online.json")
+
+
+def _found(kind: str) -> Change:
+    """The records are those of a run without what its online checker found and the manifest has."""
+
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["lanes"][0][kind] += 1
+            online["totals"][kind] += 1
+        with run.document("manifest.json") as manifest:
+            manifest["headline"]["online"][kind] += 1
+        with run.lines("log.jsonl") as rows:
+            rows[-1]["manifest"]["headline"]["online"][kind] += 1
+
+    return change
+
+
+for _name in ("corrupted", "reordered", "wrong_match"):
+    _add(f"the_records_are_not_{_name}_any_more", _found(_name), f"disagree on {_name}")
+
+
+@_lie("online.json")
+def the_online_checker_left_nothing(run: RunFolder) -> None:
+    run.path(f"raw/{SUBSCRIBERS}/online.json").unlink()
+
+
+@_lie("online.json")
+def a_lane_is_missing(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+        del online["lanes"][0]
+
+
+@_lie("online.json")
+def deliveries_and_their_publications_are_missing(run: RunFolder) -> None:
+    """One number less of a source, everywhere in the records."""
+    with run.records(PUBLISHERS, "publications") as rows:
+        source = rows.sidecar["tables"]["publishers"][0]
+        last = int(rows.all["sequence"][rows.of(publisher=0)].max())
+        rows.drop(rows.of(publisher=0, sequence=last - 1))
+        rows.all["sequence"][rows.of(publisher=0, sequence=last)] = last - 1
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.drop(rows.of(publisher=0, last=last))
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        of = rows.sidecar["tables"]["publishers"].index(source)
+        rows.drop(rows.of(publisher=of, sequence=last - 1))
+        mask = rows.of(publisher=of, sequence=last)
+        rows.all["sequence"][mask] = last - 1
+
+
+@_lie("sessions.jsonl")
+def a_client_has_no_sessions(run: RunFolder) -> None:
+    with run.lines(f"raw/{SUBSCRIBERS}/sessions.jsonl") as rows:
+        rows[:] = [row for row in rows if row["client"] != "c3-sub-1"]
+
+
+@_lie("sessions.jsonl")
+def a_session_was_elsewhere(run: RunFolder) -> None:
+    with run.lines(f"raw/{SUBSCRIBERS}/sessions.jsonl") as rows:
+        rows[0]["broker"] = "c2"
+
+
+@_lie("sessions.jsonl")
+def a_session_never_ended(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/sessions.jsonl") as rows:
+        del rows[-1]
+
+
+@_lie("sessions.jsonl")
+def publications_were_sent_before_any_session(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/sessions.jsonl") as rows:
+        for row in rows:
+            row["t_ns"] += 4 * SECOND if row["event"] == "up" else 0
+
+
+for _column in ("sent", "acknowledged", "rejected"):
+
+    def _more(run: RunFolder, column: str = _column) -> None:
+        with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as rows:
+            rows[-1][column] += 1
+
+    _add(f"a_load_generator_{_column}_more", _more, _column)
+
+
+@_lie("deliveries.rec")
+def a_load_generator_received_more(run: RunFolder) -> None:
+    with run.lines(f"raw/{SUBSCRIBERS}/stats.jsonl") as rows:
+        rows[-1]["delivered"] += 1
+
+
+def _load_exit(**values: Any) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{PUBLISHERS}/exit.json") as told:
+            told |= values
+
+    return change
+
+
+_add("a_load_generator_crashed", _load_exit(exit_code=1, exit_cause="unexpected"), "exit.json")
+_add("a_load_generator_was_killed", _load_exit(exit_signal=9), "exit.json")
+_add("a_load_generator_ended_early", _load_exit(t_exit_ns=1), "exit.json")
+
+
+def _gap(first: int, last: int, after_s: float) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.lines(f"raw/{SUBSCRIBERS}/subscriptions.jsonl") as rows:
+            sub_id = "c3-sub-1/1"
+            at_ns = rows[0]["t_accepted_ns"] + round(after_s * SECOND)
+        line = {
+            "t_ns": at_ns, "sub_id": sub_id, "source": "c1/0", "incarnation": 1, "first": first,
+            "last": last, "place": 10, "reason": "early release",
+        }  # fmt: skip
+        run.path(f"raw/{SUBSCRIBERS}/gaps.jsonl").write_text("")
+        with run.lines(f"raw/{SUBSCRIBERS}/gaps.jsonl") as rows:
+            rows.append(line)
+
+    return change
+
+
+_add("a_gap_has_a_fence_in_it", _gap(1, 5, 3.0), "")
+_add("a_gap_is_of_nothing", _gap(10_000, 10_001, 3.0), "")
+_add("a_gap_without_absence", _gap(3, 4, 0.9), "")
+
+# --- The manifest ---------------------------------------------------------------------------
+
+
+def _manifest(**values: Any) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document("manifest.json") as manifest:
+            for name, value in values.items():
+                inner = manifest
+                *way, last = name.split("__")
+                for key in way:
+                    inner = inner[key]
+                inner[last] = value
+
+    return change
+
+
+for _name, _values, _says in (
+    ("promises_no_order", {"promises__order": "none"}, "promises.order"),
+    ("promises_gaps", {"promises__gaps": ["early release"]}, "promises.gaps"),
+    ("promises_redelivery", {"promises__redelivers": True}, "promises.redelivers"),
+    ("is_simulated", {"labels": {"brokers": "simulated"}}, "labels"),
+    ("has_an_older_schema", {"schema": "pubsubctl/manifest/1"}, "schema"),
+    ("has_another_protocol", {"protocol": "best_effort"}, "protocol"),
+    ("has_a_broker_that_joined", {"joined": ["c3"]}, "joined"),
+    ("has_another_topology", {"topology_digest": "0" * 32}, "topology_digest"),
+    ("has_no_schedule", {"schedule": None}, "schedule"),
+    ("has_another_drain", {"drain__took_s": 60.0}, "drain"),
+    ("has_another_origin", {"origin_ns": 5}, "origin_ns"),
+    ("has_another_role", {"roles__c2__host": "local1"}, "host of c2"),
+    ("has_reasons", {"reasons": ["why"]}, "reasons"),
+    ("was_saturated", {"headline__saturated": True}, "headline"),
+    ("published_more", {"headline__published": 500}, "headline.published"),
+    ("delivered_more", {"headline__delivered": 500}, "headline.delivered"),
+    ("is_faster", {"headline__response_us__p99": 1.0}, "headline.response_us"),
+    ("serves_faster", {"headline__service_us__p50": 1.0}, "headline.service_us"),
+    ("acknowledges_faster", {"headline__acknowledged_us__max": 1.0}, "headline.acknowledged_us"),
+    ("lost_no_session", {"headline__sessions_lost": 0}, "headline.sessions_lost"),
+    ("has_other_findings", {"headline__online__owed": 1}, "headline.online"),
+):
+    _add(f"the_manifest_{_name}", _manifest(**_values), _says)
+
+
+@_lie("spec/topology.toml")
+def the_topology_bears_more(run: RunFolder) -> None:
+    text = run.path("spec/topology.toml").read_text()
+    run.path("spec/topology.toml").write_text(text.replace("delta = 1", "delta = 2"))
+
+
+@_lie("log.jsonl")
+def the_journal_has_no_end(run: RunFolder) -> None:
+    with run.lines("log.jsonl") as rows:
+        del rows[-1]
+
+
+@_lie("log.jsonl")
+def a_phase_began_at_another_time(run: RunFolder) -> None:
+    with run.lines("log.jsonl") as rows:
+        next(row for row in rows if row.get("phase") == "drain")["at_ns"] += SECOND
+
+
+@_lie("clock.jsonl")
+def a_clock_is_another(run: RunFolder) -> None:
+    with run.lines("clock.jsonl") as rows:
+        rows[1]["clock_id"] = "other"
+
+
+@_lie("clock.jsonl")
+def a_clock_was_not_compared_afterwards(run: RunFolder) -> None:
+    with run.lines("clock.jsonl") as rows:
+        del rows[-1]

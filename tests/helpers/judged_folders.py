@@ -1,0 +1,92 @@
+"""Run folders as both judges see them, many at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.checker.checks import decided, doubts_about_exercise
+from results.reference.files import Refused
+from results.reference.history import History
+from results.reference.reading import read_history
+from results.reference.rule import check
+from results.rules.facts import RunFacts
+from results.tables.json_files import IntegrityError
+from results.tables.load import LoadedRun
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from tests.helpers.history_tables import found_on_spark, notices_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict of a judge that reads run folders.
+
+    Attributes:
+        outcome: "refused", "violation", "doubt", or "VALID".
+        said: violations by kind, doubts, or why it is refused.
+    """
+
+    outcome: str
+    said: tuple[str, ...]
+
+    @classmethod
+    def of(cls, verdict: str, violations: Mapping[str, int], doubts: list[str]) -> "Judged":
+        outcome = {"INVALID": "violation", "UNKNOWN": "doubt"}.get(verdict, verdict)
+        return cls(outcome, (*sorted(violations), *sorted(doubts)))
+
+    def names(self, *parts: str) -> bool:
+        """Whether something said has all these parts, or is one of them."""
+        return any(all(part in said for part in parts) for said in self.said)
+
+
+def histories_of(folders: Mapping[str, Path]) -> dict[str, History | Refused]:
+    """The runs as the plain judge reads them, or why it does not."""
+    found: dict[str, History | Refused] = {}
+    for name, folder in folders.items():
+        try:
+            found[name] = read_history(folder)
+        except Refused as error:
+            found[name] = error
+    return found
+
+
+def by_reference(history: History | Refused) -> Judged:
+    """The plain judge's verdict."""
+    if isinstance(history, Refused):
+        return Judged("refused", (str(history),))
+    found = check(history)
+    return Judged.of(found.verdict, {**found.counts.violations}, [*found.doubts])
+
+
+def on_spark(
+    spark: "SparkSession",
+    folders: Mapping[str, Path],
+    histories: Mapping[str, History | Refused],
+) -> dict[str, Judged]:
+    """As `check` reads and judges them, but for its tables, which all runs share here."""
+    found: dict[str, Judged] = {}
+    loaded: dict[str, LoadedRun] = {}
+    for name, folder in folders.items():
+        try:
+            run = read_run(folder)
+            loaded[name] = LoadedRun(run, read_logs(run))
+        except IntegrityError as error:
+            found[name] = Judged("refused", (str(error),))
+    ids = {run.run.run_id: name for name, run in loaded.items()}
+    facts, read = {}, {}
+    for run_id, name in ids.items():
+        history = histories[name]
+        assert isinstance(history, History), f"{name}: {history}"
+        # A place in these tables does not count notices, and one in a file does.
+        facts[run_id] = replace(RunFacts.of_run(loaded[name]), notices=notices_of(history))
+        read[run_id] = history
+    for run_id, findings in found_on_spark(spark, read, facts).items():
+        of = facts[run_id]
+        more = doubts_about_exercise(loaded[ids[run_id]], of, findings)
+        verdict, _, doubts = decided(of, findings, more)
+        found[ids[run_id]] = Judged.of(verdict, {**findings.counts.violations}, doubts)
+    return found

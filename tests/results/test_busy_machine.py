@@ -1,0 +1,250 @@
+"""A busy machine makes late what is not lost: that is a doubt, and a loss stays a loss."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from results.reference import verdict as reference
+from results.rules import verdicts
+from results.rules.terms import Counts, Guarantee
+from results.tables.seals import seal
+from tests.helpers.forged_runs import FAR, LAST, NEAR, S1, S2, RunFolder, write_honest_run
+from tests.helpers.judged_folders import Judged, by_reference, histories_of, on_spark
+from tests.helpers.runs import ORIGIN_NS, SECOND, write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Change = Callable[[RunFolder], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table: what is done to an honest run with faults, and what comes of it."""
+
+    changes: tuple[Change, ...]
+    outcome: str
+    says: str
+
+
+def drained(ended_by: str) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document("manifest.json") as manifest:
+            manifest["drain"] = {"ended_by": ended_by, "took_s": 2.5, "waiting_for": ""}
+
+    return change
+
+
+def late(run: RunFolder) -> None:
+    """The last ones of every source did not come to s1, the closing fences neither."""
+    with run.records(NEAR, "deliveries") as rows:
+        rows.drop(rows.of(subscription=S1) & (rows.all["sequence"] > LAST - 4))
+
+
+def lost_in_the_middle(run: RunFolder) -> None:
+    with run.records(NEAR, "deliveries") as rows:
+        rows.drop(rows.of(subscription=S1, publisher=0, sequence=20))
+
+
+def lost_before_the_fence(run: RunFolder) -> None:
+    """Only the fence came behind them."""
+    with run.records(NEAR, "deliveries") as rows:
+        gone = (rows.all["sequence"] > LAST - 4) & (rows.all["sequence"] < LAST)
+        rows.drop(rows.of(subscription=S1) & gone)
+
+
+def twice(run: RunFolder) -> None:
+    with run.records(NEAR, "deliveries") as rows:
+        (place,) = rows.places(subscription=S1, publisher=0, sequence=20)
+        rows.insert(place + 1, rows.all[place])
+
+
+def swapped(run: RunFolder) -> None:
+    with run.records(NEAR, "deliveries") as rows:
+        a, b = rows.places(subscription=S1, publisher=0)[10:12]
+        stamps = rows.all["received_ns"][[a, b]]
+        rows.all[[a, b]] = rows.all[[b, a]]
+        rows.all["received_ns"][[a, b]] = stamps
+
+
+def silent_client(at_s: float = 2.5, broker: str = "s1") -> Change:
+    def change(run: RunFolder) -> None:
+        at_ns = ORIGIN_NS + round(at_s * SECOND)
+        line = {
+            "t_ns": at_ns, "client": "s1-sub-1", "broker": broker, "session": 1, "event": "down",
+            "reason": "silent",
+        }  # fmt: skip
+        write_lines(run.path(f"raw/{NEAR}/sessions.jsonl"), [line])
+
+    return change
+
+
+def session_lost(broker: str, peer: str, at_s: float, reason: str = "silent") -> Change:
+    def change(run: RunFolder) -> None:
+        host = {"p": "local1", "b": "local2", "s": "local3"}[broker[0]]
+        line = {
+            "t_ns": ORIGIN_NS + round(at_s * SECOND), "event": "session_lost", "peer": peer,
+            "session": 1, "reason": reason,
+        }  # fmt: skip
+        path = run.path(f"raw/{host}/{broker}/events.jsonl")
+        rows = [json.loads(text) for text in path.read_text().splitlines()]
+        write_lines(path, [*rows, line])
+
+    return change
+
+
+def statistics_pause(process: str) -> Change:
+    """No sample between the first and one six seconds later."""
+
+    def change(run: RunFolder) -> None:
+        with run.lines(f"raw/{process}/stats.jsonl") as rows:
+            for row in rows[1:]:
+                row["t_ns"] += 5 * SECOND
+
+    return change
+
+
+def waited(who: str, share: float) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document("manifest.json") as manifest:
+            manifest["waited_share"] = {who: share, "b3": 0.1}
+
+    return change
+
+
+SILENCE = drained("silence")
+CASES = {
+    "nothing missing on a busy machine": Case((SILENCE, silent_client()), "VALID", ""),
+    "late, and a client heard nothing": Case(
+        (SILENCE, late, silent_client()), "doubt", "sessions.jsonl: the session of s1-sub-1 with s1"
+    ),
+    "late, and two brokers heard nothing": Case(
+        (SILENCE, late, session_lost("s3", "b3", 1.0)),
+        "doubt",
+        "s3/events.jsonl: the session of s3 with b3",
+    ),
+    "late, and a broker took no sample": Case(
+        (SILENCE, late, statistics_pause("local3/s4")),
+        "doubt",
+        "s4/stats.jsonl: s4 took no sample for 6.0 s",
+    ),
+    "late, and a load generator took no sample": Case(
+        (SILENCE, late, statistics_pause("local1/load-publishers")), "doubt", "took no sample"
+    ),
+    "late, and a broker waited for a processor": Case(
+        (SILENCE, late, waited("s3", 0.7)), "doubt", "s3 waited for a processor in 70%"
+    ),
+    "late, and deliveries are named": Case(
+        (SILENCE, late, silent_client()), "doubt", "16 owed deliveries were outstanding"
+    ),
+    "late, and nothing was busy": Case((SILENCE, late), "violation", "missing"),
+    "late, and a broker waited little": Case(
+        (SILENCE, late, waited("s3", 0.3)), "violation", "missing"
+    ),
+    "late, and the broker that waited was struck": Case(
+        (SILENCE, late, waited("b1", 0.9)), "violation", "missing"
+    ),
+    "late, and a fault explains the silence": Case(
+        (SILENCE, late, session_lost("s1", "b1", 1.5)), "violation", "missing"
+    ),
+    "late, and the session was reset": Case(
+        (SILENCE, late, session_lost("s3", "b3", 1.0, "reset")), "violation", "missing"
+    ),
+    "late, and the drain says that all came": Case(
+        (drained("evidence"), late, silent_client()), "violation", "missing"
+    ),
+    "late, and nobody speaks of a drain": Case((late, silent_client()), "violation", "missing"),
+    "lost in the middle": Case(
+        (SILENCE, lost_in_the_middle, silent_client()), "violation", "missing"
+    ),
+    "lost in the middle and late": Case(
+        (SILENCE, late, lost_in_the_middle, silent_client()), "violation", "missing"
+    ),
+    "lost before the fence": Case(
+        (SILENCE, lost_before_the_fence, silent_client()), "violation", "missing"
+    ),
+    "late and twice": Case((SILENCE, late, twice, silent_client()), "violation", "duplicate"),
+    "late and swapped": Case((SILENCE, late, swapped, silent_client()), "violation", "reordered"),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("busy")
+    found = {}
+    for number, (name, case) in enumerate(CASES.items()):
+        found[name] = write_honest_run(folder, f"busy-{number}")
+        for change in case.changes:
+            change(RunFolder(found[name]))
+        seal(found[name])
+    return found
+
+
+def wrong(judged: dict[str, Judged]) -> dict[str, Judged]:
+    return {
+        name: found
+        for name, found in judged.items()
+        if found.outcome != CASES[name].outcome
+        or not (found.names(CASES[name].says) or not CASES[name].says)
+    }
+
+
+def test_what_is_late_on_a_busy_machine_is_not_known_to_be_lost(folders: dict[str, Path]) -> None:
+    assert wrong({name: by_reference(h) for name, h in histories_of(folders).items()}) == {}
+
+
+@pytest.mark.spark
+def test_spark_says_the_same(spark: "SparkSession", folders: dict[str, Path]) -> None:
+    assert wrong(on_spark(spark, folders, histories_of(folders))) == {}
+
+
+@pytest.mark.parametrize("decide", [verdicts.decide, reference.decide])
+def test_signs_excuse_what_was_outstanding_and_nothing_else(
+    decide: Callable[..., tuple[str, object, object]],
+) -> None:
+    counts = Counts(
+        1, 10, 8, 1, 1, {"missing": 2, "fence_missing": 1}, least_owed=("s", "a/0", 10),
+        outstanding=3,
+    )  # fmt: skip
+    for changes, verdict in (
+        ({}, "UNKNOWN"),
+        ({"outstanding": 2}, "INVALID"),
+        ({"violations": {"missing": 2, "fence_missing": 1, "duplicate": 1}}, "INVALID"),
+        ({"violations": {"missing": 2, "left_out": 1}}, "INVALID"),
+    ):
+        changed = replace(counts, **changes)  # type: ignore[arg-type]
+        assert decide(changed, (), Guarantee(), False, 1, ("busy",))[0] == verdict, changes
+        assert decide(changed, (), Guarantee(), False, 1)[0] == "INVALID", changes
+    unasked = replace(counts, violations={**counts.violations, "reordered": 4})
+    asked = Guarantee(order="none")
+    assert decide(unasked, (), asked, False, 1, ("busy",))[0] == "UNKNOWN"
+    assert decide(unasked, (), Guarantee(), False, 1, ("busy",))[0] == "INVALID"
+
+
+def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
+    run = write_honest_run(tmp_path, "many")
+    folder = RunFolder(run)
+    for change in (SILENCE, late, *(session_lost(f"s{n}", "b3", 0.5 * n) for n in (3, 4, 5, 3))):
+        change(folder)
+    seal(run)
+    (history,) = histories_of({"many": run}).values()
+    judged = by_reference(history)
+    assert sum("ended in silence" in said for said in judged.said) == 3
+
+
+@pytest.mark.parametrize("name", ["lost before the fence", "late, and a client heard nothing"])
+def test_a_hole_is_a_loss_and_an_end_is_none(tmp_path: Path, name: str) -> None:
+    run = write_honest_run(tmp_path, "one")
+    for change in CASES[name].changes:
+        change(RunFolder(run))
+    seal(run)
+    (history,) = histories_of({name: run}).values()
+    assert wrong({name: by_reference(history)}) == {}
+
+
+def test_whom_the_names_here_mean() -> None:
+    assert (NEAR, FAR, S1, S2) == ("local2/load-local2", "local3/load-local3", 0, 1)

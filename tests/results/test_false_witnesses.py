@@ -1,0 +1,244 @@
+"""A run folder that lies in one file is found out by both judges, and an honest one is not doubted.
+
+`witnessed_run` is a real run of three brokers, as `bench` left it (`argv` was shortened):
+
+    pubsubctl bench small.toml --faults small-faults.toml --no-check
+
+with the workload and the schedule that its `spec/` holds.
+"""
+
+import shutil
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from results.reference.files import Refused
+from results.reference.history import History
+from results.reference.reading import judge_folder, read_history
+from results.reference.rule import check
+from results.rules.facts import RunFacts
+from results.tables.json_files import IntegrityError
+from results.tables.load import LoadedRun
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.seals import seal
+from tests.helpers.false_witnesses import LIES
+from tests.helpers.forged_runs import RunFolder
+from tests.helpers.mutations import sampled
+from tests.results.test_forged_runs import on_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HONEST = Path(__file__).parent / "witnessed_run"
+SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
+
+
+def lying(folder: Path, name: str) -> Path:
+    """The honest run with one lie, sealed again."""
+    shutil.copytree(HONEST, folder)
+    LIES[name].change(RunFolder(folder))
+    seal(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("lies")
+    return {name: lying(root / str(number), name) for number, name in enumerate(LIES)}
+
+
+def doubts_of_facts(folder: Path) -> tuple[str, ...]:
+    """What Spark's judge doubts before it looks at any table."""
+    run = read_run(folder)
+    return RunFacts.of_run(LoadedRun(run, read_logs(run))).doubts
+
+
+@pytest.mark.parametrize("folder", [HONEST, SAMPLE], ids=lambda folder: folder.name)
+def test_no_witness_of_an_honest_run_contradicts_another(folder: Path) -> None:
+    assert judge_folder(folder).doubts == ()
+    assert doubts_of_facts(folder) == ()
+
+
+def test_whoever_lies_in_one_file_is_found_out(folders: dict[str, Path]) -> None:
+    wrong = {}
+    for name, folder in folders.items():
+        try:
+            judgement = judge_folder(folder)
+        except Refused as refused:
+            said = [str(refused)]
+        else:
+            said = [*judgement.doubts, *judgement.counts.violations]
+            if judgement.verdict == "VALID":
+                wrong[name] = said
+        if not any(LIES[name].says in each for each in said):
+            wrong[name] = said
+    assert wrong == {}
+    assert len(LIES) >= 75
+
+
+@pytest.mark.parametrize("name", ["the_opening_fence_is_logged_later"])
+def test_a_lie_alone_is_found_out(tmp_path: Path, name: str) -> None:
+    judgement = judge_folder(lying(tmp_path / "run", name))
+    assert judgement.verdict != "VALID"
+    assert any(LIES[name].says in each for each in judgement.doubts), judgement.doubts
+
+
+def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]) -> None:
+    wrong = {}
+    for name, folder in folders.items():
+        try:
+            ours, theirs = {*doubts_of_facts(folder)}, {*read_history(folder).doubts}
+        except (IntegrityError, Refused):
+            continue
+        # The others are found in tables by one judge, and in files by the other.
+        ours, theirs = ({each for each in said if _is_of_witness(each)} for said in (ours, theirs))
+        if ours != theirs:
+            wrong[name] = ours ^ theirs
+    assert wrong == {}
+
+
+def _is_of_witness(doubt: str) -> bool:
+    return " disagree" in doubt or "shows that it was written" in doubt
+
+
+@pytest.mark.spark
+def test_whoever_lies_in_one_file_is_found_out_on_spark(
+    spark: "SparkSession", folders: dict[str, Path]
+) -> None:
+    histories: dict[str, History | Refused] = {}
+    for name, folder in folders.items():
+        history = read_history_of(folder)
+        if isinstance(history, History):
+            histories[name] = history
+    # Tables of several runs are told apart by their run ids.
+    judged = {}
+    for name, history in histories.items():
+        facts = doubts_of_facts(folders[name])
+        if not facts:
+            judged |= on_spark(spark, {name: folders[name]}, {name: history})
+    assert {name for name, each in judged.items() if each.outcome == "VALID"} == set()
+
+
+def read_history_of(folder: Path) -> History | Refused:
+    try:
+        return read_history(folder)
+    except Refused as refused:
+        return refused
+
+
+# --- Every field ----------------------------------------------------------------------------
+
+NOTHING_RESTS_ON: dict[str, str] = {
+    # Order and repetition of lines that are read by name.
+    "clock.jsonl: order": "lines are read by host and phase",
+    "clock.jsonl: row": "a line that stands twice says the same twice",
+    "faults/faults.jsonl: order": "faults are read by name and time",
+    "faults/log.jsonl: order": "stages are read by name and time",
+    "faults/plan.jsonl: order": "faults are read by name",
+    "log.jsonl: order": "lines are read by what they say",
+    "log.jsonl: row": "a phase that stands twice began at one time",
+    "raw/sessions.jsonl: order": "sessions are read by time",
+    "raw/subscriptions.jsonl: order": "subscriptions are read by name",
+    "raw/events.jsonl: order": "events are read by time",
+    "raw/events.jsonl: row": "events but those of sessions are for people",
+    "raw/stats.jsonl: order": "of load generators that count nothing yet",
+    "raw/stats.jsonl: row": "a sample less of figures that are drawn from many",
+    # Times and measures for people, and of figures about machines.
+    "clock.jsonl: t_ns": "hosts of one clock need no time",
+    "clock.jsonl: rtt_min_ns": "how an offset was found; err_ns counts",
+    "clock.jsonl: n": "how an offset was found; err_ns counts",
+    "log.jsonl: utc": "the time of day, for people",
+    "log.jsonl: t_ns": "when a line was written; at_ns and the faults' times count",
+    "manifest.json: started_utc": "the time of day, for people",
+    "manifest.json: ended_utc": "the time of day, for people",
+    "manifest.json: argv": "what was typed, for people",
+    "spec/cli.json": "what was typed, for people; the specification counts",
+    "spec/cli.json: overrides": "what was typed, for people",
+    "spec/cli.json: file": "what was typed, for people",
+    "raw/exit.json: pid": "for people",
+    "raw/exit.json: usage": "for people",
+    "raw/exit.json: usage.user_s": "for people",
+    "raw/exit.json: usage.system_s": "for people",
+    "raw/exit.json: usage.peak_rss_bytes": "for people",
+    "raw/exit.json: state": "how a process ended is in its cause and its signal",
+    "raw/exit.json: exit_code": "of a process that a signal ended",
+    "raw/exit.json: t_start_ns": "a bound only: before all records, and after the run began",
+    "raw/exit.json: t_exit_ns": "a bound only: after all records",
+    "raw/sessions.jsonl: t_ns": "a bound only, where the broker was stopped by a fault",
+    "raw/sessions.jsonl: reason": "for people",
+    # What brokers saw of each other, which is drawn and judged by no rule.
+    "raw/events.jsonl: t_ns": "drawn; sessions of clients are compared",
+    "raw/events.jsonl: session": "for people",
+    "raw/events.jsonl: incarnation": "for people",
+    "raw/events.jsonl: opened": "for people",
+    "raw/events.jsonl: reason": "for people",
+    "raw/events.jsonl: number": "for people",
+    "raw/events.jsonl: nodes": "for people",
+    "raw/events.jsonl: direction": "for people",
+    "raw/events.jsonl: client": "a bound only, of when a subscription was accepted",
+    "raw/events.jsonl: peer": "of sessions between brokers: drawn, and counted",
+    # Where brokers ran.
+    "spec/placement.json": "the manifest's roles have it; only the loss of a machine needs it",
+    "spec/placement.json: brokers": "the same",
+    "spec/placement.json: schema": "nothing reads it",
+    "spec/placement.json: clients_host": "the manifest's clock has it",
+    "spec/placement.json: brokers.ip": "where brokers listened",
+    "spec/placement.json: brokers.port": "where brokers listened",
+    "spec/placement.json: brokers.core": "where brokers ran",
+    "spec/placement.json: failure_domains": "for people",
+    "spec/placement.json: failure_domains.local1": "for people",
+    "spec/placement.json: failure_domains.local2": "for people",
+    "spec/placement.json: failure_domains.local3": "for people",
+    # Words and settings that nothing reads.
+    "faults/faults.jsonl: mode": "params has it",
+    "faults/plan.jsonl: ended_by": "the fault log says what ended a fault",
+    "raw/online.json: schema": "nothing reads it",
+    "raw/online.json: lanes.exact": "says that counts may be too low, and others count",
+    "raw/deliveries.rec.json: tables.partitions": "nothing was withheld",
+    "raw/deliveries.rec.json: tables.streams": "no positions were logged",
+}
+"""Fields, by file, on which no verdict and no number of a verdict rests, and why."""
+
+COUNTERS_THAT_ARE_DRAWN = (
+    *("confirmations_sent", "messages_ignored", "publications_withheld", "notifiers_sent"),
+    *("dedupe_disagreements", "legitimacy_held", "legitimacy_violating", "legitimacy_violated"),
+    *("unsubscriptions_sent", "tags_missing", "tags_extra", "queue_publications", "queue_bytes"),
+    *("subscriptions", "subscriptions_tagged", "partitions", "matching_hits", "matching_misses"),
+    *("sessions_active", "sessions_ready", "relayed_sessions_established", "messages_relayed"),
+    *("sessions_relayed", "sessions_established", "sessions_lost", "broker_sessions_lost"),
+    *("connections_refused", "outbox_overflows", "slow_consumers", "publishers_slowed"),
+    *("outbox_bytes", "rss_bytes", "private_bytes", "cpu_s", "cpu_ratio", "t_ns"),
+    *("publications_received", "publications_forwarded", "publications_delivered"),
+    *("duplicates_received", "resent_publications", "backlog", "open", "blocked_us", "skipped"),
+    *("offered", "late_p99_us", "late_max_us", "saturated", "withheld", "proc_id"),
+    *("sent", "acknowledged", "rejected", "delivered"),
+)
+"""Samples of statistics in `stats.jsonl`, one a second: figures are drawn from all of them. A last
+sample that a verdict shows, or that counts what records hold, is compared."""
+
+
+def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
+    """The kinds of changes that leave a folder VALID, but for those that may."""
+    shutil.copytree(HONEST, folder)
+    for mutation in sampled(HONEST):
+        if mutation.kind in but:
+            continue
+        path = folder / mutation.file
+        before = path.read_bytes()
+        path.unlink() if mutation.content is None else path.write_text(mutation.content)
+        seal(folder)
+        try:
+            history = read_history(folder)
+            if not history.doubts and check(history).verdict == "VALID":
+                yield mutation.kind
+        except Refused:
+            pass
+        path.write_bytes(before)
+
+
+def test_every_field_of_every_small_file_has_a_witness_or_a_reason(tmp_path: Path) -> None:
+    drawn = {f"raw/stats.jsonl: {name}" for name in COUNTERS_THAT_ARE_DRAWN}
+    assert {*survivors(tmp_path / "run", drawn | NOTHING_RESTS_ON.keys())} == set()

@@ -1,0 +1,120 @@
+"""A run that is too large to be judged twice has a sample of whole streams judged twice."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from results.checker import checks, second_opinion
+from results.checker.canary import CheckerBroken
+from results.checker.checks import check_run
+from results.checker.second_opinion import StreamSample
+from results.reference.reading import read_history, read_streams
+from results.reference.rule import check
+from results.rules.findings import PairSummary
+from results.tables.seals import seal
+from tests.helpers.forged_runs import FAR, NEAR, PUBLISHERS, RunFolder, write_honest_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = 400
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of more than SMALL rows be large ones."""
+    monkeypatch.setattr(checks, "MOST_ROWS", SMALL)
+    monkeypatch.setattr(second_opinion, "MOST_ROWS", SMALL)
+
+
+def pair(subscription: str, source: str, received: int, last: int = 100) -> PairSummary:
+    return PairSummary(
+        subscription, source, 1, last, received, 0, 0, received, received, 0, None, None, 0
+    )
+
+
+def test_a_sample_is_drawn_by_the_run_and_as_large_as_can_be_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_small(monkeypatch)
+    pairs = [pair(f"s{n}", f"p{m}", 60) for n in range(20) for m in range(5)]
+    sample = StreamSample.of("run-1", pairs)
+    assert sample is not None
+    assert sample == StreamSample.of("run-1", pairs)
+    assert sample.streams == 100
+    assert sample.size > 1
+    assert sample.rows == 60 * sample.size + 100 * len(sample.sources) <= SMALL
+    drawn = {StreamSample.of(f"run-{n}", pairs) for n in range(10)}
+    assert len({(each.sources, each.subscriptions) for each in drawn if each}) > 5
+
+
+def test_of_streams_that_are_all_long_the_shortest_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_small(monkeypatch)
+    sample = StreamSample.of("run-1", [pair("s", "p", 9_000), pair("t", "p", 8_000)])
+    assert sample is not None
+    assert (sample.subscriptions, sample.sources) == (("t",), ("p",))
+    most = second_opinion.LARGEST_STREAM
+    assert StreamSample.of("run-1", [pair("s", "p", most)]) is None
+    assert StreamSample.of("run-1", []) is None
+
+
+def test_streams_by_themselves_are_judged_as_they_are_among_others(tmp_path: Path) -> None:
+    run = write_honest_run(tmp_path, "run", gated=True)
+    whole, sources = read_history(run), ("p1/0", "p1/2")
+    for subscriptions in (("s1-sub-1/1",), ("s2-sub-1/1", "s5-sub-1/1")):
+        part = read_streams(run, sources, subscriptions)
+        assert [log.source for log in part.publishers] == [*sources]
+        for log in part.subscriptions:
+            (same,) = (s for s in whole.subscriptions if s.subscription == log.subscription)
+            rows = [row for row in same.delivered if row.source in sources]
+            assert [*log.delivered] == rows
+        assert not check(part).counts.violations
+
+
+def test_what_another_subscription_saw_was_published(tmp_path: Path) -> None:
+    """Nobody answered it, and the sample has not the one who received it."""
+    run = write_honest_run(tmp_path, "run")
+    folder = RunFolder(run)
+    with folder.records(PUBLISHERS, "acks") as rows:
+        rows.drop(rows.of(publisher=0, first=20))
+    with folder.records(NEAR, "deliveries") as rows:
+        rows.drop(rows.of(subscription=0, publisher=0, sequence=20))
+    seal(run)
+    part = read_streams(run, ["p1/0"], ["s1-sub-1/1"])
+    assert check(part).counts.violations == {"missing": 1}
+    with folder.records(NEAR, "deliveries") as rows:
+        rows.drop(rows.of(publisher=0, sequence=20))
+    with folder.records(FAR, "deliveries") as rows:
+        rows.drop(rows.of(publisher=0, sequence=20))
+    assert check(read_streams(run, ["p1/0"], ["s1-sub-1/1"])).counts.violations == {}
+
+
+@pytest.mark.spark
+def test_the_verdict_on_a_large_run_says_what_was_judged_twice(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
+    run = write_honest_run(tmp_path, "large")
+    document: Any = check_run(spark, run).document
+    assert document["verdict"] == "valid"
+    second = document["second_opinion"]
+    assert (second["of"], second["streams"] > 0, second["rows"] <= SMALL) == (20, True, True)
+    assert any("of 20 streams were judged twice" in line for line in document["lines"])
+    assert any(f"seed {second['seed']}" in line for line in document["lines"])
+
+    lossy = write_honest_run(tmp_path, "lossy")
+    with RunFolder(lossy).records(FAR, "deliveries") as rows:
+        rows.drop(rows.of(sequence=20))
+    with RunFolder(lossy).records(NEAR, "deliveries") as rows:
+        rows.drop(rows.of(sequence=20))
+    seal(lossy)
+    assert check_run(spark, lossy).document["verdict"] == "invalid"
+
+    blind = second_opinion._of_reference
+    monkeypatch.setattr(
+        second_opinion, "_of_reference", lambda found: {**blind(found), "missing": 7}
+    )
+    with pytest.raises(CheckerBroken, match=r"second opinion on .* \(seed \d+\) is missing 7, not"):
+        check_run(spark, run)
