@@ -20,6 +20,9 @@ test test-report lab-long campaign fuzz explore: export PYTHONDONTWRITEBYTECODE 
 WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 RUNS ?=
 SEEDS ?= 1..2000
+# Of each further protocol, so many per landing: some mistakes show in one seed in a hundred.
+LANDING ?= 1..300
+PROTOCOLS ?= gryphon durable ges ges_reliable multi_proxy
 LEDGER ?= results/reliability.json
 LAB ?= lab-demo
 HOST_PYTHONS ?= 3.11 3.12 3.13
@@ -68,6 +71,9 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@$(BIN)/pubsubctl simulate mutants $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds 1..100 --verify-determinism
+	@for protocol in $(PROTOCOLS); do \
+	    $(BIN)/pubsubctl simulate swarm --protocol $$protocol --seeds $(LANDING) \
+	        --ledger $(LEDGER) || exit $$?; done
 
 fuzz: setup ## send hostile sessions to real brokers; FRAMES=100000 SEED=1 PROTOCOL=gryphon
 	@$(BIN)/python -m tests.fuzz.sessions --frames $(or $(FRAMES),100000) --seed $(or $(SEED),1) \

@@ -76,6 +76,8 @@ async def _see_share(fault: Fault, ends: Sequence[End]) -> Evidence | None:
 
 async def _see_absorbed(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     counters = await _counters(ends)
+    if counters is None:
+        return None
     holds = counters["absorbed_messages"] and not counters["forwarded_since_applied"]
     return counters if holds else None
 
@@ -84,6 +86,8 @@ async def _see_dropped(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     if fault.parameters.get("backend") == "nft":
         return await _see_packets(ends)
     counters = await _counters(ends)
+    if counters is None:
+        return None
     # It drops nothing by itself: frames wait, until the failure detector gives up.
     return counters if counters["dropped_frames"] or counters["sessions_down"] else None
 
@@ -98,7 +102,7 @@ async def _see_packets(ends: Sequence[End]) -> Evidence | None:
 
 async def _see_limited(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     counters = await _counters(ends)
-    return counters if counters["limited_messages"] else None
+    return counters if counters is not None and counters["limited_messages"] else None
 
 
 async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
@@ -149,11 +153,13 @@ async def _see_slow_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     return {"write_probe_us": answer["took_us"]} if slow else None
 
 
-async def _counters(ends: Sequence[End]) -> Evidence:
-    """The counters of all ends, summed."""
+async def _counters(ends: Sequence[End]) -> Evidence | None:
+    """Return the counters of all ends, summed; None while one of them does not have the fault."""
     total: Evidence = dict.fromkeys(_COUNTED, 0)
     for end in ends:
-        own = (await end.command("fault_counters"))[end.fault_id]
+        own = (await end.command("fault_counters")).get(end.fault_id)
+        if own is None:
+            return None
         for name in total:
             total[name] += own[name]
     return total

@@ -330,7 +330,11 @@ class Injector:
         if ender.step.verb == "cut":
             # Its broker lives: take the fault off it, now that nothing is left to be released.
             healed_by = "schedule"
-            await self._backend.undo(progress.fault)
+            undone, reason = await self._undo(progress.fault)
+            if undone is None:
+                self._not_healed.append(progress.fault.fault_id)
+                self._fail(progress, f"may still be there: {reason}")
+                return
         evidence = {"ended_by": ender.step.id}
         stamps = self._log.host_stamps(ender.fault.fault_id, "applied")
         self._log.note(progress.fault.fault_id, "healed", ended_ns, evidence, healed_by, stamps)
@@ -377,41 +381,56 @@ class Injector:
                     wait_s = self._lease_ns / 12e9  # it does not answer; there is time yet
                     continue
                 if progress.is_active:
-                    progress.is_active = False
-                    self._works_again(progress)
-                    evidence = {"reason": error.text}
-                    self._log.note(
-                        progress.fault.fault_id, "healed", self._clock_ns(), evidence, "lease"
-                    )
+                    await self._end_everywhere(progress, error.text)
                 return
+
+    async def _end_everywhere(self, progress: _Progress, reason: str) -> None:
+        """Undo a fault whose lease is over at one of its ends: others may still be broken."""
+        undone, left = await self._undo(progress.fault)
+        if undone is None:
+            self._not_healed.append(progress.fault.fault_id)
+            self._fail(progress, f"may still be there: {left}")
+            return
+        progress.is_active = False
+        self._works_again(progress)
+        healed_ns, stamps = self._when(undone)
+        evidence = {"reason": reason, **undone}
+        self._log.note(progress.fault.fault_id, "healed", healed_ns, evidence, "lease", stamps)
 
     async def _heal(self, progress: _Progress, by: HealedBy) -> bool:
         """Undo a fault until it is seen to be gone; whether it was."""
         fault = progress.fault
-        requested_ns = self._clock_ns()
-        self._log.note(fault.fault_id, "heal_requested", requested_ns)
-        undone: Evidence | None = None
-        gone: Evidence | None = None
-        reason = ""
-        while gone is None and self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:
-            try:
-                undone = undone or await self._backend.undo(fault)
-                gone = await self._backend.verify_undone(fault)
-            except ControlError as error:
-                reason = error.text
-            if gone is None:
-                await trio.sleep(_POLL_S)
-        if gone is None:
+        self._log.note(fault.fault_id, "heal_requested", self._clock_ns())
+        undone, reason = await self._undo(fault)
+        if undone is None:
             self._not_healed.append(fault.fault_id)
-            self._fail(progress, f"may still be there: {reason or 'not seen to be gone'}")
+            self._fail(progress, f"may still be there: {reason}")
             return False
-        undone = undone or {}
         healed_ns, stamps = self._when(undone)
-        self._log.note(fault.fault_id, "healed", healed_ns, {**undone, **gone}, by, stamps)
+        self._log.note(fault.fault_id, "healed", healed_ns, undone, by, stamps)
         progress.is_active = False
         self._works_again(progress)
         progress.reach("healed", healed_ns)
         return True
+
+    async def _undo(self, fault: Fault) -> tuple[Evidence | None, str]:
+        """Undo a fault at all of its ends until it is seen to be gone from each.
+
+        Returns:
+            What shows it, or None, and why it was not seen.
+        """
+        requested_ns, reason = self._clock_ns(), ""
+        undone: Evidence | None = None
+        while self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:
+            try:
+                undone = undone or await self._backend.undo(fault)
+                gone = await self._backend.verify_undone(fault)
+                if gone is not None:
+                    return {**undone, **gone}, ""
+            except ControlError as error:
+                reason = error.text
+            await trio.sleep(_POLL_S)
+        return None, reason or "not seen to be gone"
 
     async def _recover(self, progress: _Progress, since_ns: int) -> None:
         limit_ns = progress.step.recover_within_ns

@@ -1,8 +1,8 @@
 """Copies of runs that may be given away: who and where is replaced, what happened stays.
 
 Hosts become h1, h2, …, their addresses too; users, home folders, gateways and failure domains
-lose their names. The logs themselves are not touched otherwise, so the copy is judged as the run
-was.
+lose their names, and so does whatever else a person has written in the inventory. The logs
+themselves are not touched otherwise, so the copy is judged as the run was.
 """
 
 import getpass
@@ -18,6 +18,7 @@ from typing import Any
 
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
+from pubsubctl.running.pseudonyms import pseudonyms_of_words, words_of_ours
 from pubsubctl.running.runs import MANIFEST, read_json
 
 TEXTS = (".json", ".jsonl", ".toml", ".log", ".txt", ".csv", ".md")
@@ -72,7 +73,11 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
         # The clock of simulated brokers is no machine's; it is called as the run is.
         renames = pseudonyms(found, [] if boot == said["run_id"] else [boot])
         renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
-        _refuse_ambiguous(renames, read_run(run).topology, said)
+        topology = read_run(run).topology
+        _refuse_ambiguous(renames, topology, said)
+        if found is not None:
+            structure = {*_ANYBODY, *_taken(topology, said), *renames.values(), *words_of_ours()}
+            renames |= pseudonyms_of_words(found, renames, structure)
     words = _pattern(renames)
     left_out: list[str] = []
     for path in sorted(run.rglob("*")):
@@ -191,14 +196,19 @@ def _without_place(manifest: Mapping[str, Any]) -> str:
 
 def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str, Any]) -> None:
     """A name that is not only a host's cannot be replaced."""
-    taken = {*topology["brokers"], *manifest, "broker", "publisher", "subscriber", "phase"}
-    taken |= {phase["phase"] for phase in manifest.get("phases", ())}
+    taken = _taken(topology, manifest)
     for name in renames:
         if name in taken:
             raise UserError(
                 f"{name!r} names a host, user or domain, and something else in the run as well; "
                 "--keep-hosts copies it with all its names"
             )
+
+
+def _taken(topology: Any, manifest: dict[str, Any]) -> set[str]:
+    """Return names in a run of something else than hosts."""
+    taken = {*topology["brokers"], *manifest, "broker", "publisher", "subscriber", "phase"}
+    return taken | {phase["phase"] for phase in manifest.get("phases", ())}
 
 
 def _pattern(renames: dict[str, str]) -> re.Pattern[str] | None:

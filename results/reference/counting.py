@@ -221,13 +221,15 @@ class Count:
 
     def _first_due(self, from_ns: int) -> dict[tuple[str, int], int]:
         """Return, by source and incarnation, the first number that was due at a stamp or later."""
-        found: dict[tuple[str, int], int] = {}
-        for source, incarnation, number in sorted(self._sent):
-            intended = self._intended.get((source, incarnation, number))
-            is_due = intended is not None and intended[0] >= from_ns
-            if found.get((source, incarnation), 0) < 0 or (source, incarnation) not in found:
-                found[source, incarnation] = number if is_due else -number
-        return {of: number if number > 0 else 1 - number for of, number in found.items()}
+        due: dict[tuple[str, int], int] = {}
+        last: dict[tuple[str, int], int] = {}
+        for key in sorted(self._sent):
+            source, incarnation, number = key
+            last[source, incarnation] = number
+            intended = self._intended.get(key)
+            if intended is not None and intended[0] >= from_ns:
+                due.setdefault((source, incarnation), number)
+        return {of: due.get(of, number + 1) for of, number in last.items()}
 
 
 def _place(path: Path) -> str:

@@ -538,7 +538,7 @@ class _Folder:
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
                 delivered += self._unfolded(source, predicate, row, at_ns)
-                places += range(place, next_place)
+                places += range(place, place + row["digest"])
             else:
                 places.append(place)
                 delivered.append(

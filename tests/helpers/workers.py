@@ -15,6 +15,7 @@ SPARK: Final = "spark"
 LONGEST: Final = (
     "simulator/test_swarm",
     "protocols/gryphon/test_swarm",
+    "protocols/durable/test_swarm",
     "end_to_end/test_bench",
     "end_to_end/test_deploy",
     "protocols/test_foreign_protocol",

@@ -68,8 +68,8 @@ ROWS: Final = (
     Row(
         "heals-once",
         _INJECTOR,
-        "while gone is None and self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:",
-        "if gone is None:",
+        "        while self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:",
+        "        for _ in range(1):",
         "tests/fault_injection/test_injector.py::test_a_fault_that_its_host_says_it_undid_is_not_believed_until_it_is_seen_to_be_gone",
     ),
     Row(
@@ -174,5 +174,32 @@ ROWS: Final = (
         "if not same or third == other or other not in around(third):",
         "if not same or third == other or other in around(third):",
         "tests/fault_injection/test_stamps_and_counts.py::test_nft_parts_two_brokers_unless_a_third_at_their_address_would_be_parted_too",
+    ),
+    Row(
+        "lease-over-at-one-end-is-over",
+        "fault_injection/apply/injector.py",
+        "        undone, left = await self._undo(progress.fault)\n",
+        "        undone, left = {}, ''\n",
+        "tests/fault_injection/test_two_ends.py"
+        "::test_a_lease_that_is_over_at_one_end_ends_the_fault_at_all",
+        {"verb": "cut", "host": "near"},
+    ),
+    Row(
+        "undone-where-one-end-answers",
+        "fault_injection/apply/deployed.py",
+        "        gone = await on_all(self._ends(fault), is_gone)\n"
+        '        return {"gone": True} if all(gone) else None\n',
+        "        gone = await on_all(self._ends(fault), is_gone)\n"
+        '        return {"gone": True} if any(gone) else None\n',
+        "tests/fault_injection/test_two_ends.py::test_an_effect_at_one_end_alone_is_not_seen",
+        {"verb": "absorb"},
+    ),
+    Row(
+        "effect-without-one-end",
+        "fault_injection/apply/effects.py",
+        "        if own is None:\n            return None\n",
+        "        if own is None:\n            continue\n",
+        "tests/fault_injection/test_two_ends.py::test_an_effect_at_one_end_alone_is_not_seen",
+        {"verb": "blackhole"},
     ),
 )

@@ -58,4 +58,18 @@ ROWS: Final = (
         "            raise\n",
         _STORIES + "test_an_agent_that_takes_no_greeting_is_of_a_release_without_versions",
     ),
+    Row(
+        "pseudonyms-by-a-list-of-fields",
+        "pubsubctl/running/packing.py",
+        "            renames |= pseudonyms_of_words(found, renames, structure)\n",
+        "",
+        "tests/pubsubctl/test_packing.py::test_no_word_of_any_string_of_an_inventory_is_left",
+    ),
+    Row(
+        "pseudonyms-of-whole-strings-only",
+        "pubsubctl/running/pseudonyms.py",
+        "for word in _WORD.findall(each):",
+        "for word in ():",
+        "tests/pubsubctl/test_packing.py::test_no_word_of_any_string_of_an_inventory_is_left",
+    ),
 )

@@ -9,6 +9,7 @@ from tests.helpers.planted_stories import Row, run_story, see_caught
 from tests.named_bugs.agent import ROWS as AGENT
 from tests.named_bugs.client import ROWS as CLIENT
 from tests.named_bugs.clients import ROWS as CLIENTS
+from tests.named_bugs.counters import ROWS as COUNTERS
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.joining import ROWS as JOINING
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
@@ -29,7 +30,7 @@ from tests.named_bugs.wire import ROWS as WIRE
 ROWS = (
     *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
     *(*AGENT, *REPETITIONS, *JOINING, *ORACLE, *PLANS, *RUNTIME, *PROGRAMS, *PUBLISHERS),
-    *(*MODEL, *CLIENTS, *LOST_STATE),
+    *(*MODEL, *CLIENTS, *LOST_STATE, *COUNTERS),
 )
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 

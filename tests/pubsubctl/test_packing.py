@@ -1,6 +1,7 @@
 """S-LOG-1: a run that is given away names no host and no user, and is the same run."""
 
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -74,6 +75,58 @@ def test_no_name_of_a_host_or_user_is_left_and_the_logs_are_the_same(
     assert {p.host for p in after.processes} == {"h1", "h2", "h3"}
     assert after.rows == before.rows > 0
     assert after.doubts == before.doubts
+
+
+EVERY_STRING = """\
+schema = "pubsubctl/inventory/1"
+name = "zqname"
+[defaults]
+user = "zquser"
+jump = "zqgate"
+identity = "~/.ssh/zqkey"
+known_hosts = "~/zqfolder/zqhosts"
+python = "/opt/zqtool/bin/zqpython"
+failure_domain = "zqroom"
+bench_nic = "zqnic0"
+[gateways.zqgate]
+address = "zqdoor.zqtown.example"
+user = "zqporter"
+identity = "~/.ssh/zqgatekey"
+[groups.zqgroup]
+hosts = ["zqhost1"]
+[groups.zqother.vars]
+data_dir = "/mnt/zqdisk/zqdata"
+[[hosts]]
+name = "zqhost[1:3]"
+address = "zqhost[1:3].zqlab.example"
+groups = ["zqother"]
+vars = { root = "/scratch/zqroot" }
+[expect]
+governor = "zqgovernor"
+"""
+
+
+def test_no_word_of_any_string_of_an_inventory_is_left(tmp_path: Path) -> None:
+    """Each string has a word of its own, which logs and files of the run name alone and whole."""
+    run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
+    (run / "spec" / "inventory.toml").write_text(EVERY_STRING)
+    words = sorted({*re.findall(r"zq\w+", EVERY_STRING), "zqhost1", "zqhost2", "zqhost3"})
+    strings = re.findall(r'"([^"\n]*zq[^"\n]*)"', EVERY_STRING)
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["labels"] = {"groups": {"zqgroup": ["zqhost1"]}, "said": [*words, *strings]}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (log,) = sorted((run / "raw").rglob("b1/stderr.log")) or [run / "raw" / "note.log"]
+    home = str(Path("~/.ssh/zqkey").expanduser())
+    log.write_text("\n".join([*words, *strings, home, "zqhost2.zqlab.example:22"]))
+    seal(run)
+    packed = pack_run(run, tmp_path / "packed").folder
+    everything = "".join(
+        f"{path.relative_to(packed)} {path.read_text(errors='replace')}"
+        for path in sorted(packed.rglob("*"))
+        if path.is_file()
+    )
+    assert [word for word in words if word in everything] == []
+    assert read_logs(read_run(packed)).doubts == read_logs(read_run(run)).doubts
 
 
 def test_a_run_whose_clock_is_its_own_stays_the_same_run(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ ACT = {"event": "loss_accepted", "cause": "b2 proves it", "loss": 7, "signature"
 def run_with_loss(folder: Path, name: str, act: dict[str, Any] | None = None) -> Path:
     """A run with a gap for lost state, and an act in the event log of a broker if there is one."""
     told_ns = ORIGIN_NS + 2 * SECOND
-    path = run_with_gap(folder, {"order": "publisher"}, name, reason=STATE_LOST, t_ns=told_ns)
+    path = run_with_gap(folder, name, reason=STATE_LOST, t_ns=told_ns)
     if act is not None:
         (log,) = path.glob("raw/*/b1/events.jsonl")
         line = {"t_ns": told_ns - SECOND, **ACT, **act}
@@ -268,7 +268,7 @@ def test_a_gap_for_lost_state_needs_an_operators_act(tmp_path: Path) -> None:
 
 def test_a_gap_of_a_stream_that_began_with_an_accepted_loss_can_be_read(tmp_path: Path) -> None:
     """Its incarnation is a time; no publisher has it, and the gap excuses nothing."""
-    path = run_with_gap(tmp_path, PROMISED, incarnation=1_700_000_000, reason=STATE_LOST)
+    path = run_with_gap(tmp_path, incarnation=1_700_000_000, reason=STATE_LOST)
     run, history = read_run(path), read_history(path)
     assert gaps_of(read_logs(run), run.moved) == {}
     assert not any(each.gaps for each in history.subscriptions)

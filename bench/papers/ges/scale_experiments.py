@@ -231,7 +231,7 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
         return counts
 
     own = parts[origin]
-    own.reached = everywhere.append
+    own.reached = lambda version, taken_ns: everywhere.append(version)
     own.start(1)
     for peer in neighbours[origin]:
         own.offer_all(peer)

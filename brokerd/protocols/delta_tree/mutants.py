@@ -73,6 +73,7 @@ class Mutant(StrEnum):
     MOVE_FORGETS_POSITIONS = "move-forgets-positions"
     TRANSIT_NOT_APPLIED = "transit-not-applied"
     ANSWER_FORGETS_CUT = "answer-forgets-cut"
+    POSITION_GOES_BACK = "position-goes-back"
 
 
 PAPER_LITERAL = frozenset(
@@ -877,6 +878,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 _TREE + "publications/notifiers.py",
                 "self._unheard.on_notifier(message.subscription, replacement, lambda: None)",
                 "pass",
+            ),
+        ),
+        Mutant.POSITION_GOES_BACK: _bug(
+            "A notice that is given again takes back nothing that was acknowledged.",
+            Edit(
+                _TREE + "publications/deliveries.py",
+                "if local.advance(source, last):",
+                "if local.advance(source, last) or True:",
             ),
         ),
         Mutant.ANSWER_FORGETS_CUT: _bug(

@@ -256,10 +256,9 @@ class UnitBroker(ForwardingCore):
         self._use(hierarchy)
         for peer in [peer for peer in self._near if peer not in near]:
             self._linked.pop(peer, None)
-            self._deadlines.cancel((PURGE, peer))
+            self._purge_later(peer)
             self._graph.on_down(peer)
             self._hints.went(peer)
-            self._propagation.give_up(peer)
             del self._near[peer]
         self._left = hierarchy.left
         for broker in hierarchy.left:
@@ -339,7 +338,12 @@ class Ges(UnitBroker):
             self, self.place, self._router, self.profiles, self.reaches, self._load.sent
         )
         subscriptions = LocalSubscriptions(
-            self, self.profiles, self._propagation, self._forwarding, self.reaches
+            self,
+            self.profiles,
+            self._propagation,
+            self._forwarding,
+            self.reaches,
+            parameters.purge_ns,
         )
         handlers: dict[type, MessageHandler] = {
             **self.unit_handlers(),

@@ -101,6 +101,42 @@ BUGS: Final = (
         ("self._answered(origin, peer, lambda version: True)", "self._given_up.pop(peer, None)"),
     ),
     _bug(
+        "given-up-for-ever",
+        "Who was given up and is back is waited for.",
+        "propagation.py",
+        ("        self._given_up.pop(peer, None)\n", ""),
+    ),
+    _bug(
+        "late-answers-count",
+        "A version that took as long as `purge_ns` proves nothing, and a later one is stated.",
+        "subscriptions.py",
+        ("is_late = taken_ns >= self._purge_ns", "is_late = False"),
+    ),
+    _bug(
+        "stated-anew-for-ever",
+        "A subscription starts where every answer takes longer than `purge_ns`.",
+        "subscriptions.py",
+        ("if is_late and route.repetitions < REPETITIONS]", "if is_late]"),
+    ),
+    _bug(
+        "leaver-has-answered",
+        "A neighbour that leaves is waited for until `purge_ns` is over.",
+        "core.py",
+        (
+            "            self._purge_later(peer)\n            self._graph.on_down(peer)",
+            "            self._propagation.give_up(peer)\n            self._graph.on_down(peer)",
+        ),
+    ),
+    _bug(
+        "one-answer-is-enough",
+        "All neighbours have to answer.",
+        "propagation.py",
+        (
+            "                each.awaited.pop(peer, None)\n        done",
+            "                each.awaited.clear()\n        done",
+        ),
+    ),
+    _bug(
         "links-of-the-dead-stay",
         "Of who does not come back all say that its connections are gone.",
         "graph.py",

@@ -24,6 +24,7 @@ from brokerd.protocols.ges.messages import (
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
+from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.leaps import is_leap
 
@@ -38,11 +39,13 @@ class _Awaited:
     Attributes:
         told_by: who is to hear that all have it; None: this broker's own clients wait.
         awaited: who has not said that its side has it.
+        since_ns: when they were told.
     """
 
     version: Version
     told_by: BrokerNumber | None
     awaited: dict[BrokerNumber, None]
+    since_ns: Instant
 
 
 class Propagation:
@@ -53,7 +56,8 @@ class Propagation:
         reaches: whether a neighbour has a session.
 
     Attributes:
-        reached: is called once all others have a version of this broker's own profile.
+        reached: is called once no neighbour is waited for with a version of this broker's own
+            profile, with the time since it was stated.
         counters: for statistics.
     """
 
@@ -66,7 +70,7 @@ class Propagation:
         profiles: Profiles,
         reaches: Callable[[BrokerNumber], bool],
     ) -> None:
-        self.reached: Callable[[Version], None] = lambda version: None
+        self.reached: Callable[[Version, Instant], None] = lambda version, taken_ns: None
         self._machine = machine
         self._broker = broker
         self._place = place
@@ -307,7 +311,7 @@ class Propagation:
                 awaited[peer] = None
             if self._reaches(peer):
                 self._send(peer, message)
-        waiting = _Awaited(message.version, told_by, awaited)
+        waiting = _Awaited(message.version, told_by, awaited, self._machine.now_ns)
         self._awaited.setdefault(message.origin, []).append(waiting)
         self._answered(message.origin, None, lambda version: False)
 
@@ -336,6 +340,6 @@ class Propagation:
             del self._awaited[origin]
         for each in done:
             if origin == self._broker:
-                self.reached(each.version)
+                self.reached(each.version, self._machine.now_ns - each.since_ns)
             elif each.told_by is not None and self._reaches(each.told_by):
                 self._machine.send(each.told_by, ProfileReached(origin, each.version))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import ClientId, SubscriptionId
@@ -11,24 +12,39 @@ from brokerd.protocols.ges.forwarding import PublicationForwarding
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
+
+REPETITIONS: Final = 3
+"""So often a subscription waits for a later version at most."""
 
 
 @dataclass(slots=True)
 class Subscription:
-    """A client's subscription, and the version of this broker's profile that it came with."""
+    """A client's subscription, and the version of this broker's profile that it starts with.
+
+    Attributes:
+        repetitions: how often that version was replaced by a later one.
+    """
 
     subscription: SubscriptionId
     predicate: Predicate
     client: ClientId
     number: int
     version: Version
+    repetitions: int = 0
 
 
 class LocalSubscriptions:
     """Those of all clients here.
 
+    A neighbour that passed a version on and then lost its sessions is waited for until `purge_ns`
+    is over, and those behind it may lack the version although they have other ways. So a version
+    that took `purge_ns` or longer proves nothing, and a later one is stated in its place, up to
+    `REPETITIONS` times: where every answer takes so long, no subscription would start otherwise.
+
     Args:
+        purge_ns: after so long without a session a neighbour is not waited for.
         reaches: whether a client is connected.
     """
 
@@ -39,12 +55,14 @@ class LocalSubscriptions:
         propagation: Propagation,
         forwarding: PublicationForwarding,
         reaches: Callable[[ClientId], bool],
+        purge_ns: int,
     ) -> None:
         self._machine = machine
         self._profiles = profiles
         self._propagation = propagation
         self._forwarding = forwarding
         self._reaches = reaches
+        self._purge_ns = purge_ns
         self._known: dict[SubscriptionId, Subscription] = {}
         propagation.reached = self._on_reached
 
@@ -78,7 +96,16 @@ class LocalSubscriptions:
         """See Forwarding."""
         self._forwarding.publish(run, origin)
 
-    def _on_reached(self, version: Version) -> None:
-        for route in self._known.values():
-            if route.version == version and self._reaches(route.client):
+    def _on_reached(self, version: Version, taken_ns: Instant) -> None:
+        reached = [route for route in self._known.values() if route.version == version]
+        is_late = taken_ns >= self._purge_ns
+        again = [route for route in reached if is_late and route.repetitions < REPETITIONS]
+        for route in reached:
+            if route not in again and self._reaches(route.client):
                 self.tell(route)
+        if again:
+            coming = self._propagation.next_version()
+            for route in again:
+                route.version = coming
+                route.repetitions += 1
+            self._propagation.change_own((), ())

@@ -47,6 +47,19 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "chopped-while-it-is-given",
+        "What another server has stored stays known when own records are chopped.",
+        "topic_log.py",
+        (
+            "            own.stored[source] = max(through, own.stored.get(source, 0))\n",
+            "",
+        ),
+        (
+            'rows.append(Change(PUT, f"{number}.{key}", own.stored[source]))',
+            'rows.append(Change(PUT, f"{number}.{key}", own.put[source]))',
+        ),
+    ),
+    _bug(
         "chopped-log-kept",
         "A log that a crash has left longer than it should be is chopped when it is read.",
         "topic_log.py",

@@ -344,8 +344,10 @@ class TopicLog:
         own, rows = self.topic(number), []
         for source, through in sources.items():
             own.put[source] = max(through, own.put.get(source, 0))
+            # Own records may be chopped, with a row, while this one is written.
+            own.stored[source] = max(through, own.stored.get(source, 0))
             key = ".".join(map(str, source))
-            rows.append(Change(PUT, f"{number}.{key}", own.put[source]))
+            rows.append(Change(PUT, f"{number}.{key}", own.stored[source]))
         return tuple(rows)
 
     def _log(self, topic: Topic, last: int, source: SourceId, record: Sequence[Buffer]) -> None:

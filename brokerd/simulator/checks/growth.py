@@ -114,6 +114,24 @@ def sizes_of(core: object) -> dict[str, int]:
     return sizes
 
 
+def objects_in(core: object) -> Iterator[object]:
+    """Yield each object of ours that a core holds, and the core itself, once."""
+    seen: dict[int, object] = {}
+    waiting: list[Any] = [core]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, str | bytes | int | type):
+            continue
+        seen[id(item)] = item
+        if isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list | set | deque | tuple):
+            waiting += item
+        if type(item).__module__.startswith("brokerd.") and not callable(item):
+            yield item
+            waiting += [each for _, each in _attributes(item)]
+
+
 def _attributes(item: object) -> Iterator[tuple[str, Any]]:
     yield from getattr(item, "__dict__", {}).items()
     for kind in type(item).__mro__:

@@ -18,6 +18,7 @@ Where each invariant of a protocol that promises reliability is checked:
                                bounds the queues before
     I10  honesty               oracle: `withheld`, `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation
+    I13  no step back          positions: durable rows that say how far something has come
     I12  no residue            swarm: `_has_converged`, `_left_over`; what faults do to hosts:
                                tests/fault_injection
 """
@@ -39,6 +40,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.simulator.checks.marks import MarkObserver
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.positions import PositionChecks
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.trace import Trace
@@ -56,6 +58,7 @@ class StepChecker:
 
     Attributes:
         bypass_sessions: ends of sessions established between brokers that are no neighbours.
+        positions: durable rows that say how far something has come.
         marks: counts what of the protocol was met, where it has marks.
         looks_at: all brokers, where each is to be looked into after each of its steps.
     """
@@ -69,9 +72,11 @@ class StepChecker:
         strict: bool,
         watcher: Watcher | None,
         own: ProtocolChecks,
+        positions: PositionChecks,
         marks: MarkObserver | None = None,
     ) -> None:
         self.own = own
+        self.positions = positions
         self.marks = marks
         self._schedule = schedule
         self._graph = graph
@@ -127,6 +132,7 @@ class StepChecker:
             self._watcher(broker, event, [])
         if self.marks is not None:
             self.marks.step(broker, event, effects)
+        self.positions.step(broker, event, effects)
         for given_up in self.own.step(broker, event, effects):
             self._started.pop(given_up, None)
         if not self._strict:

@@ -33,6 +33,14 @@ class Mark:
     seeds: int = 0
 
 
+ADVANCED_AGAIN = Mark(
+    "advanced-again",
+    "a row of how far something has come, which an earlier incarnation left, went further",
+    seeds=4,
+)
+"""Of all protocols with such rows, whose rule is `positions`."""
+
+
 class MarkObserver(Protocol):
     """Sees every step of every broker, and counts marks.
 

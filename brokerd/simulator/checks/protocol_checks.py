@@ -23,10 +23,12 @@ from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.ablations import Ablation
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.limits import SHARED, Limit
-from brokerd.simulator.checks.marks import Mark, MarkObserver
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.recounts import Recount
 from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
@@ -134,6 +136,8 @@ class SimulatedProtocol:
         make_reach: who still hears whom, given the parameters and links that stay broken.
         kept: how much its cores may keep of what.
         limits: constants of its modules that seeds lower.
+        positions: its durable rows that say how far something has come.
+        recounts: its counters, and what each of them stands for.
         make_planning: how seeds set its parameters.
         make_wording: how scenarios say what its brokers tell each other.
     """
@@ -149,6 +153,8 @@ class SimulatedProtocol:
     make_reach: Callable[[OverlayGraph, Any, Iterable[Link], Iterable[BrokerNumber]], Reach] = Reach
     kept: Kept = field(default_factory=Kept)
     limits: tuple[Limit, ...] = ()
+    positions: tuple[Position, ...] = ()
+    recounts: tuple[Recount, ...] = ()
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
 
@@ -169,7 +175,8 @@ def simulated(protocol: str) -> SimulatedProtocol:
 
 def marks_of(protocol: str) -> tuple[Mark, ...]:
     """The marks of a protocol; none where its document names none."""
-    return simulated(protocol).marks
+    found = simulated(protocol)
+    return (*found.marks, ADVANCED_AGAIN) if found.positions else found.marks
 
 
 def limits_of(protocol: str) -> tuple[Limit, ...]:
@@ -188,6 +195,11 @@ def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
     if not (world.oracle.reliable or found.checks_always):
         return ProtocolChecks(world)
     return found.make_checks(world)
+
+
+def make_position_checks(protocol: str) -> PositionChecks:
+    """Return the rule that no durable row of a protocol says less than before."""
+    return PositionChecks(simulated(protocol).positions)
 
 
 def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:

@@ -23,7 +23,7 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import DEFAULT, definition_of
-from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.plan import set_parameters
@@ -194,6 +194,7 @@ class _Run:
                 acted.perform(("forget", self._losses.choice([*acted.clients])))
         acted.heal_all()
         acted.settle(random)
+        self._cluster.recount()
         acted.oracle.judge_end()
         if is_pure:
             self._cluster.repeat_events(self._pure)
@@ -410,6 +411,7 @@ class _Run:
             marks = {
                 **cluster.checker.marks.counts,
                 "frame-split": cluster.network.counters["frames_split"],
+                ADVANCED_AGAIN.name: cluster.checker.positions.advanced_again,
             }
             counters.update(as_counters(marks))
         return counters

@@ -23,7 +23,7 @@ from brokerd.simulator.checks.growth import Alive, check_growth
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.limits import with_limits
 from brokerd.simulator.checks.liveness import WhileBroken
-from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.checks.timeliness import bounds_of
@@ -210,6 +210,7 @@ class PlanRun:
         self._at_risk = 0
         self._subscriptions = self._roles = 0
         self._ended = 0
+        self._recounted = 0
         self._left = 0
         self._forgotten = 0
         self._stalled = 0
@@ -256,6 +257,7 @@ class PlanRun:
             self._play_timed()
         self._let_be_forgotten()
         self._cluster.checker.own.settled(self._cluster.brokers)
+        self._recounted = self._cluster.recount()
         self._cluster.oracle.judge_end()
         if self._strict:
             self._let_all_be_said()
@@ -625,6 +627,7 @@ class PlanRun:
             "published": cluster.oracle.published_count,
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
+            "counters_recounted": self._recounted,
             "announced": cluster.oracle.announced,
             **{
                 f"forgiven_{rule}": cluster.oracle.violations.get(rule, 0)
@@ -664,6 +667,7 @@ class PlanRun:
             marks = {
                 **cluster.checker.marks.counts,
                 "frame-split": cluster.network.counters["frames_split"],
+                ADVANCED_AGAIN.name: cluster.checker.positions.advanced_again,
             }
             counters.update(as_counters(marks))
         return counters

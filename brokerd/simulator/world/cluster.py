@@ -46,7 +46,14 @@ from brokerd.protocols.registry import (
 )
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
+from brokerd.simulator.checks.protocol_checks import (
+    CheckedWorld,
+    make_checks,
+    make_observer,
+    make_position_checks,
+    simulated,
+)
+from brokerd.simulator.checks.recounts import check_recounts
 from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
@@ -165,6 +172,7 @@ class SimulatedCluster:
             strict,
             watcher,
             make_checks(protocol, seen),
+            make_position_checks(protocol),
             make_observer(protocol, self.graph),
         )
         self._topologies: dict[BrokerNumber, Topology] = {}
@@ -734,6 +742,21 @@ class SimulatedCluster:
                 raise InvariantViolated(
                     "purity", f"{broker.name} on {event}: first {effects}, then {again}"
                 )
+
+    def recount(self) -> int:
+        """Count again what brokers and clients keep count of; all must be at rest.
+
+        Returns:
+            How many counters were counted again.
+
+        Raises:
+            InvariantViolated: names a counter that is wrong.
+        """
+        recounts = simulated(self.protocol).recounts
+        living = [broker for broker in self.staying if broker.alive]
+        counted = sum(check_recounts(each.name, each.core, recounts) for each in living)
+        clients = self.clients.values()
+        return counted + sum(check_recounts(each.name, each.core, ()) for each in clients)
 
     def check_internals(self) -> None:
         """Look into every broker; what random steps leave behind must make sense."""

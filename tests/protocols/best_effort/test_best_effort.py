@@ -159,3 +159,13 @@ def test_an_unknown_protocol_is_the_users_error():
     topology = Exchange(CHAIN).topology
     with pytest.raises(ConfigError, match="did you mean 'delta_tree'"):
         make_protocol("delta", 0, topology, DeltaTreeParameters(), decode)
+
+
+def test_a_subscription_starts_when_the_last_neighbour_has_answered():
+    exchange = Exchange(((0, 1), (0, 2)), protocol="best_effort")
+    exchange.hold(0, 2)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    assert states(subscriber) == ["pending"]
+    exchange.release(0, 2)
+    assert states(subscriber) == ["pending", "started"]

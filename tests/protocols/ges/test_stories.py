@@ -23,6 +23,7 @@ from tests.protocols.ges import (
     load_stories,
     readdress_stories,
     slow_stories,
+    start_stories,
 )
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
@@ -358,6 +359,7 @@ STORIES: tuple[Callable[[], None], ...] = (
     *hint_stories.STORIES,
     *readdress_stories.STORIES,
     *slow_stories.STORIES,
+    *start_stories.STORIES,
 )
 SEEN = {
     "links-told-as-inside": all_is_well,
@@ -391,6 +393,7 @@ SEEN = {
     **hint_stories.SEEN,
     **readdress_stories.SEEN,
     **slow_stories.SEEN,
+    **start_stories.SEEN,
 }
 
 

@@ -58,8 +58,10 @@ class Disk:
         servers: int = 1,
         topic_window: int = 2_048,
         number: int = SERVER,
+        max_retain_ns: int = 0,
     ) -> None:
         self._number = number
+        self._max_retain_ns = max_retain_ns
         self._ownership, self._servers = ownership, servers
         self._topic_window = topic_window
         self.waiting: list[Commit | Append] = []
@@ -88,6 +90,7 @@ class Disk:
                 topics=8,
                 topic_attribute="kind",
                 topic_window=self._topic_window,
+                max_retain_ns=self._max_retain_ns,
             ),
             decode_attribute_table,
             AUTHORITY,

@@ -66,5 +66,6 @@ def test_each_bug_has_a_story() -> None:
         "begins-for-all",
         "begins-with-what-was-kept",
         *AT_A_HOME,
+        "chopped-while-it-is-given",
     }
     assert told == {*MUTANTS}

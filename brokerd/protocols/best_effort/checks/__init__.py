@@ -1,13 +1,15 @@
-"""What simulations know of best_effort: the words for its messages."""
+"""What simulations know of best_effort: the words for its messages, and one rule."""
 
 from typing import Any
 
+from brokerd.protocols.best_effort.checks.starts import StartChecks
 from brokerd.protocols.best_effort.messages import (
     ForwardedPublications,
     SubscriptionsOffered,
     SubscriptionsReached,
     SubscriptionsWithdrawn,
 )
+from brokerd.protocols.best_effort.mutants import MUTANTS
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.wording import Wording
 
@@ -30,4 +32,6 @@ class BestEffortWording(Wording):
         return super().message(message)
 
 
-SIMULATED = SimulatedProtocol(make_wording=BestEffortWording)
+SIMULATED = SimulatedProtocol(
+    bugs=MUTANTS, make_checks=StartChecks, checks_always=True, make_wording=BestEffortWording
+)

@@ -6,10 +6,15 @@ from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
 from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
+from brokerd.protocols.delta_tree.checks.recounts import RECOUNTS
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
+from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS
+from brokerd.protocols.delta_tree.storage.home_table import ATTACHED
+from brokerd.protocols.delta_tree.subscriptions.tombstones import TOMBSTONES
 from brokerd.simulator.checks.limits import Limit
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 _FOLDER = "brokerd.protocols.delta_tree"
@@ -31,5 +36,11 @@ SIMULATED = SimulatedProtocol(
         Limit(f"{_FOLDER}.publications.joining", "FEWEST", (1, 8)),
         Limit(f"{_FOLDER}.publications.joining", "STEP", (1, 4)),
     ),
+    positions=(
+        Position(POSITIONS, ends=True),
+        Position(ATTACHED, ends=True),
+        Position(TOMBSTONES, lambda row: row[0]),
+    ),
+    recounts=RECOUNTS,
     make_planning=DeltaTreePlanning,
 )

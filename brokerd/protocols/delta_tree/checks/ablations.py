@@ -30,6 +30,7 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
     Mutant.CLIENTS_BEFORE_LOG: "disks are slow: tests/simulator/test_publication_log.py",
     Mutant.RECOVERED_BEFORE_LOG: "disks are slow: tests/simulator/test_publication_log.py",
+    Mutant.POSITION_GOES_BACK: "one seed in some dozens: tests/simulator/test_positions.py",
     Mutant.RELAY_RESUMES: "waits until the link is back: tests/simulator/test_assist.py",
     Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.MOVE_BEFORE_START: "rare where much moves: tests/simulator/test_moving.py",

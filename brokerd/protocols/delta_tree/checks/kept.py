@@ -36,6 +36,7 @@ KEPT = Kept(
         "Detector.gone",
         "LocalSubscription.begins_after",
         "LocalSubscription.late",
+        "LocalSubscription.reached",
         "LocalSubscription.start_cut",
         "RoutedSubscription.cut",
         "RoutedSubscription.senders",

@@ -249,7 +249,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             if not (drain and local.claimed):
                 self._publications.windows.give_up(local)
             changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
-            sources = {**self._sequences.all_received(), **local.begins_after}
+            sources = {**self._sequences.all_received(), **local.begins_after, **local.reached}
             changes.extend(
                 Change(POSITIONS, position_key(client.name, local.number, source), None)
                 for source in sources

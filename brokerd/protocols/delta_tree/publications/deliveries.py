@@ -63,8 +63,10 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
 
     def _advance(self, finished: Iterable[Delivery[Entry, LocalSubscription]]) -> None:
         for delivery in finished:
+            source, last = delivery.left.source, delivery.left.last
             for local in delivery.subscriptions:
-                self._positions[local, delivery.left.source] = delivery.left.last
+                if local.advance(source, last):
+                    self._positions[local, source] = last
         key = (FLUSH_POSITIONS, -1)
         if key not in self._state.deadlines:
             self._state.deadlines.set(key, self._state.machine.now_ns + FLUSH_INTERVAL_NS)

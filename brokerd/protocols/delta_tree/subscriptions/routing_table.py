@@ -61,6 +61,8 @@ class LocalSubscription:
         start_cut: `begins_after` as it was at the start.
         late: per source that it did not hear at the start, what it has been told it does not
             get: first and last sequence, and by which partition.
+        reached: per source, up to where its client has acknowledged; a notice that is given
+            again to a client that is further changes nothing.
     """
 
     client: ClientId
@@ -73,11 +75,19 @@ class LocalSubscription:
     tags: Region = ()
     start_cut: Cut = field(default_factory=dict)
     late: dict[SourceId, Withheld] = field(default_factory=dict)
+    reached: dict[SourceId, int] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self.phase is Phase.ENDED
+
+    def advance(self, source: SourceId, last: int) -> bool:
+        """Note that its client has acknowledged all up to `last`; False if it had before."""
+        if last <= max(self.reached.get(source, 0), self.begins_after.get(source, 0)):
+            return False
+        self.reached[source] = last
+        return True
 
     def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
         """Nothing of a source comes up to `last`: what of this is to be told; None if nothing."""

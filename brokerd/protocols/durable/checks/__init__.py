@@ -1,14 +1,21 @@
 """What simulations know of durable."""
 
+from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.checks.marks import MARKS, DurableMarks
 from brokerd.protocols.durable.checks.planning import DurablePlanning
+from brokerd.protocols.durable.checks.recounts import RECOUNTS
 from brokerd.protocols.durable.checks.words import DurableWording
+from brokerd.protocols.durable.holds import HOLDS
+from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN
 from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.limits import Limit
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -57,6 +64,16 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.durable.filter_log", "CACHED_PAGES", (1, 3)),
         Limit("brokerd.protocols.durable.handing", "MANY", (1, 2)),
     ),
+    positions=(
+        *CORE.positions,
+        Position(ACKNOWLEDGED, ends=True),
+        Position(DELIVERED),
+        Position(WRITTEN),
+        Position(SUBSCRIPTIONS, lambda row: row[2], ends=True),
+        Position(ARRIVING, ends=True),
+        Position(HOLDS, lambda row: row[0], ends=True),
+    ),
     make_checks=DurableChecks,
+    recounts=RECOUNTS,
     make_planning=DurablePlanning,
 )

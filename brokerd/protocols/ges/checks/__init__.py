@@ -2,6 +2,7 @@
 
 from brokerd.protocols.ges.checks.marks import MARKS, GesMarks
 from brokerd.protocols.ges.checks.planning import GesPlanning
+from brokerd.protocols.ges.checks.recounts import RECOUNTS
 from brokerd.protocols.ges.checks.steps import GesChecks
 from brokerd.protocols.ges.checks.words import GesWording
 from brokerd.protocols.ges.mutants import MUTANTS
@@ -16,5 +17,6 @@ SIMULATED = SimulatedProtocol(
     checks_always=True,
     forgiven=("gap", "incomplete"),
     make_wording=GesWording,
+    recounts=RECOUNTS,
     make_planning=GesPlanning,
 )

@@ -34,6 +34,7 @@ MARKS = (
     Mark("in-outline", "a profile was told with a unit in its broker's place", seeds=4),
     Mark("profile-known", "a profile came over another connection than first", seeds=4),
     Mark("waits-no-more", "a subscription started without who is away for long", seeds=10),
+    Mark("stated-anew", "a profile that took long was stated again before it counted", seeds=10),
     Mark("kept-out", "nobody beyond a gatekeeper wanted a publication", seeds=4),
     Mark("inner-way", "a way that was decided on crossed a unit on a way found there", seeds=20),
     Mark("way-gone", "a way was given up and another one taken", seeds=20),
@@ -108,6 +109,8 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
         if type(came) is RoutedPublications
         else 0
     )
+    if any(type(message) is ProfileChanged and _says_nothing(message) for message in said):
+        yield "stated-anew"
     for message in said:
         if type(message) is RoutedPublications:
             if any(len(target.frames) > 1 for target in message.targets):
@@ -147,6 +150,10 @@ def _heard(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[st
         yield "profile-known"
     elif type(message) is RoutedPublications and not said and _asks(message):
         yield "kept-out"
+
+
+def _says_nothing(message: ProfileChanged) -> bool:
+    return not message.added and not message.removed
 
 
 def _asks(message: RoutedPublications) -> bool:

@@ -9,6 +9,8 @@ G4  each broker knows just what clients of the others want, each behind the larg
 G5  a graph has no more brokers and units than the blocks of its levels hold (`settled`)
 G6  what is said of a connection is told only in the unit that both its ends are in (`_check_told`)
 G8  no honest broker's statement looks forged to the broker that it is about (`_check_names`)
+G9  a subscription is reported as started when all that had a path have it (`StartChecks`)
+G10 how many clients a broker has its neighbours know as it told them (`check_client_counts`)
 G7  a broker keeps nothing on disk but how far its own publishers have come (`_check_kept`)
 """
 
@@ -21,6 +23,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.checks.outline import outline
+from brokerd.protocols.ges.checks.starts import StartChecks
 from brokerd.protocols.ges.messages import GraphStated, RoutedPublications
 from brokerd.protocols.ges.paths import Path
 from brokerd.protocols.ges.router import SYSTEM, Target
@@ -34,7 +37,7 @@ from brokerd.protocols.interface import (
     Send,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import ProtocolChecks
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
 
 BLOCK = 64
@@ -44,10 +47,15 @@ BLOCK = 64
 class GesChecks(ProtocolChecks):
     """See ProtocolChecks."""
 
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._starts = StartChecks(world)
+
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
+        self._starts.step(broker, event, effects)
         came: dict[tuple[int, Unit, Unit], None] = {}
         if type(event) is MessageReceived and type(event.message) is RoutedPublications:
             came = {_what(target): None for target in event.message.targets}
@@ -89,6 +97,7 @@ class GesChecks(ProtocolChecks):
         }
         for number, core in cores.items():
             _check_names(brokers[number].name, core)
+        check_client_counts(brokers)
         addresses = {number: core.place.address for number, core in cores.items()}
         up = {
             (broker.number, peer): max(
@@ -103,6 +112,20 @@ class GesChecks(ProtocolChecks):
             name = brokers[number].name
             _check_graph(name, core, outline(addresses, up, number))
             _check_profiles(name, core, cores)
+
+
+def check_client_counts(brokers: Sequence[BrokerView]) -> None:
+    """Each neighbour in a cluster knows the number of clients that a broker has told last.
+
+    Raises:
+        InvariantViolated: a neighbour goes by another number.
+    """
+    cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
+    for number, core in cores.items():
+        for peer, clients in core._hints._heard.items():
+            if core.is_linked(peer) and clients != cores[peer]._hints._said:
+                what = f"{brokers[number].name} goes by {clients} clients at {brokers[peer].name}"
+                raise InvariantViolated("clients known", f"{what}: {cores[peer]._hints._said}")
 
 
 def _what(target: Target) -> tuple[int, Unit, Unit]:

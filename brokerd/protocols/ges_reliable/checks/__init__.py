@@ -3,9 +3,13 @@
 from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning
 from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
+from brokerd.protocols.ges_reliable.checks.recounts import RECOUNTS
 from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
 from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
+from brokerd.protocols.ges_reliable.epoch_log import FRONTIERS, RELEASED
 from brokerd.protocols.ges_reliable.mutants import MUTANTS
+from brokerd.protocols.ges_reliable.registrations import GENERATIONS, RECEIPTS
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -13,8 +17,15 @@ SIMULATED = SimulatedProtocol(
     canaries=("released-by-the-fastest",),
     marks=MARKS,
     make_observer=GesReliableMarks,
+    positions=(
+        Position(RELEASED),
+        Position(FRONTIERS),
+        Position(RECEIPTS, ends=True),
+        Position(GENERATIONS, lambda row: row[0]),
+    ),
     make_checks=GesReliableChecks,
     make_reach=GesReliableReach,
     make_wording=GesReliableWording,
+    recounts=RECOUNTS,
     make_planning=GesReliablePlanning,
 )

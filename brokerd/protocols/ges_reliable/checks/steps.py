@@ -13,6 +13,7 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     19   all comes, all is let go           swarm: liveness, queued publications
     18   one storage, one parent            `test_trees.py`: of every broker
     20   brokers keep nothing               here: stateless
+    21   started means registered           here: started early
 
 1, 6, 8 and 16 have no subject: addresses are given, and profiles do not spread.
 """
@@ -20,10 +21,13 @@ Where each invariant of the protocol's design is checked, by the names of the ru
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.client_messages import Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.protocols.ges.checks.steps import check_client_counts
 from brokerd.protocols.ges.places import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.places import root_of
+from brokerd.protocols.ges_reliable.registrations import HEIRS, REGISTERED
 from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
@@ -51,6 +55,9 @@ class GesReliableChecks(ProtocolChecks):
             elif type(effect) is Chop:
                 _check_released(broker, core.storage)
             message = effect.message if type(effect) is Send else None
+            if type(message) is Subscribed and message.state == "started":
+                assert isinstance(effect, Send), f"{effect} reports {message}"
+                self._check_started(broker, effect.peer, message)
             if type(message) is Events and message.storage == broker.number:
                 self._check_told(broker, message)
         return ()
@@ -61,6 +68,20 @@ class GesReliableChecks(ProtocolChecks):
         if core.storage is not None and core.storage.log.is_read:
             _check_released(broker, core.storage)
             _check_heirs(broker, brokers)
+
+    def settled(self, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        check_client_counts(brokers)
+
+    def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
+        """A storage stores for it, on its disk, or has stored for it and knows its heir."""
+        key = f"{client}/{message.number}"
+        for storage in self.world.brokers():
+            rows = storage.on_disk()
+            if key in rows.get(REGISTERED, {}) or key in rows.get(HEIRS, {}):
+                return
+        what = f"{broker.name} reports {key} as started, and no storage has it"
+        raise InvariantViolated("started early", what)
 
     def _check_told(self, broker: BrokerView, message: Events) -> None:
         """An epoch is one publication for ever, which has no other, and order is kept."""

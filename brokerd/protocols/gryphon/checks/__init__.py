@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
+from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
+from brokerd.protocols.gryphon.exchange import FILTERED
 from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.limits import Limit
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
 
@@ -75,6 +79,13 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.gryphon.exchange", "_TESTS_PER_MESSAGE", (1, 3)),
         Limit("brokerd.protocols.gryphon.ostreams", "JOINED_BYTES", (1, 300)),
     ),
+    positions=(
+        Position(RELEASED),
+        Position(PUBLISHED),
+        Position(RESERVED),
+        Position(FILTERED),
+    ),
     make_checks=GryphonChecks,
+    recounts=RECOUNTS,
     make_planning=GryphonPlanning,
 )

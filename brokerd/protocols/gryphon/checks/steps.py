@@ -17,6 +17,7 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     I13  ranges are canonical  ghosts: ranges
     I14  in the end            oracle: `judge_end`; swarm: `_left_over` (gaps, retained events)
     I15  total order           oracle: total order; joins: begins unknown, begins early
+    I17  filters are known     here: filter known
     I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`;
                                traffic: window
 
@@ -24,7 +25,9 @@ Where each invariant of the protocol's design is checked, by the names of the ru
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
@@ -32,6 +35,7 @@ from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.lingering import LingerChecker
+from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
 from brokerd.simulator.world.views import BrokerView
 
@@ -64,3 +68,13 @@ class GryphonChecks(ProtocolChecks):
         """See ProtocolChecks."""
         for checks in self._each:
             checks.look_into(broker, brokers)
+
+    def settled(self, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks: all have the filter that each live broker has of its own clients."""
+        cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
+        for number, core in cores.items():
+            for host, known in core.filters._filters.items() if core.filters.is_on else ():
+                own = cores[host].filters._filters[host] if host in cores else known
+                if (known.version, known.predicates) != (own.version, own.predicates):
+                    what = f"{brokers[number].name} has {known} of {brokers[host].name}"
+                    raise InvariantViolated("filter known", f"{what}, which has {own}"[:500])

@@ -1,13 +1,20 @@
 """What simulations know of multi_proxy."""
 
+from brokerd.protocols.multi_proxy.arbiter import ASSIGNED, OWNERS
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks
 from brokerd.protocols.multi_proxy.checks.planning import MultiProxyPlanning
 from brokerd.protocols.multi_proxy.checks.reach import MultiProxyReach
+from brokerd.protocols.multi_proxy.checks.recounts import RECOUNTS
 from brokerd.protocols.multi_proxy.checks.steps import MultiProxyChecks
 from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
+from brokerd.protocols.multi_proxy.followers import FOLLOWERS
+from brokerd.protocols.multi_proxy.moves import MOVES
+from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.protocols.multi_proxy.topic_log import PUT, RELEASED
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.limits import Limit
+from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
@@ -15,9 +22,19 @@ SIMULATED = SimulatedProtocol(
     canaries=("puts-twice",),
     marks=MARKS,
     make_observer=MultiProxyMarks,
+    positions=(
+        Position(RELEASED),
+        Position(PUT),
+        Position(OWNERS, lambda row: row[1]),
+        Position(ASSIGNED),
+        Position(CHOSEN, lambda row: row[1] if isinstance(row, list | tuple) else None),
+        Position(MOVES, lambda row: row[2] if len(row) > 2 else None),
+        Position(FOLLOWERS, lambda row: row[:2], ends=True),
+    ),
     make_checks=MultiProxyChecks,
     make_wording=MultiProxyWording,
     make_reach=MultiProxyReach,
+    recounts=RECOUNTS,
     make_planning=MultiProxyPlanning,
     limits=(
         Limit("brokerd.protocols.multi_proxy.topics", "_REMEMBERED", (1, 4)),

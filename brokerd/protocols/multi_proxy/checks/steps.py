@@ -12,6 +12,7 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     9    positions stay        here: position reused
     13   done only grows       here: done less
     14   order in a topic      here: topic order
+    16   started means followed here: started early (a server of each topic has it on disk)
     15   nobody waits for ever swarm: liveness
 
 What lies in a gap was kept for `max_retain_ns`: oracle, `gap`. What a server says to be lost is
@@ -22,8 +23,10 @@ mistake that each rule here sees.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
+from brokerd.model.client_messages import Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
 from brokerd.protocols.interface import Effect, Event, Send
+from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
@@ -74,7 +77,24 @@ class MultiProxyChecks(ProtocolChecks):
                 self._check_done(broker, message)
             elif type(message) is Follow and message.home == broker.number:
                 self._give_up(broker)
+            elif type(message) is Subscribed and message.state == "started":
+                self._check_started(broker, effect.peer, message)
         return self._lingering.step(broker, event, effects)
+
+    def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
+        """Nothing that is published from now on is missed, whoever crashes next."""
+        core: Any = broker.core
+        local = core._clients._clients[client].subscriptions[message.number]
+        followed: dict[int, None] = {}
+        for server in self.world.brokers():
+            row = server.on_disk().get(FOLLOWERS, {}).get(str(broker.number))
+            if row is not None:
+                followed |= dict.fromkeys(row[2])
+                followed |= dict.fromkeys(row[4] if len(row) > 4 else ())
+        missing = [each for each in core._clients._followed[local] if each not in followed]
+        if missing:
+            what = f"{broker.name} reports {client}/{message.number} as started"
+            raise InvariantViolated("started early", f"{what}, and no server has {missing} of it")
 
     def _gives_out(self, broker: BrokerView, message: Messages) -> bool:
         """Whether it is the server that keeps these positions, and no proxy on their way."""

@@ -1,0 +1,39 @@
+"""Counters of the δ tree, and what each of them stands for once all is at rest."""
+
+from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, SourceQueue
+from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.simulator.checks.recounts import Holdings, Recount
+
+
+def _remaining(receipt: Receipt, holdings: Holdings) -> int:
+    return sum(
+        sum(each is receipt for each in entry.receipts)
+        for queue in holdings.of(SourceQueue)
+        for entry in queue
+    )
+
+
+RECOUNTS = (
+    Recount(
+        PublicationQueue,
+        "publications",
+        lambda queue: queue.publications,
+        lambda queue, _: sum(
+            entry.publications for each in queue.entries.values() for entry in each
+        ),
+    ),
+    Recount(SourceQueue, "living", len, lambda queue, _: len([*queue])),
+    Recount(
+        SourceQueue,
+        "frame_firsts",
+        lambda queue: queue._frame_firsts,
+        lambda queue, _: [entry.frame_first for entry in queue._entries],
+    ),
+    Recount(
+        Entry,
+        "deliveries",
+        lambda entry: 0 if entry.done or entry.part_of else entry.deliveries,
+        lambda entry, holdings: 0 if entry.done or entry.part_of else holdings.parcels_of(entry),
+    ),
+    Recount(Receipt, "remaining", lambda receipt: receipt.remaining, _remaining),
+)

@@ -1,0 +1,57 @@
+"""Counters of durable, and what each of them stands for once all is at rest."""
+
+from collections import Counter
+
+from brokerd.protocols.durable.catchup_window import CatchupWindow
+from brokerd.protocols.durable.fetched_events import FetchedEvents
+from brokerd.protocols.durable.fetching import Fetching
+from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE
+from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.simulator.checks.recounts import Recount, nonzero
+
+
+def _asked(window: CatchupWindow) -> dict[object, int]:
+    found: Counter[object] = Counter()
+    for lane, events in window._asked.items():
+        found[lane.stream] += events
+    return nonzero(found)
+
+
+RECOUNTS = (
+    *(each for each in CORE if each.kind is not Delivered),
+    Recount(
+        Lane,
+        "out_events",
+        lambda lane: lane.out_events,
+        lambda lane, _: sum(handed.events for handed in lane.out),
+    ),
+    Recount(
+        FetchedEvents,
+        "payload_bytes",
+        lambda kept: kept.payload_bytes,
+        lambda kept, _: sum(run.payload_bytes() for run in kept._runs),
+    ),
+    Recount(
+        CatchupWindow,
+        "events",
+        lambda window: nonzero(window._events),
+        lambda window, _: _asked(window),
+    ),
+    Recount(
+        Fetching,
+        "left_bytes",
+        lambda fetching: [
+            key
+            for key in fetching._left_bytes
+            if key[1] not in fetching._unanswered.get(key[0], {})
+        ],
+        lambda *_: [],
+    ),
+    Recount(
+        Fetching,
+        "unanswered",
+        lambda fetching: nonzero(fetching._unanswered),
+        lambda *_: {},
+    ),
+)

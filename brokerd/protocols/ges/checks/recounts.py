@@ -1,0 +1,17 @@
+"""Counters of ges, and what each of them stands for once all is at rest."""
+
+from brokerd.protocols.ges.profiles import Profiles
+from brokerd.simulator.checks.recounts import Recount
+
+RECOUNTS = (
+    Recount(
+        Profiles,
+        "places",
+        lambda profiles: profiles._place_of,
+        lambda profiles, _: {
+            subscription: known.place
+            for known in profiles.known().values()
+            for subscription in known.predicates
+        },
+    ),
+)

@@ -1,0 +1,143 @@
+"""Brokers with a profile when its broker reports a subscription as started.
+
+A subscriber that is told "started" publishes and expects answers at once. Each broker that could
+have had the profile must have it by then, so every report is compared with the state of all
+brokers.
+
+Paper: [GES] §3 (propagation of profile changes).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brokerd.model.client_messages import Subscribe, Subscribed
+from brokerd.model.identity import BrokerNumber, Peer, SubscriptionId
+from brokerd.overlay.hierarchy import Address
+from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.ges.units import shared
+from brokerd.protocols.interface import (
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld
+from brokerd.simulator.world.views import BrokerView
+
+
+class StartChecks:
+    """Ages of all sessions between brokers, and the rule for reports of started subscriptions.
+
+    G9  when a subscription is reported as started, every live broker with a path to its broker
+        since before the request, or for longer than `purge_ns`, has it in that broker's profile.
+
+    A path counts if each of its sessions is established at both ends for so long, if both ends
+    have acknowledged each other's address, and if it leaves a unit of the subscription's broker
+    once, because units do not take profiles of their own members from outside.
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        self._world = world
+        self._purge_ns: int = world.parameters.purge_ns
+        self._linked_since: dict[Link, Instant] = {}
+        self._addresses: dict[BrokerNumber, Address] = {}
+        self._requested_ns: dict[SubscriptionId, Instant] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
+        """A core has handled an event."""
+        core: Any = broker.core
+        if type(event) is Started or self._addresses.get(broker.number) != core.place.address:
+            self._addresses[broker.number] = core.place.address
+            self._unlink(broker.number)
+        if type(event) is SessionLost and isinstance(event.peer, int):
+            self._linked_since.pop(_link(broker.number, event.peer), None)
+        elif type(event) is SessionEstablished and isinstance(event.peer, int):
+            self._linked_since[_link(broker.number, event.peer)] = self._world.schedule.now_ns
+        elif type(event) is MessageReceived and type(event.message) is Subscribe:
+            requested = _subscription(broker, event.peer, event.message.number)
+            if requested is not None:
+                self._requested_ns.setdefault(requested, self._world.schedule.now_ns)
+        for effect in effects:
+            message = effect.message if isinstance(effect, Send) else None
+            if type(message) is Subscribed and message.state == "started":
+                assert isinstance(effect, Send), f"{effect} reports {message}"
+                self._check(broker, effect.peer, message)
+
+    def _unlink(self, broker: BrokerNumber) -> None:
+        """Sessions before a restart, or with another address, are no part of a path."""
+        now_ns = self._world.schedule.now_ns
+        for link in self._linked_since:
+            if broker in link:
+                self._linked_since[link] = now_ns
+
+    def _check(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
+        subscription = _subscription(broker, client, message.number)
+        assert subscription is not None, f"{broker.name} has no {client}/{message.number}"
+        now_ns = self._world.schedule.now_ns
+        requested_ns = self._requested_ns.get(subscription, 0)
+        brokers = self._world.brokers()
+        for number in self._reached(broker, brokers, max(requested_ns, now_ns - self._purge_ns)):
+            there: Any = brokers[number].core
+            known = there.profiles.known().get(broker.number)
+            if known is None or subscription not in known.predicates:
+                version = known.version if known is not None else "nothing"
+                raise InvariantViolated(
+                    "started early",
+                    f"{broker.name} reports {client}/{message.number} as started, and "
+                    f"{brokers[number].name} has {version} of its profile",
+                )
+
+    def _reached(
+        self, start: BrokerView, brokers: Sequence[BrokerView], before_ns: Instant
+    ) -> Mapping[BrokerNumber, None]:
+        """Return brokers with a path since before an instant, without the start itself."""
+        home = self._addresses[start.number]
+        near: dict[BrokerNumber, list[BrokerNumber]] = {}
+        for (a, b), since_ns in self._linked_since.items():
+            if since_ns < before_ns and _is_linked(brokers[a], brokers[b]):
+                near.setdefault(a, []).append(b)
+                near.setdefault(b, []).append(a)
+        found: dict[BrokerNumber, None] = {start.number: None}
+        waiting = [start.number]
+        while waiting:
+            here = waiting.pop()
+            depth = shared(home, self._addresses[here])
+            for peer in near.get(here, ()):
+                if peer not in found and shared(home, self._addresses[peer]) <= depth:
+                    found[peer] = None
+                    waiting.append(peer)
+        del found[start.number]
+        return found
+
+
+def _subscription(broker: BrokerView, client: Peer, number: int) -> SubscriptionId | None:
+    core: Any = broker.core
+    known = core._clients._clients.get(client)
+    local = known.subscriptions.get(number) if known is not None else None
+    found: SubscriptionId | None = local.subscription if local is not None else None
+    return found
+
+
+def _link(a: BrokerNumber, b: BrokerNumber) -> Link:
+    return min(a, b), max(a, b)
+
+
+def _is_linked(one: BrokerView, other: BrokerView) -> bool:
+    """Return True if two live brokers have one session, and each has the other's address."""
+    end = one.ends.get(other.number)
+    if end is None or not (one.alive and other.alive):
+        return False
+    core, core_there = one.core, other.core
+    assert isinstance(core, UnitBroker)
+    assert isinstance(core_there, UnitBroker)
+    return (
+        other.ends.get(one.number) is end.other
+        and core.is_linked(other.number)
+        and core_there.is_linked(one.number)
+    )

@@ -1,0 +1,260 @@
+"""A fault with several ends is applied, seen, renewed and undone at each, whoever answers first.
+
+Pretended agents answer one after the other, and one of them may lose a request, an answer or its
+lease. Whatever it is, no fault counts as undone while an end of it is still broken.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.errors import ControlError
+from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.injector import Fault, Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import read_schedule
+from fault_injection.schedule.targets import read_target
+from tests.fault_injection.test_deployed import TOPOLOGY, Deployment, Place
+from tests.fault_injection.test_healing import OPTIONS, clock_ns
+
+HOSTS = {"c1": "near", "c2": "far", "c3": "far"}
+VERBS = {
+    "absorb": "c1-c2",
+    "blackhole": "c1-c2",
+    "cut": "c1-c2",
+    "delay": "c1-c2",
+    "bandwidth": "c1-c2",
+    "partition": "c1|c2,c3",
+}
+"""All that last and have more than one end, each with what it is done to."""
+LEASE_S = 4.0
+
+
+@dataclass
+class FakeAgent:
+    """The agent of a host and its brokers, as far as faults go.
+
+    Attributes:
+        pause_s: before each answer.
+        broken: the faults that are in force, each with the end of its lease.
+        fails: by command, the errors of its next calls; None for none.
+        after: whether a call that fails is carried out, so that only its answer is lost.
+    """
+
+    pause_s: float
+    broken: dict[str, float] = field(default_factory=dict)
+    fails: dict[str, list[str | None]] = field(default_factory=dict)
+    after: bool = False
+    is_slow: bool = False
+
+    def in_force(self) -> list[str]:
+        now_s = trio.current_time()
+        self.broken = {name: end_s for name, end_s in self.broken.items() if end_s > now_s}
+        return [*self.broken]
+
+    async def _call(self, command: str, act: Any = None) -> Any:
+        await trio.sleep(self.pause_s)
+        self.in_force()
+        waiting = self.fails.get(command, [])
+        kind = waiting.pop(0) if waiting else None
+        if kind is None:
+            return act() if act is not None else None
+        if self.after and act is not None:
+            act()
+        raise ControlError(kind, f"{command} fails")
+
+    async def fault_apply(
+        self, fault_id: str, verb: str, process: str, *, lease_ms: int, **_: Any
+    ) -> Any:
+        def apply() -> dict[str, Any]:
+            self.is_slow = verb == "delay"
+            self.broken[fault_id] = trio.current_time() + lease_ms / 1e3
+            return {"result": {}, "t_applied_ns": clock_ns()}
+
+        return await self._call("apply", apply)
+
+    async def fault_renew(self, fault_id: str, lease_ms: int) -> None:
+        def renew() -> None:
+            if fault_id not in self.broken:
+                raise ControlError("user", f"{fault_id} is over")
+            self.broken[fault_id] = trio.current_time() + lease_ms / 1e3
+
+        await self._call("renew", renew)
+
+    async def fault_heal(self, fault_id: str) -> Any:
+        def heal() -> dict[str, Any]:
+            self.broken.pop(fault_id, None)
+            return {"state": "healed", "t_healed_ns": clock_ns()}
+
+        return await self._call("heal", heal)
+
+    async def status(self, process: str = "") -> Any:
+        row = {"state": "running", "frozen": False, "pid": 1}
+        return await self._call("status", lambda: {"processes": {process: row}, "faults": []})
+
+    async def broker(self, process: str, command: str, arguments: Any = None) -> Any:
+        def answer() -> Mapping[str, Any]:
+            found = self.in_force()
+            if command == "fault_counters":
+                names = ("absorbed_publications", "absorbed_bytes", "sessions_down")
+                counters = dict.fromkeys((*names, "forwarded_since_applied"), 0)
+                counts = dict.fromkeys(("absorbed_messages", "dropped_frames"), 1)
+                return {each: {**counters, **counts, "limited_messages": 1} for each in found}
+            if command == "probe":
+                mine = [each for each in found if each.endswith(process)]
+                away = arguments["peers"] if mine else []
+                others = [name for name in away if HOSTS[name] != HOSTS[process]]
+                reached = [name for name in arguments["peers"] if name not in others]
+                slow = self.is_slow and bool(found)
+                took_us = dict.fromkeys(arguments["peers"], 60000 if slow else 1)
+                if slow:
+                    others, reached = [], arguments["peers"]
+                return {"missing": others, "reached": reached, "took_us": took_us}
+            ready = () if found else ("c1", "c2", "c3")
+            return {
+                "state": "running",
+                "queued": 0,
+                "subscriptions": 0,
+                "own_subscriptions": 0,
+                "wanted": [],
+                "ready": ready,
+                "idle_reasons": [],
+                "detail": {},
+                "sessions": ready,
+                "faults": found,
+            }
+
+        return await self._call(command, answer)
+
+
+class Ends:
+    """Two hosts; the second answers a second later than the first."""
+
+    def __init__(self, slow: str = "far") -> None:
+        self.agents = {name: FakeAgent(1.0 if name == slow else 0.001) for name in ("near", "far")}
+        places = {name: Place(host, name, f"{host}:1") for name, host in HOSTS.items()}
+        agents: Any = self.agents
+        self.backend = DeployedBackend(Deployment(agents, places, TOPOLOGY))
+        self.log = FaultLog()
+        self.broken_when_healed: list[str] = []
+        noted = self.log.note
+
+        def note(fault_id: str, stage: Any, *about: Any, **more: Any) -> Any:
+            if stage == "healed":
+                self.broken_when_healed += self.broken()
+            return noted(fault_id, stage, *about, **more)
+
+        self.log.note = note  # type: ignore[method-assign]
+
+    def broken(self) -> list[str]:
+        return [each for agent in self.agents.values() for each in agent.in_force()]
+
+
+def inject(ends: Ends, verb: str, lasts_s: int = 9) -> Injection:
+    """Inject one fault, and go on until its lease is over whatever happened."""
+    machines = {"near": ("c1",), "far": ("c2", "c3")}
+    assert read_target(VERBS[verb], TOPOLOGY, verb, machines)
+    step = {"id": "f", "at": "0s", "do": verb, "on": VERBS[verb], "for": f"{lasts_s}s"}
+    more = {key: value for key, value in OPTIONS.items() if (verb, key) in NEEDED}
+    guard = {"lease": f"{LEASE_S:.0f}s", "max_faulty_brokers": 9}
+    document = {"schema": "pubsubctl/faults/1", "name": "s", "guard": guard, "step": [step | more]}
+    schedule = read_schedule(document, "story.toml")
+    made: list[Injection] = []
+
+    async def live() -> None:
+        injector = Injector(schedule, ends.backend, ends.log, clock_ns=clock_ns)
+        made.append(await injector.run())
+        assert ends.broken() == [], "all ends are whole when the injector is done"
+
+    trio.run(live, clock=trio.testing.MockClock(autojump_threshold=0))
+    return made[0]
+
+
+NEEDED = {("delay", "latency"), ("bandwidth", "bytes_per_second")}
+
+
+def stages(ends: Ends) -> list[str]:
+    return [line["stage"] for line in ends.log.lines]
+
+
+@pytest.mark.parametrize("slow", ["near", "far"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_all_ends_have_a_fault_when_it_is_seen_and_none_when_it_is_healed(
+    verb: str, slow: str
+) -> None:
+    ends = Ends(slow)
+    injection = inject(ends, verb)
+    assert (injection.problems, injection.not_healed) == ((), ())
+    assert stages(ends)[:4] == ["planned", "requested", "applied", "observed"]
+    assert not ends.broken_when_healed
+
+
+@pytest.mark.parametrize("host", ["near", "far"])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("after", [False, True])
+def test_an_end_that_does_not_answer_is_asked_to_heal_again(
+    verb: str, host: str, after: bool
+) -> None:
+    """Its request is lost, or only its answer."""
+    ends = Ends()
+    ends.agents[host].fails["heal"] = ["closed", "closed"]
+    ends.agents[host].after = after
+    injection = inject(ends, verb)
+    assert injection.not_healed == ()
+    assert not ends.broken_when_healed
+
+
+def whose_lease_ends_at_one_end(verb: str, host: str) -> Ends:
+    """One end has ended the fault by itself, and says so when it is asked to renew it."""
+    ends = Ends()
+    ends.agents[host].fails["renew"] = ["user"]
+    injection = inject(ends, verb)
+    assert injection.not_healed == ()
+    healed = [line["healed_by"] for line in ends.log.lines if line["stage"] == "healed"]
+    assert healed == ["lease"]
+    return ends
+
+
+@pytest.mark.parametrize("host", ["near", "far"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_lease_that_is_over_at_one_end_ends_the_fault_at_all(verb: str, host: str) -> None:
+    assert not whose_lease_ends_at_one_end(verb, host).broken_when_healed
+
+
+@pytest.mark.parametrize("kind", ["user", "closed"])
+@pytest.mark.parametrize("host", ["near", "far"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_fault_that_one_end_refuses_is_undone_at_the_other(
+    verb: str, host: str, kind: str
+) -> None:
+    ends = Ends()
+    ends.agents[host].fails["apply"] = [kind] * 3
+    ends.agents[host].after = kind == "closed"
+    injection = inject(ends, verb)
+    assert injection.problems
+    assert injection.not_healed == ()
+    assert "observed" not in stages(ends)
+
+
+@pytest.mark.parametrize("verb", ["absorb", "blackhole", "bandwidth"])
+def test_an_effect_at_one_end_alone_is_not_seen(verb: str) -> None:
+    ends = Ends()
+    fault = Fault(f"f-{verb}", verb, read_target(VERBS[verb], TOPOLOGY, verb, {}))
+
+    async def look() -> None:
+        await ends.backend.apply(fault, 10**10)
+        assert await ends.backend.verify_effect(fault) is not None
+        for agent in ends.agents.values():
+            broken, agent.broken = agent.broken, {}
+            assert await ends.backend.verify_effect(fault) is None
+            assert await ends.backend.verify_undone(fault) is None
+            agent.broken = broken
+        for agent in ends.agents.values():
+            agent.broken.clear()
+        assert await ends.backend.verify_undone(fault) is not None
+
+    trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))

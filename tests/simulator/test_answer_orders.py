@@ -1,0 +1,60 @@
+"""Answers in another order than their questions, wherever a question has an answer.
+
+Disks and logs answer late, each for itself, and connections are slow for a while. So a read that
+is deferred stands beside an answer from a cache, the answer to a first question comes behind that
+to the second, and two commits are under way. All rules of each protocol hold all the same.
+"""
+
+from random import Random
+
+import pytest
+
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
+from brokerd.simulator.world.clock import MILLISECOND_NS, TimedSchedule
+from brokerd.simulator.world.cluster import SimulatedCluster
+
+SEEDS = range(1, 4)
+PROTOCOLS = ("delta_tree", "durable", "ges_reliable", "gryphon", "multi_proxy")
+STALLS = 30
+
+
+def _stall(cluster: SimulatedCluster, random: Random) -> None:
+    """Let one disk, log or connection be late for up to 300 ms."""
+    schedule = cluster.schedule
+    assert isinstance(schedule, TimedSchedule)
+    wait_ns = random.randrange(5, 300) * MILLISECOND_NS
+    broker = random.choice(cluster.brokers)
+    kind = random.choice(("disk", "log", "link", "client"))
+    if kind in ("disk", "log"):
+        lane = broker.disk.lane if kind == "disk" else broker.disk.log_lane
+        if broker.alive and not broker.frozen:
+            lane.hold()
+            schedule.at(schedule.now_ns + wait_ns, lane.release)
+        return
+    names = [*cluster.clients] if kind == "client" else [*broker.ends]
+    if not names:
+        return
+    peer = random.choice(names)
+    here = cluster.clients[peer].broker if kind == "client" else broker.number
+    cluster.network.delay(here, peer, wait_ns)
+    schedule.at(schedule.now_ns + wait_ns, cluster.network.delay, here, peer, 0)
+
+
+def with_late_answers(seed: int, protocol: str) -> SeedReport:
+    """Run a seed of the swarm on a clock; meanwhile disks, logs and connections are late."""
+    random = Random(f"answers {seed}")
+    plan = plan_of(seed, protocol, SwarmOptions(layer="timed", faults=seed % 2 == 0))
+    run = PlanRun(plan, check_purity=False)
+    schedule = run._cluster.schedule
+    assert isinstance(schedule, TimedSchedule)
+    for _ in range(STALLS):
+        schedule.at(random.randrange(plan.heal), _stall, run._cluster, random)
+    return run.report(seed, "")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_answers_may_come_in_any_order(protocol: str) -> None:
+    reports = [with_late_answers(seed, protocol) for seed in SEEDS]
+    assert not [(report.seed, report.violations) for report in reports if report.violations]
+    assert all(report.counters["deliveries"] for report in reports)

@@ -1,0 +1,51 @@
+"""Counters that only steer are what they stand for when all is at rest."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.client.window import Window
+from brokerd.model.identity import SourceId
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.recounts import check_recounts
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.helpers.exchange import run_of
+
+SEEDS = {"delta_tree": 1, "durable": 2, "ges": 2, "ges_reliable": 1, "gryphon": 4, "multi_proxy": 2}
+"""So many seeds of each protocol come to all that is counted."""
+
+
+@pytest.mark.parametrize("protocol", SEEDS)
+def test_what_is_counted_is_what_there_is(protocol: str) -> None:
+    for seed in range(1, SEEDS[protocol] + 1):
+        report = run_seed(seed, protocol, SwarmOptions(check_purity=False))
+        assert not report.violations, f"seed {seed}"
+        assert report.counters["counters_recounted"] > 10
+
+
+def test_each_protocol_that_keeps_count_names_its_counters() -> None:
+    assert {name for name in DEFINITIONS if simulated(name).recounts} == {*SEEDS}
+
+
+def test_a_counter_that_is_wrong_is_named() -> None:
+    window = Window()
+    window.add(run_of(SourceId(0, 0, 1), 1, b"", b"", b""))
+    core: Any = SimpleNamespace(window=window)
+    holder = _Holder(core)
+    assert check_recounts("p1", holder, ()) == 1
+    window.publications += 1
+    with pytest.raises(InvariantViolated, match=r"p1 counts 4 in Window.publications: 3"):
+        check_recounts("p1", holder, ())
+
+
+class _Holder:
+    """A core, for all that the walk knows."""
+
+    def __init__(self, core: Any) -> None:
+        self.window = core.window
+
+
+_Holder.__module__ = "brokerd.made_up"

@@ -1,0 +1,29 @@
+"""Subscriptions that are reported as started too early, in each protocol: a rule sees it."""
+
+import pytest
+
+from brokerd.simulator.checks.protocol_checks import named_bugs
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+
+BUGS = {
+    "route-started-at-first-answer": "best_effort",
+    "route-started-before-its-sides": "best_effort",
+    "one-answer-is-enough": "ges",
+    "begins-before-disk": "ges_reliable",
+    "begins-unfollowed": "multi_proxy",
+    "followed-before-it-is-written": "multi_proxy",
+}
+"""Named bug → its protocol; the first seed sees it."""
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_report_before_all_have_the_subscription_is_seen(bug: str) -> None:
+    assert bug in named_bugs()
+    options = SwarmOptions(mutants=frozenset((bug,)), check_purity=False)
+    assert run_seed(1, BUGS[bug], options).rule == "started early"
+
+
+def test_baseline_brokers_report_no_subscription_before_all_have_it() -> None:
+    """The baseline loses publications, and seeds count that; the reports are right."""
+    rules = {run_seed(seed, "best_effort").rule for seed in range(1, 13)}
+    assert "started early" not in rules
