@@ -8,9 +8,7 @@ from typing import Any, Self
 from brokerd.errors import ConfigError
 from brokerd.model.operator_acts import OperatorAuthority
 from brokerd.text import parse_toml
-
-MILLISECOND_NS = 1_000_000
-SECOND_NS = 1_000_000_000
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

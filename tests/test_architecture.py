@@ -90,7 +90,7 @@ LAYERS = (
     Layer(
         "brokerd.config",
         "every package may import it, so it must rest on the vocabulary only",
-        ours=("brokerd.model", "brokerd.errors"),
+        ours=("brokerd.model", "brokerd.errors", "brokerd.text", "brokerd.units"),
     ),
     Layer(
         "brokerd.named_bugs",

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
 from brokerd.sessions.link_faults import DISK_VERBS, LinkFault, LinkFaults, read_fault
+from brokerd.units import MILLISECOND_NS
 
 _LEASES_LOOKED_AT_S: Final = 0.05
 

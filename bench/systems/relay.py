@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
 from brokerd.sessions.link_faults import Direction, LinkFault, LinkFaults, read_fault
+from brokerd.units import MILLISECOND_NS
 
 VERBS: Final = ("cut", "blackhole", "delay", "bandwidth")
 _CHUNK_BYTES: Final = 1 << 16

@@ -18,7 +18,7 @@ from brokerd.client.events import (
     SubscriptionEnded,
 )
 from brokerd.client.kept import home_of
-from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS
@@ -28,6 +28,7 @@ from brokerd.runtime.tls import identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import Session, SessionState, client_hello
+from brokerd.units import SECOND_NS
 from brokerd.wire.codec import encode
 from brokerd.wire.straight import StraightReader
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay import kinds as of_kind
@@ -30,7 +30,7 @@ from brokerd.overlay.kinds import KINDS, Overlay, Section, as_deployed, follows,
 from brokerd.overlay.reading import nearest as nearest
 from brokerd.overlay.reading import pairs, table
 from brokerd.overlay.tree_section import TreeSection, read_delta
-from brokerd.units import format_duration, parse_duration_ns
+from brokerd.units import MILLISECOND_NS, SECOND_NS, format_duration, parse_duration_ns
 
 SCHEMA = "pubsubctl/topology/2"
 FLAT_SCHEMA = "pubsubctl/topology/1"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, BrokerConfig
+from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.topology import nearest
@@ -24,6 +24,7 @@ from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.program import own_program
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
+from brokerd.units import MILLISECOND_NS
 
 SAMPLE_S: Final = 1.0
 DISK_POLL_S: Final = 0.02

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge
 from brokerd.model.identity import Peer
@@ -21,6 +21,7 @@ from brokerd.sessions.messages import Farewell, Heartbeat, Hello, StateAdvanced
 from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.pace import Pace
 from brokerd.sessions.session import Session
+from brokerd.units import SECOND_NS
 from brokerd.wire.codec import encode, frames
 from brokerd.wire.gathering import gather
 from brokerd.wire.registry import KINDS

@@ -11,11 +11,11 @@ from typing import Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.protocols.interface import Commit, Event, Persisted
 from brokerd.runtime.disk_thread import DiskThread
 from brokerd.runtime.durable import DurableWrites
 from brokerd.storage.meta_store import MetaStore, RowChange
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LAZY_NS = 200 * MILLISECOND_NS
 """How long commits that nobody waits for may gather."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import trio
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import MustNotGoOn, RemoteProtocolError
 from brokerd.model.client_messages import Redirect
 from brokerd.model.identity import Peer
@@ -41,6 +40,7 @@ from brokerd.runtime.connection import Connection, clock_ns
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.links import Links
 from brokerd.runtime.log_writer import LogWriter
+from brokerd.units import SECOND_NS
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 

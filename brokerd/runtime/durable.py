@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import DiskFailed
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk_thread import DiskThread
 from brokerd.sessions.link_faults import LinkFaults
 from brokerd.storage.room import is_out_of_descriptors, is_transient
+from brokerd.units import SECOND_NS
 
 ROOM_RETRY_S: Final = 0.1
 _SLICE_S: Final = 0.05

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import SECOND_NS
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import Event, MessageReceived
 from brokerd.runtime.connection import Connection
 from brokerd.sessions.link_faults import Absorbed, LinkFaults
+from brokerd.units import SECOND_NS
 
 MAXIMUM_PARKED: Final = 64
 

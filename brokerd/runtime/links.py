@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Detach, Publish
 from brokerd.model.identity import BrokerNumber, Peer
@@ -32,6 +32,7 @@ from brokerd.sessions.fault_backoff import FaultBackoff
 from brokerd.sessions.messages import Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
 from brokerd.sessions.state_marks import StateWitness
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.codec import encode
 from brokerd.wire.straight import StraightReader
 

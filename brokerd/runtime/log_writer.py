@@ -10,7 +10,6 @@ from typing import Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -26,6 +25,7 @@ from brokerd.runtime.disk_thread import DiskThread
 from brokerd.runtime.durable import DurableWrites
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LAZY_NS: Final = 50 * MILLISECOND_NS
 """How long records that nobody waits for may gather."""

@@ -1,7 +1,7 @@
 """How much one client may publish, so that no other has to wait for it."""
 
-from brokerd.config import SECOND_NS
 from brokerd.model.identity import ClientId
+from brokerd.units import SECOND_NS
 
 
 class PublishingRate:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import trio
 
-from brokerd.config import SECOND_NS
+from brokerd.units import SECOND_NS
 
 Due = Callable[[int], None]
 """What to do when its instant has come; it is told the time, and may ask for another instant."""

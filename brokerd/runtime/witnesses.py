@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from brokerd.config import SECOND_NS
 from brokerd.protocols.interface import Change, Commit
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk import Disk
 from brokerd.sessions.messages import StateMark
 from brokerd.sessions.state_marks import StateLedger, StateWitness
 from brokerd.storage.meta_store import VOUCHED, WITNESSED
+from brokerd.units import SECOND_NS
 
 WRITE_EVERY_NS: Final = 5 * SECOND_NS
 

@@ -14,7 +14,8 @@ Paper: [DFT11] §II (failure detector, eventually strong and accurate).
 
 from typing import Final
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LATENESS_HALVES_EVERY_NS: Final = 10 * SECOND_NS
 LIMIT_FACTOR: Final = 4

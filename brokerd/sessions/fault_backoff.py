@@ -7,8 +7,8 @@ open and close several times a second for as long as the cause lasts.
 from dataclasses import dataclass, field
 from typing import Final
 
-from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber
+from brokerd.units import SECOND_NS
 
 SHORTEST_NS: Final = SECOND_NS
 LONGEST_NS: Final = 30 * SECOND_NS

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.errors import ControlError
 from brokerd.model.identity import Peer
+from brokerd.units import MILLISECOND_NS
 
 Verb = Literal[
     "absorb",

@@ -8,7 +8,7 @@ back pass on what comes, with whatever else they write.
 from dataclasses import dataclass
 from typing import Final
 
-from brokerd.config import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 SHORTEST_NS: Final = 2 * MILLISECOND_NS
 """From one write to one that carries nothing but acknowledgements."""

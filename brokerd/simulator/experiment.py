@@ -10,9 +10,9 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Instant
 from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.clients import ClientObserver
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 DRAIN_NS = 30 * SECOND_NS
 _LOOK_NS = 20 * MILLISECOND_NS

@@ -45,9 +45,9 @@ from brokerd.simulator.checks.protocol_checks import simulated, with_bugs
 from brokerd.simulator.checks.wording import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 _COMMANDS_END = "----"

@@ -9,6 +9,7 @@ from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.losses import promises_with_losses
 from results.rules.risks import Routes
+from results.rules.specification import specification_doubts
 from results.rules.terms import (
     EXACTLY_ONCE,
     PUBLISHER_ORDER,
@@ -20,6 +21,7 @@ from results.rules.terms import (
     Notice,
     Promises,
 )
+from results.rules.timing import timing_doubts
 from results.tables.load import LoadedRun
 from results.tables.logs import (
     Logs,
@@ -32,9 +34,7 @@ from results.tables.logs import (
 from results.tables.manifest import Run
 from results.tables.row_counts import rows_of
 from results.witnesses import RunFolder, doubts_of_witnesses
-from results.witnesses.specification import specification_doubts
 from results.witnesses.summary import findings_online
-from results.witnesses.timing import timing_doubts
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.agent.watchdog import recorded_identity
 from brokerd.client.client import Client, connect
-from brokerd.config import SECOND_NS
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.runtime.control import open_control
+from brokerd.units import SECOND_NS
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog

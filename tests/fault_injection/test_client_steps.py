@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import SECOND_NS
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.client_lint import check_clients
 from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.lint import lint

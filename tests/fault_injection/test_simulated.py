@@ -8,8 +8,8 @@ import pytest
 from bench.run.simulated import simulate_experiment
 from bench.spec.spec import SpecError, load_experiment
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import SECOND_NS
 from fault_injection.apply.injector import Injection
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FOLDER, ScheduleError, load_schedule, read_schedule

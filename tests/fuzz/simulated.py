@@ -14,9 +14,9 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from brokerd.simulator.world.network import Endpoint, SessionEnd
+from brokerd.units import SECOND_NS
 from tests.fuzz.client_script import ClientScript
 from tests.fuzz.values import any_message
 from tests.helpers.cluster import STEADY

@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import MILLISECOND_NS
 
 STEADY = NetworkParameters(
     latency_lowest_ns=MILLISECOND_NS,

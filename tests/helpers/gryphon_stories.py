@@ -13,9 +13,9 @@ from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, 
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Deliver, Effect, Event, Send
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
 from brokerd.simulator.world.network import Endpoint, Network
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY
 
 Message = TypeVar("Message")

@@ -10,8 +10,8 @@ from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY
 
 Message = TypeVar("Message")

@@ -232,7 +232,7 @@ ROWS: Final = (
     ),
     Row(
         "schedule-without-a-phase",
-        "results/witnesses/timing.py",
+        "results/rules/timing.py",
         "return phase_ns + whole * step",
         "return whole * step",
         "tests/results/test_witnesses.py::test_both_judges_know_when_publications_are_due",
@@ -240,7 +240,7 @@ ROWS: Final = (
     ),
     Row(
         "lateness-believed",
-        "results/witnesses/timing.py",
+        "results/rules/timing.py",
         "if late > 0.01 * len(rows) + 1:",
         "if late > len(rows):",
         "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
@@ -248,7 +248,7 @@ ROWS: Final = (
     ),
     Row(
         "sent-before-it-was-due",
-        "results/witnesses/timing.py",
+        "results/rules/timing.py",
         'if (early := int((mine["sent_ns"] < mine["intended_ns"]).sum())) > 0:',
         'if (early := int((mine["sent_ns"] < 0).sum())) > 0:',
         "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
@@ -256,7 +256,7 @@ ROWS: Final = (
     ),
     Row(
         "stretches-wherever",
-        "results/witnesses/timing.py",
+        "results/rules/timing.py",
         '    if level == "full":\n        yield',
         '    if level == "none":\n        yield',
         "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
@@ -264,7 +264,7 @@ ROWS: Final = (
     ),
     Row(
         "drains-of-any-length",
-        "results/witnesses/timing.py",
+        "results/rules/timing.py",
         "if isinstance(took_s, int | float) and took_s * SECOND_NS > lasted_ns + SLACK_NS:",
         "if isinstance(took_s, str):",
         "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
@@ -272,7 +272,7 @@ ROWS: Final = (
     ),
     Row(
         "digest-where-there-is-one",
-        "results/witnesses/specification.py",
+        "results/rules/specification.py",
         "        if digest is None and is_needed:",
         "        if digest is None and not is_needed:",
         "tests/results/test_contradictions.py::test_each_is_doubted_by_name",
@@ -280,7 +280,7 @@ ROWS: Final = (
     ),
     Row(
         "promises-of-the-manifest",
-        "results/witnesses/specification.py",
+        "results/rules/specification.py",
         'if promised is not None and promised != run.manifest.get("promises"):',
         'if promised is None and run.manifest.get("promises") == 0:',
         "tests/results/test_contradictions.py::test_each_is_doubted_by_name",

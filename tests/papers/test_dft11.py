@@ -17,8 +17,8 @@ from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star
 from tests.helpers.paper_stories import names, publish, settled, start
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from brokerd.protocols.gryphon.messages import AckExpected, Events, Nack
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import PaperStory, ticks_of
 
 PACE_MS = 40

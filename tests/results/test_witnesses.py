@@ -15,11 +15,11 @@ from results.reference import busyness, specification
 from results.reference.contents import Contents
 from results.reference.files import Refused
 from results.reference.times import due
+from results.rules.specification import specification_digest
 from results.rules.terms import Fault, Guarantee, Promises
+from results.rules.timing import schedule
 from results.tables.json_files import IntegrityError
 from results.tables.specification import check_topology, check_workload
-from results.witnesses.specification import specification_digest
-from results.witnesses.timing import schedule
 from tests.helpers.runs import DEMO_TOPOLOGY, SECOND, Scenario, workload_of
 
 SECONDS = 3

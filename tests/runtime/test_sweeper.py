@@ -2,8 +2,8 @@
 
 import trio
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.runtime.sweeper import process_sweeper
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.virtual_time import in_virtual_time
 
 

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.sessions.failure_detector import GRACE_NS, FailureDetector, check_interval_ns
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 DEFAULTS = SessionParameters()
 TICK_NS = check_interval_ns(DEFAULTS)

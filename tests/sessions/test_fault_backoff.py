@@ -1,7 +1,7 @@
 """Links whose sessions end with the same error again and again do not flap."""
 
-from brokerd.config import SECOND_NS
 from brokerd.sessions.fault_backoff import FORGOTTEN_NS, LONGEST_NS, FaultBackoff
+from brokerd.units import SECOND_NS
 
 
 def pauses(errors: int, every_ns: int = 0) -> list[int]:

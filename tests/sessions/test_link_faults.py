@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.errors import ControlError
 from brokerd.sessions.link_faults import CLEAR, Absorbed, LinkFaults, Way, read_fault
+from brokerd.units import MILLISECOND_NS
 
 
 def faults(*descriptions: tuple[Any, ...]) -> LinkFaults:

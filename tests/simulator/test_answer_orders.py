@@ -11,8 +11,9 @@ import pytest
 
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
-from brokerd.simulator.world.clock import MILLISECOND_NS, TimedSchedule
+from brokerd.simulator.world.clock import TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS
 
 SEEDS = range(1, 4)
 PROTOCOLS = ("delta_tree", "durable", "ges_reliable", "gryphon", "multi_proxy")

@@ -14,8 +14,8 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star, tree
 
 

@@ -15,8 +15,9 @@ from brokerd.protocols.interface import (
     RecordsRead,
     Truncate,
 )
-from brokerd.simulator.world.clock import SECOND_NS, TimedSchedule
+from brokerd.simulator.world.clock import TimedSchedule
 from brokerd.simulator.world.disk import SimulatedDisk
+from brokerd.units import SECOND_NS
 
 
 class Desk:

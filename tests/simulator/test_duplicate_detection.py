@@ -16,8 +16,8 @@ from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
-from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.units import SECOND_NS
 from tests.helpers.cluster import STEADY, chain
 
 LINKS = Setting(delta=1, brokers=8, links_at_once=5, runs=0)

@@ -7,7 +7,7 @@ from brokerd.simulator.experiment import (
     SimulatedVerdict,
     simulate_schedule,
 )
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import chain
 

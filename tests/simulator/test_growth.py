@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
@@ -12,6 +11,7 @@ from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.simulator.checks.growth import Alive, check_growth, sizes_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import SECOND_NS
 from tests.helpers.cluster import STEADY, chain
 
 FEW, MANY = 6, 18

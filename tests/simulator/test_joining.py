@@ -5,8 +5,8 @@ import pytest
 from brokerd.errors import ConfigError
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain, star
 
 

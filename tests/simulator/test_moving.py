@@ -12,8 +12,8 @@ from brokerd.simulator.search.plan import PlanError, read_plan, write_plan
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.seed_report import total
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_swarm
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain
 
 CORES = os.cpu_count() or 1

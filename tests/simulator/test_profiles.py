@@ -9,8 +9,8 @@ from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant, mutated
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, tree
 
 SEEDS = 8

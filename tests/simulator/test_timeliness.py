@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.plan import Plan, read_plan
 from brokerd.simulator.search.swarm import PlanRun, plan_of
+from brokerd.units import SECOND_NS
 
 STORY = """
 simulation timed

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
@@ -15,6 +15,7 @@ from brokerd.simulator.search.plan import Failing, Forgetting, Leaving, Subscrib
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.through_wire import through_wire
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain
 

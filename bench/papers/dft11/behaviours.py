@@ -24,9 +24,9 @@ from brokerd.config import SessionParameters
 from brokerd.overlay.generate import balanced_tree, chain
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 SETTLE_S = 15

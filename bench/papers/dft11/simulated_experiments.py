@@ -37,8 +37,8 @@ from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.workers import begin_worker, end_with_controller
-from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 SCHEMA = "pubsubctl/simulated-experiment/1"

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.client_messages import Deliveries
 from brokerd.overlay.topology import SCHEMA as TOPOLOGY_SCHEMA
 from brokerd.overlay.topology import Topology
@@ -26,6 +25,7 @@ from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.network import NetworkParameters
 from brokerd.simulator.world.views import BrokerView
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 SCHEMA: Final = "pubsubctl/link-load-experiment/1"
 SOURCE, SINK = "w1", "e1"

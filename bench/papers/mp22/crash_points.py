@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from bench.papers.mp22.proxy_experiments import CrashExperiment, Row
 from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
-from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.protocols.interface import Append, Commit, Effect, Event, MessageReceived
@@ -35,6 +34,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.moves import MOVES
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.units import SECOND_NS
 
 KINDS: Final = "abcdefgh"
 MORE_KINDS: Final = "abcdefghijklmnopqrstuvwxyz"

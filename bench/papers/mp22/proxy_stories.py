@@ -15,13 +15,13 @@ from bench.papers.mp22.proxy_experiments import (
     TimeoutExperiment,
 )
 from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Append, Effect, Event, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Follow, Owned, Put
 from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 
 MOST_LISTED: Final = 256

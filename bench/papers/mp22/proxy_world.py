@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bench.papers.mp22.proxy_experiments import ProxyExperiment
-from brokerd.config import MILLISECOND_NS
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
@@ -14,6 +13,7 @@ from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 
 Watcher = Callable[[SimulatedBroker, Event, list[Effect]], None]

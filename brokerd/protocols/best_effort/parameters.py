@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+from brokerd.config import read_section
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+from brokerd.config import read_section
 from brokerd.errors import ConfigError
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 SWITCHES: dict[str, tuple[str, ...]] = {
     "accept": ("early", "late"),

@@ -5,13 +5,13 @@ Paper: [DS03] §4.1 (flow control: catching up has to end).
 
 from typing import Any, Final
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.gryphon.ticks import TICK_NS
 from brokerd.protocols.interface import Instant, Record
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.units import MILLISECOND_NS
 
 CATCHUP_WATCH: Final = "catch-up watch"
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.errors import ConfigError
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LEAST_LEASE_NS: Final = SECOND_NS
 """A hold is renewed after a fifth of its lease, over all links to its pubend."""

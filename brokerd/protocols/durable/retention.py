@@ -11,7 +11,6 @@ start, when those who were live have not had the time to come back.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.messages import Origins
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -21,6 +20,7 @@ from brokerd.protocols.gryphon.ticks import TICK_NS, ticks_in
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
 

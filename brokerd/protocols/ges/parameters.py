@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+from brokerd.config import read_section
 from brokerd.errors import ConfigError
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 STAY: Final = "stay"
 INDUCE_ROAM: Final = "induce_roam"

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+from brokerd.config import read_section
 from brokerd.errors import ConfigError
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.ticks import ticks_in
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE: Final = (
     "pubends",

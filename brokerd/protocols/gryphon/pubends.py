@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.losses import stream_marker
@@ -20,6 +19,7 @@ from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
+from brokerd.units import SECOND_NS
 
 RELEASED: Final = "released"
 """Per pubend, the tick up to which its events may be missing in the log."""

@@ -11,13 +11,13 @@ comes back fills the disk.
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.multi_proxy.messages import Lost, LostRun
 from brokerd.protocols.multi_proxy.topic_log import Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
 """Purpose of the deadline at which something has been kept for long enough."""

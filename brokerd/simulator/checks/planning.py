@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import TREE, Topology, nearest
 from brokerd.protocols.definition import ProtocolDefinition
-from brokerd.simulator.world.clock import SECOND_NS
+from brokerd.units import SECOND_NS
 
 RARE: Final = 0.15
 """Share of the seeds that draw a rare value, of each parameter that has some."""

@@ -13,7 +13,8 @@ from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.plan import Failing, Moving, Plan, Reattaching
 from brokerd.simulator.world.broker import DISK_NS
 from brokerd.simulator.world.clients import RECONNECT_NS
-from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
+from brokerd.simulator.world.clock import NEVER_NS
+from brokerd.units import MILLISECOND_NS
 
 
 @dataclass(frozen=True, slots=True)

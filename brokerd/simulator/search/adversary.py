@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
@@ -32,6 +31,7 @@ from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
 from brokerd.simulator.search.workers import map_in_workers
 from brokerd.simulator.world.actions import BLOBS, PREDICATES, ActedCluster, Action, Scene
+from brokerd.units import SECOND_NS
 
 _Element = BrokerNumber | tuple[Any, Any]
 """A broker or a link; what may fail."""

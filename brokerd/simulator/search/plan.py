@@ -48,8 +48,8 @@ from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.limits import check_limit
 from brokerd.simulator.checks.protocol_checks import bug_called, limits_of, planning_of
-from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import SECOND_NS
 
 LAYERS = ("timed", "adversarial")
 _BOOLEANS = ("True", "False")

@@ -50,15 +50,11 @@ from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.workers import map_in_workers
 from brokerd.simulator.world.client_mobility import ClientMobility
-from brokerd.simulator.world.clock import (
-    MILLISECOND_NS,
-    SECOND_NS,
-    AdversarialSchedule,
-    TimedSchedule,
-)
+from brokerd.simulator.world.clock import AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
 from brokerd.simulator.world.network import WhichWay
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS

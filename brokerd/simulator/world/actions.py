@@ -28,7 +28,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
@@ -38,6 +38,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.clock import AdversarialSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.network import Network, NetworkParameters
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 Action = tuple[Any, ...]

@@ -13,9 +13,9 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import ClientId
 from brokerd.simulator.search.plan import Departing, Joining, Moving, Reattaching, home_of
 from brokerd.simulator.world.clients import SimulatedClient
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import Faults
+from brokerd.units import MILLISECOND_NS
 
 At = Callable[..., None]
 

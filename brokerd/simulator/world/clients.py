@@ -28,8 +28,9 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.interface import LossReason
-from brokerd.simulator.world.clock import MILLISECOND_NS, Lane
+from brokerd.simulator.world.clock import Lane
 from brokerd.simulator.world.network import Endpoint, Network, SessionEnd
+from brokerd.units import MILLISECOND_NS
 
 RECONNECT_NS = 100 * MILLISECOND_NS
 

@@ -14,8 +14,7 @@ from random import Random
 from typing import Any
 
 from brokerd.protocols.interface import Instant
-from brokerd.units import MILLISECOND_NS as MILLISECOND_NS
-from brokerd.units import SECOND_NS as SECOND_NS
+from brokerd.units import SECOND_NS
 
 NEVER_NS = 1_000_000 * SECOND_NS
 """A timer that is set to this does not come in any seed."""

@@ -12,7 +12,7 @@ from brokerd.client.events import ClientEvent, Committed, GapsAnnounced, Receive
 from brokerd.model.predicate import Predicate
 from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.clients import SimulatedClient
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 WORKS_NS: Final = 5 * MILLISECOND_NS
 

@@ -16,8 +16,9 @@ from brokerd.protocols.interface import (
     Persisted,
     Read,
 )
-from brokerd.simulator.world.clock import MILLISECOND_NS, Lane, Schedule
+from brokerd.simulator.world.clock import Lane, Schedule
 from brokerd.simulator.world.logs import SimulatedLogs
+from brokerd.units import MILLISECOND_NS
 
 LAZY_NS = 50 * MILLISECOND_NS
 LARGEST_PAGE = 4

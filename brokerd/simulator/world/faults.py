@@ -13,8 +13,8 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS
 
 Link = tuple[BrokerNumber, BrokerNumber]
 Stage = Callable[[], object]

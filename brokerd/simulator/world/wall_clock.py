@@ -4,7 +4,7 @@ from random import Random
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.interface import Instant
-from brokerd.simulator.world.clock import SECOND_NS
+from brokerd.units import SECOND_NS
 
 _EARLIEST_S = 0
 _LATEST_S = 4_000_000_000

@@ -2,7 +2,6 @@
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
@@ -20,6 +19,7 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
 )
 from brokerd.protocols.registry import make_protocol
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.cluster import chain
 

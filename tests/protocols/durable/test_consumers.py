@@ -5,7 +5,6 @@ Paper: [DS03] §1, §5.2 (JMS durable subscriptions).
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.model.client_messages import (
     CommitConsumed,
     Connect,
@@ -28,6 +27,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM

@@ -34,11 +34,11 @@ from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.memory_files import MemoryFiles
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers import recorded_sqlite as recorder
 from tests.helpers.durable_stories import DurableStory

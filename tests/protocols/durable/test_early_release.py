@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.named_bugs import planted
@@ -16,6 +15,7 @@ from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostR
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.messages import LOST
 from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.units import SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import run_at
 

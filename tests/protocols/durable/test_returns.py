@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Silence
 from brokerd.named_bugs import planted
 from brokerd.protocols.durable.filter_records import pack_match
@@ -23,6 +22,7 @@ from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import heard
 from brokerd.simulator.world.network import OldMessage
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_stories import DurableStory
 from tests.helpers.gryphon_stories import TWO_SUBENDS, cells

@@ -5,7 +5,6 @@ Paper: [DS03] §3, §4; what each rule left out does is seen by the story about 
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Subscribe
 from brokerd.model.predicate_text import parse_predicate
@@ -22,6 +21,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM

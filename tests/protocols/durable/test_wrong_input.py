@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Connect, Refused, Subscribe, Subscribed
 from brokerd.model.identity import StreamId
@@ -34,6 +33,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.protocols.registry import check_runs_on, definition_of
+from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.gryphon_stories import paper_cells
 from tests.helpers.stream_runs import STREAM

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from brokerd.config import SECOND_NS
 from brokerd.overlay.topology import SCHEMA
 from brokerd.protocols.ges.core import UnitBroker
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import SECOND_NS
 
 FOR_EVER_S = 200
 """Much longer than `purge_ns`, for units of units."""

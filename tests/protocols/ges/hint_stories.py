@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from brokerd.config import SECOND_NS
 from brokerd.model.client_messages import Refused
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.apart import REFUSAL
@@ -10,6 +9,7 @@ from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.interface import MessageReceived, RedirectClient, Send
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import SECOND_NS
 
 LOOK_S = 1.0
 

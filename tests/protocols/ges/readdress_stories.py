@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.ges.messages import AddressStated, AddressTaken
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from pubsubctl.deploying.topologies import load_topology
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"

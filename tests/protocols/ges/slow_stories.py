@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.exchange import topology, with_cluster
 from tests.protocols.ges.load_stories import CHECK_S, NETWORK
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.checks.filter_marks import filter_marks
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
@@ -16,6 +15,7 @@ from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, paper_cells
 from tests.helpers.stream_runs import run_at

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.gaps import GapTable
 from brokerd.protocols.gryphon.intervals import IntervalSet
 from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.units import MILLISECOND_NS
 
 MS = MILLISECOND_NS
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.client_messages import Connect, Publish, Subscribe
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
@@ -44,6 +43,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.growth import sizes_of
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import TWO_SUBENDS, Story, cells
 from tests.helpers.stream_runs import STREAM, run_at

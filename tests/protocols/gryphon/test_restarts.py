@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.named_bugs import planted
@@ -20,6 +19,7 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.synced_mark import NAME
+from brokerd.units import SECOND_NS
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_questions import P1, One
 

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.mutants import MUTANTS
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.gryphon_stories import Story
 
 

@@ -7,12 +7,12 @@ Paper: [GD02] §2.4, §3.
 
 import pytest
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.protocols.gryphon.messages import KINDS, AckExpected, Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.simulator.world.cluster import Subscription
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, ticks_of
 from tests.helpers.stream_runs import STREAM

@@ -24,8 +24,8 @@ from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.registry import protocol_on, read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import Subscription
+from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story, cells
 from tests.helpers.stream_runs import run_at
 

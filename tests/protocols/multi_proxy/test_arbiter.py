@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import ConfigError
 from brokerd.named_bugs import planted
 from brokerd.protocols.multi_proxy.messages import (
@@ -20,6 +19,7 @@ from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParamete
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_server import SERVER, Disk

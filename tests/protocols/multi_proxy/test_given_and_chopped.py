@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from brokerd.config import SECOND_NS
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
@@ -10,6 +9,7 @@ from brokerd.protocols.interface import Append
 from brokerd.protocols.multi_proxy.messages import CarriedPart, Follow, Put, Stored
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.multi_proxy.test_causal import HOME, TOPIC, transfer
 from tests.protocols.multi_proxy.test_server import SERVER, Disk

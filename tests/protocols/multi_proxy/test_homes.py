@@ -35,7 +35,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
 

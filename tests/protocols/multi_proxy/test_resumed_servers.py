@@ -10,7 +10,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.protocols.multi_proxy.mutants import MUTANTS
-from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.proxy_stories import Story, sides
 
 

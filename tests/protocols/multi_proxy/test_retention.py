@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import SECOND_NS
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Connect, Gap, Subscribe
 from brokerd.model.identity import SourceId, StreamId
@@ -37,6 +36,7 @@ from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParam
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_causal import Twins

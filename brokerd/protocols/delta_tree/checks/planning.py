@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant
 from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.world.clock import NEVER_NS, SECOND_NS
+from brokerd.simulator.world.clock import NEVER_NS
+from brokerd.units import SECOND_NS
 
 _NEEDED: dict[str, dict[str, Any]] = {
     Mutant.SHORT_VECTORS: {"dedupe": "vector", "legitimacy": "hold"},

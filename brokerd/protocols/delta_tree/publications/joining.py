@@ -13,13 +13,13 @@ would make one home broker, or one client, wait for another one.
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.model.identity import SourceId
 from brokerd.model.joined_runs import JOINED_BYTES, JOINED_PUBLICATIONS, RunJoiner
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.parts.clients.outlets import Wholes
+from brokerd.units import MILLISECOND_NS
 
 FEWEST = 1_024
 STEP = 64

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, drawn_tree, tree_of_cells
-from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS, SECOND_NS
+from brokerd.simulator.world.clock import NEVER_NS
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _LINKS_A_FETCH: Final = 5
 """Between the two brokers of a drawn tree that are farthest apart."""

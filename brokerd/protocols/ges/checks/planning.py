@@ -12,7 +12,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.parameters import INDUCE_ROAM, READDRESS, STAY
 from brokerd.protocols.ges.units import is_inside
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 _ROUNDS = 6
 """A unit is missed after one and a half times `purge_ns`; what only shows then, as late again."""

@@ -21,7 +21,7 @@ from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.places import check_storages
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 _ONE_UNIT = 0.4
 """Share of seeds with one root."""

@@ -9,7 +9,7 @@ from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 TOTAL = 0.3
 """Share of the seeds that ask for total order."""

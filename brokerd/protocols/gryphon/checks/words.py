@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.config import MILLISECOND_NS
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.intervals import Range
@@ -25,6 +24,7 @@ from brokerd.protocols.gryphon.messages import (
 )
 from brokerd.protocols.gryphon.ticks import TICK_NS
 from brokerd.simulator.checks.wording import NamedWorld, Wording
+from brokerd.units import MILLISECOND_NS
 
 
 class GryphonWording(Wording):

@@ -13,7 +13,7 @@ from brokerd.protocols.multi_proxy.parameters import (
     MultiProxyParameters,
 )
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 _SHARED: Final = 0.4
 """Of all seeds, in so many two servers may own a topic until that is found."""

@@ -16,7 +16,8 @@ from brokerd.simulator.search.plan import (
 )
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.search.planning.workload import PREDICATES
-from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
+from brokerd.simulator.world.clock import NEVER_NS
+from brokerd.units import MILLISECOND_NS
 
 
 def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:

@@ -51,7 +51,7 @@ from brokerd.simulator.search.planning.workload import (
     publish_runs,
     subscribe,
 )
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 KEEPS_LINKS_BROKEN = 0.3
 """Share of the seeds that keep links broken for ever; at least a quarter is asked for."""

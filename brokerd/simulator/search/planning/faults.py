@@ -20,7 +20,6 @@ from brokerd.simulator.search.plan import (
     home_of,
 )
 from brokerd.simulator.search.planning.draft import Draft
-from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.faults import (
     BROKER_KINDS,
     FREE_KINDS,
@@ -32,6 +31,7 @@ from brokerd.simulator.world.faults import (
     STAGES,
     Link,
 )
+from brokerd.units import MILLISECOND_NS
 
 REPEATED: Final = 0.6
 """Share of plans with repeated faults, among those that are not simple."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from brokerd.config import SessionParameters
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS, SECOND_NS
+from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.simulator.world.network import NetworkParameters
+from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 
 def draw_parameters(

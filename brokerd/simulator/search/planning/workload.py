@@ -17,7 +17,7 @@ from brokerd.simulator.search.plan import (
     Subscribing,
 )
 from brokerd.simulator.search.planning.draft import Draft
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.units import MILLISECOND_NS
 
 MOST_PUBLICATIONS = 500
 """Per seed; what a small client window lets through a slow network well within convergence."""
