@@ -504,10 +504,10 @@ LAYERS = (
         "bench.systems.relay",
         "it is told what to do over a control socket, and knows nothing of what it passes on",
         ours=(
-            "brokerd.config",
             "brokerd.errors",
             "brokerd.runtime.control",
             "brokerd.sessions.link_faults",
+            "brokerd.units",
         ),
         third_party=frozenset({"trio"}),
     ),
@@ -515,10 +515,10 @@ LAYERS = (
         "bench.systems.disk_faults",
         "it is told what to do over a control socket, and knows nothing of who writes",
         ours=(
-            "brokerd.config",
             "brokerd.errors",
             "brokerd.runtime.control",
             "brokerd.sessions.link_faults",
+            "brokerd.units",
         ),
         third_party=frozenset({"trio"}),
     ),
