@@ -354,10 +354,10 @@ def _workload(
     from bench.run.run_directory import RunDirectory, new_run_directory
     from bench.run.simulated import simulate_experiment
     from bench.spec.overrides import Overrides
-    from pubsubctl.commands.bench import experiment_of
+    from pubsubctl.running.plan import plan_experiment
 
     overrides = Overrides(protocol=protocol, seed=seed)
-    spec, schedule = experiment_of(call, workload, overrides, faults, {}, simulated=True)
+    spec, schedule = plan_experiment(call, workload, overrides, faults, {}, simulated=True)
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")
         directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None

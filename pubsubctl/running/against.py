@@ -20,11 +20,11 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import schedule_for
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
+from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.revisions import (
     SOURCE,
     Program,
@@ -92,7 +92,7 @@ def run_against(
     }
     sides = validated(Sweep, values, _OPTION)
     planned = [
-        (point, schedule_for(call, point.spec, point.faults or None))
+        (point, plan_faults(call, point.spec, point.faults or None))
         for point in points_of(sides, workload, overrides, _OPTION)
     ]
     given, changed = (point.spec for point, _ in planned)

@@ -20,13 +20,13 @@ from bench.systems.servers import ServerFailed
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.for_good import waits_for_ever
-from pubsubctl.commands.bench import experiment_of
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text
 from pubsubctl.running.judging import Judged, judge_and_report
+from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.systems import asked_of, run_asked
 
 EVERYTHING = "all"
@@ -194,7 +194,7 @@ def _run_of(
         return partial(run_asked, asked, folder)
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
-    spec, schedule = experiment_of(call, comparison.workload, of, comparison.faults, labels)
+    spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)
     if schedule is not None:
         why = waits_for_ever(schedule, protocol_on(spec.topology, spec.protocol))
         if why:

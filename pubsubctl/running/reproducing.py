@@ -17,7 +17,6 @@ from bench.spec.overrides import Overrides
 from bench.spec.spec import ExperimentSpec, read_toml
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import experiment_of
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
@@ -28,6 +27,7 @@ from pubsubctl.running.claims import judge as judge_claims
 from pubsubctl.running.claims import load_claims, measurements
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import Judged, judge_with
+from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.runs import manifest, read_json, run_beside
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
@@ -285,7 +285,7 @@ def _experiment(
     spec = run / "spec"
     faults = spec / "faults.toml"
     overrides = Overrides(topology=str(spec / "topology.toml"), seed=manifest(run).get("seed"))
-    return experiment_of(
+    return plan_experiment(
         call,
         str(spec / "workload.toml"),
         overrides,

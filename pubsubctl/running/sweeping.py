@@ -22,10 +22,10 @@ from bench.spec.sweep import (
 from brokerd.errors import ConfigError
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import schedule_for
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
+from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.series import FIGURE as LATENCY
 from pubsubctl.running.series import Design, run_series
 from pubsubctl.running.simulated_runs import SimulatedRuns
@@ -73,7 +73,7 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     planned = [
         (
             point,
-            schedule_for(call, point.spec, point.faults or None, simulated=point.simulated),
+            plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
         )
         for point in points_of(sweep, workload, overrides, where)
     ]

@@ -18,13 +18,13 @@ from bench.spec.targets import Target, experiment_of, load_targets
 from brokerd.errors import ControlError
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import schedule_for
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import not_as_expected
+from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.runs import manifest
 
 SCHEMA: Final = "pubsubctl/targets-run/1"
@@ -138,7 +138,7 @@ def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
         call = replace(call, inventory_option=target.inventory)
     workload = call.project.find("workload", target.workload, origin=str(path))
     spec = experiment_of(target, workload, str(path))
-    return target, call, spec, schedule_for(call, spec, target.faults or None)
+    return target, call, spec, plan_faults(call, spec, target.faults or None)
 
 
 async def _measured(target: Target) -> dict[str, Any]:
