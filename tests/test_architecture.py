@@ -800,7 +800,7 @@ def test_an_import_circle_is_found(tmp_path: Path) -> None:
         {
             "brokerd.one": "from brokerd.two import x",
             "brokerd.two": "def late():\n    import brokerd.three",
-            "brokerd.three": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import brokerd.one",
+            "brokerd.three": "if TYPE_CHECKING:\n    import brokerd.one",
             "brokerd.four": "import brokerd.one",
         },
     )

@@ -209,7 +209,7 @@ def find_protocol_names(
 
 
 def find_import_circles(modules: Mapping[str, Module]) -> list[Finding]:
-    """Return a finding for each group of files that import each other, wherever the imports stand."""
+    """Return a finding for each group of files that import each other, late imports included."""
     imported = {
         name: sorted({found.target for found in imports_of(module, modules)} & modules.keys())
         for name, module in modules.items()
