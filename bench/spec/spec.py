@@ -129,7 +129,7 @@ class ExperimentSpec:
         return self.workload.seed
 
     def publisher_plans(self) -> list[PublisherPlan]:
-        """Return all publishers, in the order of the publisher index of the content formula."""
+        """Return all publishers, in the order of their index in the content formula."""
         plans: list[PublisherPlan] = []
         places: dict[str, int] = {}
         for entry in self.workload.publishers:

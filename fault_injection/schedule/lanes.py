@@ -96,7 +96,7 @@ class _Lane:
             place += 1
 
     def _end(self, place: int) -> int:
-        """Return the place at which a step from this place ends: at the end mark, or after the run."""
+        """Return the place at which a step from this place ends: its end mark, or its last mark."""
         mark = self._marks[place]
         run = place
         while run < len(self._marks) and self._marks[run] == mark:
