@@ -56,9 +56,9 @@ class Alarm:
 class Turn:
     """A limit on the work of busy tasks before other tasks run.
 
-    All busy tasks of a process share the turn. When it is over, it is over for all of them, until
-    the first task that yielded resumes. So every other task, with the control socket, waits for
-    little more than one turn, for any number of busy tasks.
+    All busy tasks of a process share the turn. The end of the turn is the end for all busy tasks,
+    until the first task that yielded resumes. So every other task, with the control socket, waits
+    for little more than one turn, for any number of busy tasks.
     """
 
     def __init__(self, length_ns: int) -> None:

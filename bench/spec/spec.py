@@ -307,7 +307,7 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file; raise SpecError with line and column for a syntax error."""
+    """Return the content of a TOML file; raise SpecError with line and column if invalid."""
     try:
         return parse_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
