@@ -1,4 +1,4 @@
-"""`python -m bench.components NAME`: measure one component, and print its numbers as JSON."""
+"""`python -m bench.components NAME`: measure a component, and print the numbers as JSON."""
 
 import argparse
 import json

@@ -1,8 +1,8 @@
 """Cost of matching per publication, and its growth with the number of subscriptions.
 
-A symbol has ten subscriptions, each for a tenth of its prices. So every publication matches one
-subscription, for any number of subscriptions, and only the search differs. Times are processor time
-of this process, each the minimum of some rounds.
+A symbol has ten subscriptions, for a tenth of the prices each. So every publication matches a
+single subscription, for any number of subscriptions, and only the search differs. Times are
+processor time of this process, as the minimum of some rounds.
 """
 
 import time
@@ -66,7 +66,7 @@ def _hit_us(memo: _Memo, subscriptions: int) -> float:
 
 
 def _blob(subscriptions: int, number: int, round_: int) -> bytes:
-    """Return attributes that match one subscription and differ for each number and round."""
+    """Return attributes that match a single subscription and differ by number and round."""
     symbol = number * 7919 % (subscriptions // BY_SYMBOL)
     return encode_attributes(
         {"symbol": f"S{symbol}", "price": number % 100, "serial": round_ * MISSES + number}

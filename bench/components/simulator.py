@@ -1,6 +1,6 @@
-"""Speed of the simulator: events of brokers per second of one core.
+"""Speed of the simulator: events of brokers per second of a core.
 
-The numbers are those of `pubsubctl simulate speed`.
+`pubsubctl simulate speed` prints the same numbers.
 """
 
 from collections.abc import Mapping

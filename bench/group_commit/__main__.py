@@ -1,11 +1,11 @@
 """`python -m bench.group_commit`: acknowledged publications/s and their latency, by fsync rate.
 
-Publishers pass records to the log of a broker as its protocol does, each the next record when the
-last is durable. The disk is the disk of the folder, slowed by several delays.
+Publishers pass records to the log of a broker as a protocol does, the next record when the last is
+durable. The disk is the disk of the folder, slowed by several delays.
 
-With --wait, records gather for several times before they are passed to the log. Brokers do not do
-this: records that arrive during a write form the next group. The claims about waiting were written
-before the measurement; the exit status shows whether all claims hold.
+With --wait, records gather for several times before the log receives them. Brokers do not do this:
+records that arrive during a write form the next group. The claims about waiting were written before
+the measurement; the exit status shows whether all claims hold.
 
 Paper: none ([MP22] has no measurements; `commit_ms` is the design's, its experiment M9).
 """

@@ -1,1 +1,1 @@
-"""Generated histories: run folders of any size, correct or with known mistakes."""
+"""Generated histories: run folders of any size, correct or with planted mistakes."""

@@ -1,8 +1,8 @@
-"""Histories of any size, correct or with known mistakes, to test checkers.
+"""Histories of any size, correct or with planted mistakes, to test checkers.
 
-A history is a run folder in the format of load generators, for publishers and subscribers at one
+A history is a run folder in the format of load generators, for publishers and subscribers at a
 broker that never existed. As usual, the seed determines published and owed publications. Every owed
-publication is delivered in order, apart from mutations. Time advances by a microsecond with each
+publication is delivered in order, apart from mutations. Time advances by a microsecond with every
 publication.
 """
 

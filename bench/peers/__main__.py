@@ -80,7 +80,7 @@ def _systems(words: str) -> list[System]:
 def _round(
     systems: Sequence[System], lengths: Sequence[int], seconds: float, turn: str
 ) -> list[Figures]:
-    """Measure every system once per load, each between two others."""
+    """Measure every system once per load, in turn."""
     found = []
     for brokers in lengths:
         for rate in (0, PACED_RATE):
@@ -100,7 +100,7 @@ def _promises(systems: Sequence[System]) -> dict[str, Promises]:
 
 
 def _machine(systems: Sequence[System]) -> str:
-    """Return a line about the machine, its load and the versions."""
+    """Return a line about the machine, the load and the versions."""
     versions = sorted({version_of(system) for system in systems})
     load = os.getloadavg()[0]
     return " · ".join(

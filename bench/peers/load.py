@@ -1,6 +1,6 @@
 """The two processes of a load: a publisher and a subscriber on plain sockets.
 
-A board is shared with the measuring process: counts with one writer each. So the publisher has a
+A board is shared with the measuring process: counts with a single writer. So the publisher has a
 window from end to end, independent of acknowledgements, and the processes receive no request during
 the measurement.
 """
@@ -37,7 +37,7 @@ class Answers(Protocol):
 
 
 class Board:
-    """Numbers in memory shared with processes that are forked later; each number has one writer.
+    """Numbers in memory shared with processes that are forked later; a number has a single writer.
 
     sent, received and acknowledged count publications of the load; subscribed, loading and stop are
     0 or 1; probes counts publications before the first arrival.
@@ -86,7 +86,7 @@ def run_subscriber(client: Client, load: Load, board: Board, answers: Answers) -
 
 
 def run_publisher(client: Client, load: Load, board: Board, answers: Answers) -> None:
-    """Publish probes until one arrives, then the load until stopped."""
+    """Publish probes until the first arrival, then the load until stopped."""
     end_with_parent()
     try:
         _Publisher(client, load, board).run()

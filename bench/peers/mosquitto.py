@@ -14,11 +14,11 @@ _TOPIC = b"load"
 
 
 class MqttClient:
-    """A client with one quality of service in both directions.
+    """A client with the same quality of service in both directions.
 
-    At quality 2 a publication counts as delivered at its first arrival, and its identifier is kept
-    until the release, as in method B of the standard: an application may receive it then at the
-    earliest.
+    At quality 2 a publication counts as delivered at the first arrival, and the identifier is kept
+    until the release, as in method B of the standard: an application may receive the publication
+    then at the earliest.
     """
 
     def __init__(self, subscribes: bool, qos: int) -> None:
@@ -104,7 +104,7 @@ class MqttClient:
 def _chain(
     qos: int, program: str, folders: Sequence[Path], ports: Sequence[int]
 ) -> list[ServerStart]:
-    """Return brokers with a bridge from each broker to the next."""
+    """Return brokers with a bridge from every broker to the next."""
     starts = []
     for place, (folder, port) in enumerate(zip(folders, ports, strict=False)):
         lines = [

@@ -65,8 +65,8 @@ class NatsClient:
 class JetStreamClient(NatsClient):
     """A client of a stream, with acknowledgements of publications and deliveries.
 
-    The subscriber creates the stream and its consumer. It acknowledges all deliveries so far with
-    the last delivery of each read.
+    The subscriber creates the stream and its consumer. The acknowledgement of the last delivery of
+    a read covers all deliveries so far.
     """
 
     def __init__(self, subscribes: bool) -> None:
@@ -147,7 +147,7 @@ def _server(program: str, folder: Path, options: Sequence[str], port: int) -> Se
 
 
 def _chain(program: str, folders: Sequence[Path], ports: Sequence[int]) -> list[ServerStart]:
-    """Return servers of which each is a leaf node of the next."""
+    """Return servers with a leaf-node connection from every server to the next."""
     leaf_ports = ports[len(folders) :]
     starts = []
     for place, folder in enumerate(folders):

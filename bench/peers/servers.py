@@ -39,7 +39,7 @@ class PackagesMissing(Exception):
 
 
 def program_of(system: System) -> str | None:
-    """Return the path of the system's program; None if it is not installed."""
+    """Return the path of the system's program; None if not installed."""
     return programs.program_of(system.program)
 
 
@@ -54,7 +54,7 @@ def check_installed(systems: Sequence[System]) -> None:
 
 
 def version_of(system: System) -> str:
-    """Return the version of the system's program, the first line of its output."""
+    """Return the version of the system's program, the first line of the output."""
     program = program_of(system)
     assert program is not None, system.name
     return programs.version_of(program, system.version_option)

@@ -11,7 +11,7 @@ __all__ = ["Client", "ServerStart", "System"]
 
 @dataclass(frozen=True)
 class ServerStart:
-    """One server: its command, and its port on loopback for clients."""
+    """A server's command, and its port on loopback for clients."""
 
     command: tuple[str, ...]
     port: int
@@ -25,13 +25,13 @@ class System:
         name: name in the table and behind `--systems`.
         promise: the system's promise of delivery.
         kept: the part of a publication on disk, in the measured configuration.
-        package, program: Debian's package, and its program.
+        package, program: Debian's package, and the program in the package.
         version_option: option that prints the version.
         window: greatest number of publications in flight from publisher to subscriber.
         batch: publications per write.
         largest_chain: greatest number of brokers in a row.
-        start: starts of the servers of a chain (program, a folder for each, two free ports for
-            each).
+        start: starts of the servers of a chain (program, a folder per server, two free ports per
+            server).
         client: creates the client of a subscriber, or of a publisher.
     """
 

@@ -12,7 +12,7 @@ Settings = Mapping[str, Setting]
 
 
 class NotAcknowledged(Exception):
-    """A publication without a known outcome, which must be published again."""
+    """A publication without an outcome, which must be published again."""
 
 
 class ConnectionLost(Exception):

@@ -16,13 +16,13 @@ PAUSE_S: Final = 0.05
 class Outgoing:
     """A PublishingClient that repeats publications until the system accepts.
 
-    An unacknowledged publication is repeated with all publications behind it, in order. Otherwise
+    An unacknowledged publication is repeated with all publications behind, in order. Otherwise
     later publications would arrive first.
 
     Args:
         name: name of the client; prefix of message ids.
-        topics_of: returns the topics of a publication with these attributes.
-        acknowledged: receives the number of each accepted publication.
+        topics_of: returns the topics of a publication with the given attributes.
+        acknowledged: receives the number of every accepted publication.
 
     Attributes:
         attached: True if publications can be sent at once.
@@ -51,7 +51,7 @@ class Outgoing:
 
     @property
     def outstanding(self) -> int:
-        """The number of publications without a known outcome."""
+        """The number of publications without an outcome."""
         return len(self._open)
 
     def publish_many_nowait(

@@ -1,7 +1,7 @@
 """A relay on the links of a system under test: forwards bytes, subject to faults.
 
-Clients reach each server through a port of the relay, and so does every server that dials another
-server. The relay does not interpret the bytes. Commands on its control socket:
+Clients reach every server through a port of the relay, and so does every server that dials another
+server. The relay does not interpret the bytes. Commands on the control socket:
 
     status          `faults` in force, and number of connections per link
     fault_apply     cut, blackhole, delay or bandwidth on a link, one way or both
