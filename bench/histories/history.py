@@ -164,7 +164,7 @@ class _Maker:
         published = self._chunks * CHUNK - 1  # the first number is the fence
         return Made(directory.path, published * asked.publishers, self._delivered, self.mistakes)
 
-    # ------------------------------------------------------------ what is published
+    # ------------------------------------------------------------ publications
 
     def _publish(self, publisher: int, chunk: int) -> None:
         first = max(2, chunk * CHUNK + 1)
@@ -208,7 +208,7 @@ class _Maker:
             )
         )
 
-    # ------------------------------------------------------------ what is delivered
+    # ------------------------------------------------------------ deliveries
 
     def _deliver(
         self, subscription: int, publisher: int, sequences: Sequence[int], digests: "array[int]",

@@ -109,7 +109,7 @@ class LoadControl:
             SUBSCRIBE_TIMEOUT_S, self._who("not_started", what, "started", self.subscribing)
         )
 
-    # ------------------------------------------------------------ what is said
+    # ------------------------------------------------------------ commands
 
     async def tell(self, process: LoadProcess, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command to a load generator and return the answer, however late within reason.

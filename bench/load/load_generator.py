@@ -413,7 +413,7 @@ class LoadGenerator:
                 client.load.reserved = up_to
                 client.pump(now_ns)
 
-    # ------------------------------------------------------------ what is written down
+    # ------------------------------------------------------------ records
 
     async def _write_statistics(self) -> None:
         while True:

@@ -220,7 +220,7 @@ class ProcessSubscriber:
             },
         )
 
-    # ------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------ orders
 
     def subscribe(self) -> None:
         """Subscribe, at most once."""
@@ -289,7 +289,7 @@ class ProcessSubscriber:
         self._changed.set()
         self._changed = trio.Event()
 
-    # ------------------------------------------------------------ what it has
+    # ------------------------------------------------------------ received publications
 
     async def _read_on(self) -> None:
         while True:

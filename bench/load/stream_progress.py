@@ -290,7 +290,7 @@ class StreamProgress:
         self._given_up -= 1
         return True
 
-    # --- For a report -----------------------------------------------------------------------
+    # --- Report -----------------------------------------------------------------------------
 
     def settled(self) -> StreamCounts:
         """Return all counts, by the fences announced so far."""

@@ -116,7 +116,7 @@ class _Experiment:
         self._injection: Injection | None = None
         self._notes: list[str] = []
 
-    # ------------------------------------------------------------ the whole
+    # ------------------------------------------------------------ the whole run
 
     async def run(self) -> RunOutcome:
         self._write_what_is_known()

@@ -116,7 +116,7 @@ class SimulatedRun:
             directory.write_spec("faults.toml", toml_text(schedule.to_mapping()))
         directory.close_specification()
 
-    # ------------------------------------------------------------ what the experiment tells
+    # ------------------------------------------------------------ events of the experiment
 
     def began(self, now: Callable[[], Instant]) -> None:
         self._now = lambda: now() + _DAY_NS
@@ -166,7 +166,7 @@ class SimulatedRun:
         elif stage == "recovered":
             self._faults.note(step, "recovered", now_ns)
 
-    # ------------------------------------------------------------ what clients see
+    # ------------------------------------------------------------ events of clients
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
         if source is not None and client not in self._sources:
@@ -249,7 +249,7 @@ class SimulatedRun:
         row = (sequence, sequence, self._now(), number, source.incarnation, ACKNOWLEDGED)
         self._acks.append(ACKS.row.pack(*row))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _identity(self, source: SourceId) -> str:
         return f"{self._spec.topology.brokers[source.broker]}/{source.publisher}"

@@ -59,7 +59,7 @@ class Relay:
             "probe": self._on_probe,
         }
 
-    # ------------------------------------------------------------ what passes
+    # ------------------------------------------------------------ connections
 
     async def join(
         self, link: str, towards: Direction, stream: trio.SocketStream, dial: Dial

@@ -136,7 +136,7 @@ class DeployedBackend:
             evidence["t_ns"] = max(on_line)
         return evidence
 
-    # ------------------------------------------------------------ whom it is done at
+    # ------------------------------------------------------------ ends of faults
 
     def _ends(self, fault: Fault, both: bool = False) -> list[End]:
         """Return the ends of a fault; with `both`, include the far end of a one-way link."""

@@ -345,7 +345,7 @@ class Injector:
         progress.is_active = False
         self._works_again(progress)
 
-    # ------------------------------------------------------------ seeing, renewing, healing
+    # ------------------------------------------------------------ observation, leases, healing
 
     async def _observe(self, progress: _Progress, until_ns: int) -> None:
         """Look until the effect is there or the time is over, and at least once.
@@ -460,7 +460,7 @@ class Injector:
         except ControlError:
             return None  # no answer is no evidence yet
 
-    # ------------------------------------------------------------ brokers that were ended
+    # ------------------------------------------------------------ ended brokers
 
     def _ended_like(self, restart: _Progress) -> list[_Progress]:
         target = restart.fault.target

@@ -293,7 +293,7 @@ _STORIES: Mapping[type[BehaviourExperiment], Callable[[Any, Row, Random], Story]
 }
 
 
-# --- What the stories are told with ---------------------------------------------------------
+# --- Parts of stories -----------------------------------------------------------------------
 
 
 def _cluster(

@@ -143,7 +143,7 @@ class Cost:
     header_bytes: dict[int, float]
 
 
-# ---------------------------------------------------------------- which bears what
+# ---------------------------------------------------------------- tolerance
 
 
 def compare(schedules: int, processes: int = 1) -> Iterator[Outcome]:
@@ -267,7 +267,7 @@ class _Meter:
                     self.copies.append(message)
 
 
-# ---------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------- costs
 
 RUN_LENGTHS = (1, 16, 256)
 PUBLISHERS = (10, 100, 1_000)

@@ -89,7 +89,7 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
             yield {"ownership": ownership, "run": run, "server": name, "topics": count}
 
 
-# ------------------------------------------------------------ a server that stalls
+# ------------------------------------------------------------ stalled servers
 
 
 def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
