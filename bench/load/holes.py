@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 
 class Holes:
-    """Ascending ranges of numbers with numbers in between; both ends are included."""
+    """Ascending ranges of numbers, disjoint and not adjacent; both ends are included."""
 
     def __init__(self) -> None:
         self._firsts = array("q")

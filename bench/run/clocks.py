@@ -59,8 +59,8 @@ class Estimate:
         offset_ns: this clock minus the other clock.
         drift_ppb: gain of this clock; 0 if the trips were too few or too short for an estimate.
         rtt_min_ns: duration of the quickest round trip.
-        err_ns: bound on the error of the offset, unless exactly the quickest trips have paths of
-            very different lengths.
+        err_ns: bound on the error of the offset, unless forward and return path differ much in
+            length, and only in the quickest trips.
         n: number of round trips.
     """
 

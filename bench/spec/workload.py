@@ -22,7 +22,7 @@ _STRIDE = 1_000_003
 def intended_offsets(
     *, numerator: int, denominator: int, arrivals: str, seed: int, index: int, duration_ns: int
 ) -> "Iterator[array[int]]":
-    """Yield the intended times of publisher `index`, as ns from the start, in rising chunks.
+    """Return the intended times of publisher `index`, as ns from the start, in ascending chunks.
 
     The rate is numerator / denominator per second. "fixed" publishers are equally spaced, each with
     a phase drawn from the seed, so that every stretch of n periods contains exactly n publications

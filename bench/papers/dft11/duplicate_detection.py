@@ -147,7 +147,7 @@ class Cost:
 
 
 def compare(schedules: int, processes: int = 1) -> Iterator[Outcome]:
-    """Yield the outcomes of every variant for every class, with `schedules` per class."""
+    """Return an iterator over the outcomes of every variant, with `schedules` per class."""
     jobs = [
         (Job(variant, schedule_class, seed),)
         for schedule_class in CLASSES
