@@ -173,7 +173,7 @@ def _spans(steps: Sequence[PlannedStep]) -> list[tuple[int, int | None]]:
 
 
 def _grouped(pairs: Iterable[Pair]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(sources, subscribers) such that each source of a row is cut off from all its subscribers."""
+    """Return rows (sources, subscribers), with every source cut off from every subscriber."""
     subscribers: dict[int, list[int]] = {}
     for source, subscriber in pairs:
         subscribers.setdefault(source, []).append(subscriber)
