@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def timeline(spark: "SparkSession | None", run_dir: Path) -> Drawing:
-    """Latency by send time per subscription.
-
-    Stalls, kills, deliveries at risk, recovered or lost.
-    """
+    """Latency by send time per subscription, with stalls, kills, risks, recoveries and losses."""
     return _drawing("timeline", spark, run_dir)
 
 
