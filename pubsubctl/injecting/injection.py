@@ -76,9 +76,9 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
 
 
 async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> str:
-    """Return a warning about faults that only messages reveal, if no client sends messages.
+    """Return a warning if no client sends messages and some faults only show in messages.
 
-    Or "".
+    "" if there is nothing to warn about.
     """
     unseen = list(dict.fromkeys(s.verb for s in steps if VERB_TABLE[s.verb].needs_messages))
     if not unseen:

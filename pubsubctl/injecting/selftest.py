@@ -77,9 +77,9 @@ class _Findings:
 
 
 def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
-    """Yield the trials, on a link to a leaf and the leaf broker.
+    """Yield the trials, on a link to a leaf and on the leaf broker.
 
-    With nft if nft can isolate a target.
+    The nft trial uses a target that nftables can distinguish.
     """
     a, b = chosen_link(known.topology)
     machine = next(row.host for row in placement.brokers if row.broker == b)

@@ -24,9 +24,10 @@ from pubsubctl.running.runs import MANIFEST, read_json
 TEXTS = (".json", ".jsonl", ".toml", ".log", ".txt", ".csv", ".md")
 RECORDS = ".rec"
 LEFT_OUT = ("spec/inventory.toml", "spec/hosts.json")
-"""The inventory has comments, and no facts about the run beyond placement.json; the other file
+"""Files that a copy leaves out.
 
-serves to resume a series that has not ended.
+The inventory has comments, and no facts about the run beyond placement.json; the other file serves
+to resume a series that has not ended.
 """
 
 _HOMES = re.compile(r"(/home|/Users)/[^/\s\"'\\:,]+|/root(?=/)")

@@ -336,10 +336,7 @@ class Watch:
         return published, delivered, list(now.values())
 
     def _latency(self, hosts: Sequence[HostSample]) -> LatencyView | None:
-        """Return the latency of publications since the last look.
-
-        Compares stamps of the same clock only.
-        """
+        """Return the latency of publications since the last look, from stamps of equal clocks."""
         for host in hosts:
             for load in host.loads:
                 for source, sequence, due_ns in load.sent_marks:

@@ -271,10 +271,7 @@ def done(story: RunStory) -> str:
 
 
 def further_losses(story: RunStory) -> str:
-    """Return losses besides deliveries at risk, for example while a broker was down.
-
-    May be empty.
-    """
+    """Return losses besides deliveries at risk, such as while a broker was down, or ""."""
     lost = story.exercised("at_risk_deliveries") - story.exercised("recovered")
     further = story.violations.get("missing", 0) - lost
     if not story.verdict.get("recoveries") or further <= 0:

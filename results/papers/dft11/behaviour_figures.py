@@ -434,10 +434,7 @@ def _lines(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]
 
 
 def _at_share(line: Sequence[Row], share: float) -> float:
-    """Return the time by which this share of the subscribers was reached.
-
-    The last time if never.
-    """
+    """Return the time by which this share of the subscribers was reached, else the last time."""
     return float(next((row.latency_ms for row in line if row.share >= share), line[-1].latency_ms))
 
 
