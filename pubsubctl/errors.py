@@ -32,7 +32,7 @@ class PubsubctlError(Exception):
 
 
 class VerdictInvalid(PubsubctlError):
-    """A guarantee was violated."""
+    """A violated guarantee."""
 
     exit_status = 1
 
@@ -56,7 +56,7 @@ class VerdictUnknown(PubsubctlError):
 
 
 class PreflightFailed(PubsubctlError):
-    """Found before anything was started: a port in use, a stale process, a lock held."""
+    """A problem found before the start: a port in use, a stale process, a held lock."""
 
     exit_status = 4
 
@@ -74,7 +74,7 @@ class Unreachable(PubsubctlError):
 
 
 class LabDirty(PubsubctlError):
-    """Something of ours is still there that should not be, or may be."""
+    """Remains of ours that should not exist, or may exist."""
 
     exit_status = 7
 

@@ -184,7 +184,7 @@ class Project:
 def xdg_folder(
     kind: Literal["config", "state", "cache"], environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Our folder under $XDG_CONFIG_HOME, $XDG_STATE_HOME or $XDG_CACHE_HOME."""
+    """Return our folder under $XDG_CONFIG_HOME, $XDG_STATE_HOME or $XDG_CACHE_HOME."""
     environment = os.environ if environment is None else environment
     usual = {"config": ".config", "state": ".local/state", "cache": ".cache"}[kind]
     value = environment.get(f"XDG_{kind.upper()}_HOME", "")

@@ -168,7 +168,7 @@ async def _certificates_on(connector: Connector) -> dict[str, bytes]:
             content = (await connector.read_text(folder / f"broker-{row.broker}.pem")).encode()
             x509.load_pem_x509_certificate(content)
         except (HostError, ValueError):
-            continue  # it has not been started, or is being renewed
+            continue  # not started yet, or being renewed
         found[row.broker] = content
     return found
 

@@ -444,7 +444,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     hosts = dict.fromkeys(row.host for row in rows)
     connectors = [deployment.lab.connector(host) for host in hosts]
     await deployment.lab.on_all(start_on, connectors)
-    if together:  # those of an earlier deploy that was broken off, too
+    if together:  # including brokers of an earlier, interrupted deploy
         await deployment.lab.on_all(begin_on, deployment.lab.connectors)
 
 
@@ -505,7 +505,7 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
             try:
                 await agent.stop(step.subject)
             except ControlError:
-                pass  # it never got there
+                pass  # the broker was never started
 
     async def clear(connector: Connector) -> None:
         try:

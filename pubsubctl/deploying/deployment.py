@@ -140,7 +140,7 @@ class Deployment:
 
         async with trio.open_nursery() as nursery:
             for host, agent in list(self.agents.items()):
-                if not self._lines[host].is_replaced:  # it was held for long before that began
+                if not self._lines[host].is_replaced:  # its lease was extended before
                     nursery.start_soon(hold_on, agent)
         if failures:
             raise ExceptionGroup("leases", failures)

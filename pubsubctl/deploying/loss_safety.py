@@ -174,7 +174,7 @@ class _Search:
             unit.clear()
         while len(chosen) < len(self._order):
             if len(untried) == len(chosen):
-                # The one with the most room is last: tried first.
+                # The host with the most room is last, because the last is tried first.
                 backwards = [name for name in reversed(self._hosts) if left[name]]
                 untried.append(sorted(backwards, key=lambda name: left[name]))
             broker = self._order[len(chosen)]

@@ -113,7 +113,7 @@ def generated(shape: str, project: Project, measures: Measures) -> Topology:
 
 
 def in_short(topology: Topology) -> str:
-    """`20 brokers, delta 2`, or of which kind the overlay is."""
+    """Return `20 brokers, delta 2`, with the kinds of overlays other than a tree."""
     words = [f"{len(topology.brokers)} brokers", topology.section.in_words]
     if topology.kinds != (TREE,):
         words.append(f"kind {' and '.join(topology.kinds)}")

@@ -106,7 +106,7 @@ class AgentLine:
         await self._connection.leave()
 
     def end_replacement(self, connection: Held[AgentClient] | None) -> None:
-        """Here is the next agent; None for there is none, and requests fail."""
+        """Resume requests with the next agent; None for no agent, which makes requests fail."""
         if connection is not None:
             self._connection = connection
         assert self._replaced is not None, "begin_replacement first"

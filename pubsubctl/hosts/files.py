@@ -49,7 +49,7 @@ class TomlFile:
         return 1
 
     def where(self, place: Place) -> str:
-        """`file:line: key` for a message."""
+        """Return `file:line: key` for a message."""
         return f"{self.path}:{self.line_of(place)}: {dotted(place)}".rstrip(": ")
 
 

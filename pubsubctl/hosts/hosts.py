@@ -148,7 +148,7 @@ class Lab:
         return [lost[name] for name in sorted(lost)]
 
     async def commands(self) -> dict[str, list[str]]:
-        """Host → the remote commands that a deployment would run from here on."""
+        """Return host → the remote commands that a deployment would run from here on."""
         found: dict[str, list[str]] = {}
 
         async def plan(connector: Connector) -> None:

@@ -187,7 +187,7 @@ def machine_of(connector: str, address: str, jump: Sequence[str]) -> str:
 
 
 _DECIDES_NOTHING = (
-    *("port", "user", "identity", "jump"),  # how it is reached
+    *("port", "user", "identity", "jump"),  # the route to the host
     *("ports", "metrics"),
 )
 

@@ -63,7 +63,7 @@ def is_listening(process: ProcessIdentity, addresses: int) -> bool:
         try:
             lines = Path(f"/proc/{process.pid}/net/{table}").read_text("ascii").splitlines()[1:]
         except OSError:
-            continue  # it has ended, or the kernel has no IPv6
+            continue  # the process has ended, or the kernel has no IPv6
         for line in lines:
             fields = line.split()
             found += fields[1].endswith(f":{PORT:04X}") and fields[3] == _LISTENING
@@ -90,5 +90,5 @@ def processes_in(namespaces: Iterable[str]) -> list[ProcessIdentity]:
             if (status.st_dev, status.st_ino) in networks:
                 found.append(ProcessIdentity.of(int(entry.name)))
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return [process for process in found if process.is_alive()]

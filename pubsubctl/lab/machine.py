@@ -81,7 +81,7 @@ def _lay_out(wanted: dict[str, Any]) -> None:
     for folder, descriptor in kept:
         _make_way(Path(folder))
         _mount(f"/proc/self/fd/{descriptor}", folder, None, _BIND | _RECURSIVE)
-    # Last, for the mounts above name descriptors by way of the old one.
+    # Last, because the mounts above name descriptors through the old /proc.
     _mount("none", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     _mount("none", "/sys", "sysfs", _NO_SUID | _NO_DEVICES | _NO_EXEC)
 

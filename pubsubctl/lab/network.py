@@ -104,7 +104,7 @@ def _used_networks() -> list[ipaddress.IPv4Network]:
     for route in routes:
         if route["dst"] != "default":
             network = ipaddress.IPv4Network(route["dst"], strict=False)
-            # A way to all of 10.0.0.0/8, as a private network has it, is no claim to our part.
+            # A route to all of 10.0.0.0/8, usual in private networks, does not claim our part.
             if network.prefixlen > 8:
                 found.append(network)
     return found

@@ -42,7 +42,7 @@ async def remove(journal: Journal) -> None:
         try:
             authority.parent.rmdir()
         except OSError:
-            pass  # there never was one, or there are others
+            pass  # the folder never existed, or has other content
         facts_file(spec.inventory_name, journal.folder / INVENTORY).unlink(missing_ok=True)
     # The journal is removed last: nothing is left to find with the journal.
     shutil.rmtree(journal.folder)

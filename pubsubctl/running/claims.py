@@ -314,4 +314,4 @@ def _misfit(claim: Claim, found: Measurement) -> str:
 
 
 def _age(found: Measurement) -> tuple[str, ...]:
-    return found.run_ids  # they begin with the time of day
+    return found.run_ids  # run ids begin with the time

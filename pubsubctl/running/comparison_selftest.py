@@ -31,7 +31,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
 
     done: list[Trial] = []
     with call.console.progress() as progress:
-        processor_us_per_message(slowed=False)  # a warm-up, whose time must not count
+        processor_us_per_message(slowed=False)  # a warm-up outside of the measurement
         for planted in (False, True):
             for number in range(1, trials + 1):
                 progress.phase(f"trial {len(done) + 1} of {2 * trials}")

@@ -73,7 +73,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     if not keep_hosts:
         found = load_inventory(inventory) if inventory.is_file() else None
         boot = str(said.get("clock", {}).get("boot_id", ""))
-        # The clock of simulated brokers is no machine's; it is called as the run is.
+        # The clock of simulated brokers belongs to no machine; its name is the run's.
         renames = pseudonyms(found, [] if boot == said["run_id"] else [boot])
         renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
         topology = read_run(run).topology

@@ -244,7 +244,7 @@ def _claims(call: Invocation, capsule: Capsule) -> list[dict[str, Any]]:
     ]
 
 
-# ------------------------------------------------------------ running it again
+# ------------------------------------------------------------ repeating runs
 
 
 def _run_again(call: Invocation, capsule: Capsule, progress: Progress) -> dict[Path, Path]:

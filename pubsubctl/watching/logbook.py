@@ -128,7 +128,7 @@ class Tail:
         whole, _, self._torn[name] = (self._torn.get(name, b"") + row["data"]).rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
         if is_first and row["offset"]:
-            lines = lines[1:]  # begins inside of one
+            lines = lines[1:]  # the piece begins inside of a line
         for line in lines:
             text = line.decode("utf-8", "replace").rstrip("\r")
             wall_ns = host_time.wall_ns(text) or self._last_ns.get(name, 0)

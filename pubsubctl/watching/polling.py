@@ -135,7 +135,7 @@ async def host_look(
         except ControlError as error:
             if error.kind == "closed":
                 raise
-            return  # it begins, or ends
+            return  # the load generator is starting, or ending
         after_ns[process] = answer["now_ns"]
         loads.append(_load_sample(process, answer))
 
@@ -194,7 +194,7 @@ def _marks(answer: Mapping[str, Any]) -> tuple[Mark, ...]:
     return tuple((sources[number], sequence, t_ns) for number, sequence, t_ns in answer["rows"])
 
 
-# ------------------------------------------------------------ where it is shown
+# ------------------------------------------------------------ presentation
 
 
 def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | None:

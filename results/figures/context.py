@@ -67,7 +67,7 @@ def _in_the_way(
 
 
 def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
-    """(subscription, source, from, to) for every stretch in which something was at risk."""
+    """Return (subscription, source, from, to) for every period in which deliveries were at risk."""
     exposure = Exposure(facts.links, facts.faults, facts.routes)
     return [
         (subscription.sub_id, source.pubend, *sure_ns(window))

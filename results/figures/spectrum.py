@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> FigureData:
-    """Per subscription, how many deliveries took how long."""
+    """Return a histogram of latencies per subscription."""
     from pyspark.sql import functions as F
 
     about = about_run(loaded, facts)

@@ -96,7 +96,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
 
 
 def nice(number: float) -> int:
-    """1, 2 or 5 times a power of ten, not below `number`."""
+    """Return 1, 2 or 5 times a power of ten, not below `number`."""
     power = 10 ** math.floor(math.log10(max(number, 1.0)))
     return int(next(power * step for step in (*_NICE, 10) if power * step >= number))
 

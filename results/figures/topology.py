@@ -452,7 +452,7 @@ def _row(
 
 
 def _placement(run: Run) -> tuple[dict[str, str], dict[str, str]]:
-    """Host by broker, failure domain by host; nothing of runs that were not placed."""
+    """Return host by broker, and failure domain by host; empty for runs without a placement."""
     path = run.folder / "spec" / "placement.json"
     if not path.is_file():
         return {}, {}

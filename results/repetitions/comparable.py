@@ -77,7 +77,7 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
     promise: dict[str, Any] = {}
     if by_place:
         promise = {"brokers": len(brokers), "promised": rest.pop("guarantee", None)}
-        # Several hosts of an inventory may be one machine, as that of a system is.
+        # Several hosts of an inventory may be one machine, like the machine of a system.
         machines = len({*(manifest.get("clock") or {}).get("clock_ids", {}).values()})
         clients = [
             entry for key in ("publishers", "subscribers") for entry in workload.get(key, ())

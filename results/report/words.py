@@ -65,7 +65,7 @@ def count(value: int | None) -> str:
 
 
 def plural(value: int, one: str, many: str = "") -> str:
-    """`1 delivery`, `2 deliveries`."""
+    """Return a count with its noun: `1 delivery`, `2 deliveries`."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
@@ -157,7 +157,7 @@ def withheld(story: RunStory) -> str:
 
 
 def violations(story: RunStory) -> str:
-    """`1,204 missing, 3 repeated`."""
+    """Return the violations of a run: `1,204 missing, 3 repeated`."""
     return ", ".join(
         f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in story.violations.items()
     )
@@ -304,7 +304,7 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def span(from_utc: str | None, to_utc: str | None) -> str:
-    """`2026-11-21 10:16:53 to 10:17:59 UTC`."""
+    """Return a period: `2026-11-21 10:16:53 to 10:17:59 UTC`."""
     if not from_utc:
         return "–"
     start = from_utc[:19].replace("T", " ")

@@ -549,7 +549,7 @@ def check_positions(files: Iterable[RecordFile]) -> None:
             )
 
 
-# --- Bringing them together -----------------------------------------------------------------
+# --- Joins ----------------------------------------------------------------------------------
 
 PUBLICATION = ["source", "incarnation", "seq"]
 

@@ -243,7 +243,10 @@ def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
 
 
 def _cpu_ratio(before: tuple[int, float] | None, line: Row) -> float | None:
-    """Processor time since the row before; none for a process's first row or after a restart."""
+    """Return the processor time since the last row, per elapsed time.
+
+    None for a process's first row or after a restart.
+    """
     if before is None or not isinstance(line.get("cpu_s"), int | float):
         return None
     elapsed_ns, used_s = line["t_ns"] - before[0], line["cpu_s"] - before[1]

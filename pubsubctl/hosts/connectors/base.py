@@ -148,7 +148,7 @@ class Connector:
                 try:
                     await self._ask("unlock")
                 except Unreachable:
-                    pass  # it ended with the connection
+                    pass  # the lock ended with the connection
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
         """Run a command of the user, with the arguments unchanged, and return the outcome."""

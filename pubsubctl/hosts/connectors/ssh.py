@@ -306,7 +306,7 @@ class SshTransport:
                 'inventory: python = "python3.11"'
             )
         environments = list(answer["environments"])
-        if bundle.sha256 in environments:  # ours first: it speaks as we do
+        if bundle.sha256 in environments:  # ours first: same commands
             environments.remove(bundle.sha256)
             environments.insert(0, bundle.sha256)
         self._found = Found(

@@ -231,6 +231,6 @@ def _hashed(name: str, salt: bytes) -> str:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """OpenSSH's patterns: * and ? and nothing else; brackets stand for themselves."""
+    """Return True if a token matches an OpenSSH pattern: only * and ? are special, not brackets."""
     parts = ({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern)
     return re.fullmatch("".join(parts), name) is not None

@@ -398,7 +398,7 @@ class _KeysOnly:
                 try:
                     yield name, paramiko.PKey.from_path(path)
                 except (TypeError, ValueError, OSError, paramiko.SSHException):
-                    continue  # locked by a passphrase, or no key: ssh-agent is for these
+                    continue  # locked by a passphrase, or no key: needs ssh-agent
 
     def _named_key(
         self, path: Path, held: Mapping[bytes, paramiko.AgentKey]

@@ -317,7 +317,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
         return True
 
     async def _wait_ended(self) -> None:
-        """Between the end of the output and the exit status there is little time, or a lot."""
+        """Wait for the exit status after the end of the output, at most STATUS_DEADLINE_S."""
         with trio.move_on_after(STATUS_DEADLINE_S):
             while True:
                 self._wakeup.arm()

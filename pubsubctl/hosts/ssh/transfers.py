@@ -62,7 +62,7 @@ class Upload:
         """
         if self._sent_bytes is not None and self._size(sftp, self._partial) is None:
             if self._size(sftp, self._target) == self._sent_bytes:
-                return  # it was renamed after all
+                return  # the file was renamed after all
             self._sent_bytes = None
         if self._sent_bytes is None:
             self._send(sftp)
@@ -131,7 +131,7 @@ class Download:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(partial, flags, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            # An attempt that was given up may not have noticed yet.
+            # An abandoned attempt may still be writing.
             fcntl.flock(file, fcntl.LOCK_EX)
             have = os.fstat(file.fileno()).st_size
             if have > size:

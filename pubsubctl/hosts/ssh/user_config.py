@@ -119,7 +119,7 @@ def _without_tokens(line: "re.Match[str]") -> str:
 
 
 def _filled_in(command: str, hop: Hop, alias: str) -> str:
-    """ProxyCommand's tokens: host, port, user, and the name that was asked for."""
+    """Return a ProxyCommand with tokens replaced: host, port, user, and the requested name."""
     values = {"h": hop.address, "p": str(hop.port), "n": alias, "%": "%"}
     values["r"] = hop.user or getpass.getuser()
     return re.sub(f"{_MARK}(.)", lambda found: values.get(found[1], f"%{found[1]}"), command)

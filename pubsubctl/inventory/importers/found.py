@@ -145,10 +145,10 @@ def our_name(text: str) -> str:
 
 
 def unique_names(texts: Iterable[str]) -> dict[str, str]:
-    """Foreign name → ours; where two would be the same, all their labels are kept.
+    """Return foreign name → our name; names that would be equal keep all their labels.
 
     Raises:
-        UserError: two are the same even so.
+        UserError: two names are equal even so.
     """
     texts = list(dict.fromkeys(texts))
     short = {text: our_name(text) for text in texts}

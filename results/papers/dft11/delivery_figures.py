@@ -43,7 +43,7 @@ def fig10(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig10(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Figure 10 from the rows of `delivered_percent`."""
+    """Return figure 10 from the rows of `delivered_percent`."""
     figure, panels = new_figure(sorted({row.fanout for row in rows}))
     most = max(row.failed for row in rows)
     for fanout, axes in panels.items():

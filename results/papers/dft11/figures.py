@@ -49,7 +49,7 @@ def fig9(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Figure 9 from the rows of `disconnected_percent`."""
+    """Return figure 9 from the rows of `disconnected_percent`."""
     by_line = _grouped(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
     most = max(row.failed for row in rows)
@@ -91,7 +91,7 @@ def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig11(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Figure 11 from the rows of `neighbourhood_distribution`."""
+    """Return figure 11 from the rows of `neighbourhood_distribution`."""
     by_line = _grouped(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
     largest = max(row.neighbours for row in rows)
