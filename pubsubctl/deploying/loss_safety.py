@@ -136,7 +136,7 @@ def safe_assignment(
 
 
 class _Search:
-    """A depth-first search over brokers, ordered so that most have a placed neighbour."""
+    """A depth-first search over brokers, each after a placed neighbour if possible."""
 
     def __init__(
         self, tolerance: RunningProtocol, hosts: Sequence[Host], units: Sequence[LossUnit]

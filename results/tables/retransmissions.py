@@ -16,7 +16,7 @@ _EVENT = "retransmission_requested"
 
 
 def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
-    """Return the requests of all brokers in order of time, with sums per broker.
+    """Return the requests of all brokers in order of time, cumulated per broker.
 
     A broker without the start of a stream requests the stream from tick 0 on. A request therefore
     counts at most for the time since the run began.
@@ -47,7 +47,7 @@ def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
 
 
 def total_rows(requests: Sequence[Row], brokers: Sequence[str]) -> Iterator[Row]:
-    """Yield the ticks that each broker has requested, and that others have requested from it."""
+    """Yield the requests of each broker, and the requests to it from others, in ns of ticks."""
     by_it: Counter[str] = Counter()
     of_it: Counter[str] = Counter()
     for row in requests:

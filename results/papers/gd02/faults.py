@@ -37,7 +37,7 @@ class FaultStory:
     latency_us: Mapping[str, Mapping[int, float]]
 
     def asked_ns(self, *brokers: str, of: str = "") -> int:
-        """Return the requested ticks of brokers, from a peer or from all."""
+        """Return the ticks that brokers requested from a peer, or from all, in ns."""
         return sum(
             row["asked_ns"]
             for row in self.requests
@@ -49,7 +49,7 @@ class FaultStory:
         return len({row["pubend"] for row in self.requests if row["broker"] == broker})
 
     def asked_while_down_ns(self) -> int:
-        """Return the ticks that all brokers have requested between failure and repair."""
+        """Return the ticks that all brokers requested between failure and repair, in ns."""
         return sum(
             row["asked_ns"]
             for row in self.requests
