@@ -1,4 +1,4 @@
-"""Readiness of started brokers: all sessions are up, and every broker has its ball."""
+"""Readiness of started brokers: all sessions are up, and each neighbourhood is probed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Answered:
 
 
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
-    """Wait until every broker has every wanted session, ready at both ends, and has its ball.
+    """Wait until every broker has every wanted session, ready at both ends, and is running.
 
-    Decommissioned brokers are left out.
+    A broker must also have tried all brokers near it. Decommissioned brokers are left out.
 
     Raises:
         HostError: a broker ended, or the brokers were not ready in time; names the pending
