@@ -1,4 +1,4 @@
-"""`bench`: put a workload on brokers, with or without faults, and judge what came of it."""
+"""`bench`: run a workload on brokers, with or without faults, and judge the run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -294,7 +294,7 @@ def bench(
 
 
 def _measured_here(call: Invocation, name: str, results: Path | None) -> Result:
-    """Run the experiment of a figure that needs neither brokers nor hosts, and draw it."""
+    """Run the experiment of a figure without brokers and hosts, and draw the figure."""
     from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
@@ -324,7 +324,7 @@ def _of_figure(
     instances: int | None,
     results: Path | None,
 ) -> Result:
-    """Run the experiment of a figure, with every point of it."""
+    """Run the experiment of a figure, with all points."""
     from bench.spec.deployed_experiment import load_deployed_experiment, points_of
     from pubsubctl.running.plan import plan_faults
     from pubsubctl.running.series import Design, run_series
@@ -352,7 +352,7 @@ def _of_figure(
 
 
 def is_sweep_name(call: Invocation, name: str) -> bool:
-    """Whether a name on the command line means a sweep: a file, or one of bench/sweeps."""
+    """Return True if a name on the command line is a sweep: a file, or a name in bench/sweeps."""
     from bench.spec.sweep import is_sweep
 
     if "/" not in name and not name.endswith(".toml"):
@@ -361,10 +361,10 @@ def is_sweep_name(call: Invocation, name: str) -> bool:
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:
-    """The values of --set by key.
+    """Return the values of --set by key.
 
     Raises:
-        UserError: one is not KEY=VALUE, or stands there twice.
+        UserError: a text is not KEY=VALUE, or a key is repeated.
     """
     from bench.spec.keys import value_of
 
@@ -390,7 +390,7 @@ def _labels(texts: list[str]) -> dict[str, str]:
 
 
 def _planned(call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule | None") -> Result:
-    """What would be done, after looking at the hosts."""
+    """Return the plan of a dry run, after an inspection of the hosts."""
     import trio
 
     from fault_injection.schedule.plan import expand
