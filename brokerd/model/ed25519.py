@@ -1,10 +1,10 @@
 """Verification of Ed25519 signatures.
 
-Only signatures of operators' acts are verified with it, a few in the life of a deployment: one
-verification takes milliseconds. It handles public values only, so it needs no constant time.
+Used only for signatures of operators' acts, a few in the life of a deployment: one verification
+takes milliseconds. It handles public values only, so it needs no constant time.
 
-Source: RFC 8032 §5.1 (Ed25519, pure), with the strict checks of §5.1.7: canonical encodings, and
-a scalar below the order of the group.
+Source: RFC 8032 §5.1 (Ed25519, pure), with the strict checks of §5.1.7: canonical encodings, and a
+scalar below the order of the group.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ def compress(point: Point) -> bytes:
 
 
 def decompress(encoded: bytes) -> Point | None:
-    """Return the point that 32 bytes encode; None if they encode none.
+    """Return the point that 32 bytes encode; None if the encoding is invalid.
 
     Source: RFC 8032 §5.1.3.
     """

@@ -1,8 +1,7 @@
-"""Adjacent messages joined into one equivalent message, so that a busy receiver works less.
+"""Adjacent messages joined into a single equivalent message, so that a busy receiver works less.
 
-A sender that is not held up writes each publication by itself. If the receiver is behind, many
-publications arrive in one chunk; handled as one run they cost little more than a single
-publication.
+A sender that is not held up writes every publication by itself. If the receiver is behind, many
+publications arrive in one chunk; a run of many publications costs little more than a run of one.
 """
 
 from collections.abc import Iterable

@@ -64,7 +64,7 @@ def begin_one(source: SourceId, origins: int = 0) -> bytes:
 
 
 def one_origin(source: SourceId) -> bytes:
-    """Return the encoded origin of one publication in such a header, up to its sequence number."""
+    """Return the encoded origin of one publication in a run header, up to the sequence number."""
     return b"".join([INTEGERS[part] for part in source])
 
 
@@ -77,7 +77,10 @@ def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:
 
 
 def _index(run: PublicationRun) -> bytes | Sequence[int] | None:
-    """Return the attribute index of each publication; None if each has its own entry, in order."""
+    """Return the attribute index per publication.
+
+    None if every publication has its own entry in order.
+    """
     index, places = run.attribute_index, len(run.attribute_table)
     if places == len(run) and list(index) == list(range(places)):
         return None

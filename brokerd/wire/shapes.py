@@ -31,12 +31,11 @@ Reader = Callable[[Iterator[Any]], Any]
 
 
 class Shape(NamedTuple):
-    """The writer and the reader of values of one annotation.
+    """The writer and the reader of values of an annotation.
 
     Attributes:
-        make: as `read`, for items that were checked to be integers; None if other items are among
-            them.
-        width: number of items of each value, if `make` is set.
+        make: as `read`, for items that were checked to be integers; None if there are other items.
+        width: number of items per value, if `make` is set.
     """
 
     write: Writer

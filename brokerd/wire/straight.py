@@ -1,10 +1,10 @@
 """The fast path of reading: a chunk that is one frame like the frame before.
 
-At low rates a chunk is one frame with one publication, of the same source and origin and with the
-same other fields as the frame before, except for integers of the same width. If its bytes match,
-only those integers, the number, the attributes and the payload are read; a chunk that is exactly
-one heartbeat is dropped. Every other chunk takes the general path (`framing`, `codec`), which
-decodes the same messages; a test compares both paths.
+At low rates a chunk is a frame with one publication, of the same source and origin and with the
+same other fields as the frame before, except for integers of the same width. If the bytes match,
+only the integers, the number, the attributes and the payload are read; a chunk that is exactly a
+heartbeat is dropped. Every other chunk takes the general path (`framing`, `codec`), which decodes
+the same messages; a test compares both paths.
 """
 
 from dataclasses import fields
