@@ -1,6 +1,6 @@
-"""An index of many predicates that finds the matching ones without testing all.
+"""An index of many predicates that finds the matching predicates without testing all.
 
-Each conjunction is filed under one of its tests, the access test: an equality (or `in`) in a hash
+Every conjunction is filed under one of its tests, the access test: an equality (or `in`) in a hash
 table by value, else a numeric bound, with the opposite bound if there is one, in a list sorted by
 that bound, else under the attribute that must be present, else in the set that is always tested.
 Conjunctions with the same equal value are sorted by a bound among themselves, if any. A match looks
@@ -129,7 +129,7 @@ class MatchingIndex(Generic[Key]):
 
     Keys are returned in the order of addition, so that the order is the same in every interpreter.
 
-    Paper: [GD02] ref. 2 and [GES] §2 use one such engine each; this engine is a different design.
+    Paper: [GD02] ref. 2 and [GES] §2 use an engine of this kind; this engine is a different design.
     """
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ class MatchingIndex(Generic[Key]):
         return [_put(under.present, place, filed)]
 
     def _choose_access(self, conjunction: Conjunction) -> Constraint | None:
-        """The test that leaves the fewest candidates, judged by what is filed so far."""
+        """Return the test that leaves the fewest candidates in the present index."""
         equalities = [test for test in conjunction if test.operator in ("=", "in")]
         if equalities:
             return max(equalities, key=lambda test: self._values_of(test.attribute))
@@ -393,7 +393,7 @@ def _bounds(attribute: str, conjunction: Conjunction, operators: Collection[str]
 
 
 def _interval(attribute: str, conjunction: Conjunction) -> tuple[float, float]:
-    """Between which numbers the attribute must be, both included, for the conjunction to hold."""
+    """Return the closed interval that the attribute must be in for the conjunction to hold."""
     low: list[Any] = [test.value for test in _bounds(attribute, conjunction, _UPWARD)]
     high: list[Any] = [test.value for test in _bounds(attribute, conjunction, _DOWNWARD)]
     return max(low, default=-inf), min(high, default=inf)

@@ -1,7 +1,7 @@
 """Joined runs for long storage, with little memory beyond the bytes of the publications.
 
-A publication that arrived by itself costs a dozen objects, and the read buffer that contains it.
-Joined with its neighbours it costs its bytes, and a place in an index.
+A publication that arrived by itself costs a dozen objects, and the read buffer that contains it. A
+publication joined with its neighbours costs its bytes, and a place in an index.
 """
 
 from collections.abc import Collection, Sequence
@@ -62,9 +62,9 @@ class RunJoiner:
 
 
 def taken(runs: Sequence[PublicationRun], numbers: Collection[int]) -> PublicationRun:
-    """Return the publications of joined runs of one source that have these numbers, at least one.
+    """Return the publications of joined runs of a source that have the given numbers, at least one.
 
-    The payload stays slices of the runs, neighbours in one slice. The runs may interleave, but
+    The payload stays slices of the runs, neighbours in a single slice. The runs may interleave, but
     share no publication.
     """
     wanted = dict.fromkeys(numbers)

@@ -2,7 +2,7 @@
 
 A broker with an operator that accepts the loss of durable state publishes a marker in each stream
 that lost publications. A marker travels, is stored, and is retransmitted as any other publication.
-It matches every predicate, so it reaches each subscriber that may have been owed a lost
+A marker matches every predicate, and so reaches every subscriber that may have been owed a lost
 publication. The subscriber's broker sends a gap to the client in place of the marker.
 
 Paper: none; the papers take stable storage as given.

@@ -1,8 +1,8 @@
-"""Signed acts of an operator: decisions that no broker may make on its own.
+"""Signed acts of an operator: decisions that no broker may make alone.
 
-The deployment's authority signs an act on the controller. The signature binds the act to one
-deployment, one target and one version, and travels with the act between brokers. A broker that
-passes an act on cannot change it, and a replay is the same act again. Every broker verifies an act
+The deployment's authority signs an act on the controller. The signature binds the act to a
+deployment, a target and a version, and travels with the act between brokers. A broker that passes
+an act on cannot change the act, and a replay is the same act again. Every broker verifies an act
 before carrying it out.
 """
 

@@ -376,7 +376,7 @@ def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
 def _joined_attributes(
     runs: Sequence[PublicationRun],
 ) -> tuple[tuple[bytes, ...], Sequence[int]]:
-    """One table of the blobs of all runs, and the index into it of all publications."""
+    """Return a table of the blobs of all runs, and the index of all publications into it."""
     places: dict[bytes, int] = {}
     translations = [
         [places.setdefault(blob, len(places)) for blob in run.attribute_table] for run in runs
