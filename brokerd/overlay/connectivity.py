@@ -37,7 +37,7 @@ class Connectivity:
         return live * (live - 1) // 2
 
     def disconnected_pairs(self, failed: Iterable[BrokerNumber], delta: int) -> int:
-        """Pairs of live brokers with more than `delta` failed ones in a row between them.
+        """Return the number of live pairs with more than `delta` failed brokers in a row between.
 
         One pass over the tree, O(brokers · δ + failed · δ²).
 
