@@ -420,7 +420,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
         nursery: trio.Nursery,
     ) -> None:
-        """Start everything that knows of others, when they are there or it has waited enough."""
+        """Start the parts that talk to other brokers, once these are up or after a timeout."""
         with trio.move_on_after(patience_s):
             await self.commands.begun.wait()
         self.commands.begun.set()
