@@ -1,6 +1,6 @@
-"""Standard input and output joined to an agent's socket, for those who come from afar.
+"""Standard input and output joined to an agent's socket, for remote clients.
 
-Started for every command on every host, so it imports next to nothing.
+Started for every command on every host, so the module imports next to nothing.
 """
 
 import os

@@ -288,10 +288,7 @@ class Progress:
         self._untaken.append(entry)
 
     def _take_if_first(self) -> None:
-        """Take the last arrival, which has no part for the application.
-
-        No effect while earlier arrivals are not taken.
-        """
+        """Take the last arrival if no earlier arrival waits; the application has no part in it."""
         if self.in_transactions:
             self._release()
         elif len(self._untaken) == 1:
@@ -488,7 +485,7 @@ class Progress:
             self._revision.current += 1
 
     def _release(self) -> None:
-        """Acknowledge what all its subscriptions have committed, in order within a stream."""
+        """Acknowledge the arrivals that all their subscriptions have committed, in stream order."""
         kept: deque[_Untaken] = deque()
         waiting: dict[StreamId, None] = {}
         for entry in self._untaken:
