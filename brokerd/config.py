@@ -180,7 +180,7 @@ class BrokerConfig:
 
     @property
     def authority(self) -> OperatorAuthority:
-        """The authority whose signed acts this broker accepts."""
+        """The authority for signed acts that this broker accepts."""
         return OperatorAuthority(self.deployment_id, bytes.fromhex(self.operator_key))
 
 

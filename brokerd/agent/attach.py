@@ -34,7 +34,7 @@ def attach(root: Path) -> int:
                 while left:
                     left = left[os.write(1, left) :]
         except OSError:
-            pass  # the other side has gone: so do we
+            pass  # the other side has closed: this side ends too
     return 0
 
 
@@ -47,7 +47,7 @@ def _carry_in(agent: socket.socket) -> None:
     try:
         agent.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it has gone before
+        pass  # it has closed before
 
 
 def _fail(reason: str) -> int:

@@ -40,7 +40,7 @@ def run_agent(
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
     )
-    own_program()  # of the files as they are now, for the image, too
+    own_program()  # of the present files, for the image, too
     image = fork_image({**WATCHDOG_ROLES, **roles})
     agent = Agent(root, name, deployment, image, socket_path)
     told = False

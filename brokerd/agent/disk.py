@@ -23,5 +23,5 @@ def _disk_bytes(folder: Path) -> int:
             try:
                 total += os.lstat(os.path.join(path, name)).st_blocks * _BLOCK_BYTES
             except FileNotFoundError:
-                pass  # brokers remove what they need no more
+                pass  # brokers remove files that are no longer needed
     return total

@@ -229,7 +229,7 @@ def _become(
         os.write(settled, b"settled\n")
         os.close(settled)
         roles[options["role"]](options["config"])
-        del lock  # held, by whatever this process becomes, until here
+        del lock  # held by the process until here
         status = 0
     except SystemExit as error:
         if isinstance(error.code, str):

@@ -230,7 +230,7 @@ class MetricsServer:
                         finally:
                             self._requests -= 1
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass  # the collector has gone; it comes again
+                    pass  # the collector has disconnected; it will retry
                 except OSError as error:  # its next request may be answered
                     logger.warning("metrics: %s", error)
         finally:

@@ -52,7 +52,7 @@ class ProcessIdentity:
         except OSError as error:
             if not is_out_of_descriptors(error):
                 raise
-            return self._has_pid()  # as much as is known without a descriptor
+            return self._has_pid()  # as precise as possible without a descriptor
         return start_time == self.start_time and state not in "ZX"
 
     def _has_pid(self) -> bool:

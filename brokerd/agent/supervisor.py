@@ -201,7 +201,7 @@ class Supervisor:
         if not process.expected_exit:
             await self._journal.write("stop", process=name)
         self.signal(process, number, expected_exit="planned")
-        self.signal(process, signal.SIGCONT)  # a frozen one would not see it
+        self.signal(process, signal.SIGCONT)  # a frozen process would not receive it
         with trio.move_on_after(timeout_s) as scope:
             await process.ended.wait()
         if scope.cancelled_caught:
@@ -266,7 +266,7 @@ class Supervisor:
     def reap_strangers(self) -> None:
         """Wait for children without another waiter: watchdogs, and orphans of processes."""
         if self._image.is_forking or self._helpers:
-            return  # one of them may be a process whose pid is yet to come
+            return  # a child may be a process with a pid that is not reported yet
         own = {
             process.identity.pid
             for process in self.processes.values()
@@ -308,7 +308,7 @@ class Supervisor:
             raise ControlError("busy", "this agent is ending; it starts nothing")
         process.log_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if process.control_socket and (stale := Path(process.control_socket)).is_socket():
-            stale.unlink()  # a killed one left it; now it appears when somebody answers
+            stale.unlink()  # a killed process left it; it reappears when the new process answers
         await self._journal.write(
             "start",
             process=process.name,

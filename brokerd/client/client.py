@@ -796,7 +796,7 @@ class Client:
         new.nudge()
         self._announce()
 
-    # ------------------------------------------------------------ what lines tell
+    # ------------------------------------------------------------ events of lines
 
     def happened(self, line: Line, events: list[ClientEvent]) -> None:
         """See line.Listener."""
@@ -864,7 +864,7 @@ class Client:
 
     async def _leave(self) -> None:
         self._inbox.acknowledge_taken()
-        with contextlib.suppress(OSError):  # it is `store_failure`, and comes out of `connect`
+        with contextlib.suppress(OSError):  # it is `store_failure`, and propagates out of `connect`
             await self.wait_saved()
         await self._line.leave()
         if self._keeper is not None:

@@ -227,7 +227,7 @@ class Consumer:
                 self._consumption.put(event)
                 self._line.read_on()
             else:
-                self._line.nudge()  # silence may be committed, which nobody waits for
+                self._line.nudge()  # silence may be committed, without a waiter
                 return None
 
     async def _wait(self) -> None:

@@ -76,7 +76,7 @@ class Keeper:
         """
         version = self._core.version
         self.look()
-        with trio.CancelScope(shield=True):  # what is given must not be lost on the way
+        with trio.CancelScope(shield=True):  # deliveries must not be lost by a cancellation
             while not self._core.is_saved(version):
                 if self._is_over:
                     raise self.failure or OSError(errno.EIO, "nothing is saved any more")

@@ -174,7 +174,7 @@ class Line:
         with trio.move_on_after(LEAVING_S):
             await connection.gone.wait()
 
-    # ------------------------------------------------------------ what connections tell
+    # ------------------------------------------------------------ events of connections
 
     def received(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int

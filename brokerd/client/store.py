@@ -66,7 +66,7 @@ class FileStore:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(fresh, flags, 0o600)
         try:
-            os.fchmod(file, 0o600)  # one that a crash has left may be another's to read
+            os.fchmod(file, 0o600)  # a file that a crash has left may be readable by others
             view = memoryview(content)
             while view:
                 view = view[os.write(file, view) :]

@@ -45,8 +45,8 @@ class _Bounds:
     """Conjunctions filed under a numeric bound of one attribute, sorted by the bound.
 
     The bounds are in a list of their own, so that comparisons are direct. An upper bound is filed
-    negated, so that one direction serves both: a filed conjunction may hold for a value from its
-    bound to its limit (strictness is left to the remaining tests).
+    negated, so that one direction serves both: a filed conjunction may hold for a value from the
+    bound to the limit (strictness is left to the remaining tests).
 
     Attributes:
         reach: the largest limit up to each place, so that a backward search from a value's place

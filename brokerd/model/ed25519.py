@@ -105,7 +105,7 @@ def _x_of(y: int, sign: int) -> int | None:
 
 
 def _is_small(point: Point) -> bool:
-    """Return True if the order of a point divides 8: anybody can sign for such a key."""
+    """Return True if the order of a point divides 8: signatures for such a key can be forged."""
     return _is_equal(multiply(8, point), _NEUTRAL)
 
 

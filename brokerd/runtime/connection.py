@@ -175,7 +175,7 @@ class Connection:
         """Return True if everything to be sent is with the operating system."""
         return self._is_idle
 
-    # ------------------------------------------------------------ what the owner asks for
+    # ------------------------------------------------------------ requests of the owner
 
     def send(self, message: Any) -> int:
         """Queue a message, for `flush` to write.

@@ -69,7 +69,7 @@ class ControlServer:
         it would miss events unnoticed.
         """
         notice = EventNotice(name, dict(details))
-        encode_control(notice)  # so that what cannot be encoded fails here, at its author
+        encode_control(notice)  # so that an error of encoding is raised here, at its cause
         for connection in list(self._listeners):
             try:
                 connection.tell.send_nowait(notice)
@@ -137,7 +137,7 @@ class ControlServer:
                             commands.start_soon(self._serve_request, connection, request)
                     nursery.cancel_scope.cancel()
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # the client left in the middle of something; there is nobody to tell
+                pass  # the client disconnected in the middle of a frame
             except* RemoteProtocolError as group:
                 logger.warning("control connection closed: %s", group.exceptions[0])
             finally:
@@ -150,7 +150,7 @@ class ControlServer:
         try:
             await connection.answer(reply)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # nobody waits for it any more
+            pass  # the client has closed the connection
         finally:
             connection.unanswered -= 1
             self._progress.unpark_all()
@@ -287,7 +287,7 @@ class ControlClient:
                     case Request():
                         raise RemoteProtocolError("control", "a server may not send requests")
                     case _:
-                        pass  # its request was given up meanwhile
+                        pass  # its request was cancelled meanwhile
         except RemoteProtocolError as error:
             reason = error.reason
         except trio.WouldBlock:
@@ -407,7 +407,7 @@ def _remove_stale(path: Path) -> None:
         probe.connect(str(path))
     except (ConnectionRefusedError, FileNotFoundError):
         path.unlink(missing_ok=True)
-    except BlockingIOError:  # a full backlog: somebody is there, and slow
+    except BlockingIOError:  # a full backlog: a server exists, and is slow
         raise ControlError("busy", f"{path}: another process serves this socket") from None
     else:
         raise ControlError("busy", f"{path}: another process serves this socket")

@@ -48,7 +48,7 @@ class _Wanted(Generic[Result]):
     def carry_out(self) -> None:
         try:
             self._results.append(self._call())
-        except BaseException as error:  # whoever waits for it is told, as of any
+        except BaseException as error:  # raised in the task that waits
             self._error = error
         self._token.run_sync_soon(reschedule, self._task)
 
@@ -61,4 +61,4 @@ class _Wanted(Generic[Result]):
 def _serve(calls: "SimpleQueue[_Wanted[Any] | None]") -> None:
     while (wanted := calls.get()) is not None:
         wanted.carry_out()
-        del wanted  # what it holds is not kept until the next one
+        del wanted  # frees the call before the next arrives

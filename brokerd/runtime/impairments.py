@@ -53,7 +53,7 @@ class Impairments:
         if delay_ns:
             await trio.sleep(delay_ns / SECOND_NS)
 
-    # ------------------------------------------------------------ what is absorbed
+    # ------------------------------------------------------------ absorbed messages
 
     @property
     def is_full(self) -> bool:
@@ -76,7 +76,7 @@ class Impairments:
             self._was_full = False
         return [message for connection, message in released if not connection.over]
 
-    # ------------------------------------------------------------ what is not noticed
+    # ------------------------------------------------------------ hidden closes
 
     def park(self, peer: Peer, stream: trio.abc.Stream) -> trio.abc.Stream | None:
         """Keep a stream open while a blackhole hides its close.
@@ -92,7 +92,7 @@ class Impairments:
         self._parked = deque(each for each in self._parked if self.is_blackholed(each[0]))
         return unhidden
 
-    # ------------------------------------------------------------ what is counted
+    # ------------------------------------------------------------ counters
 
     def count_outgoing(self, connection: Connection, message: Any) -> None:
         """Count a message that was queued for a peer."""

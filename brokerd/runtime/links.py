@@ -147,7 +147,7 @@ class Links:
             while self._open_streams:
                 await trio.sleep(0.01)
 
-    # ------------------------------------------------------------ what the core wants
+    # ------------------------------------------------------------ requests of the core
 
     def open(self, peer: BrokerNumber) -> None:
         """Try once to open a session; no effect if there is a session or an attempt."""
@@ -182,7 +182,7 @@ class Links:
         if connection is not None and connection.session.number == session:
             connection.end("protocol_error", Farewell("fault", reason))
 
-    # ------------------------------------------------------------ what others may know
+    # ------------------------------------------------------------ queries
 
     def addresses_of(self, brokers: Sequence[BrokerNumber]) -> tuple[str, ...]:
         """Return the listening addresses of these brokers, in order, without unknown ones."""
@@ -249,7 +249,7 @@ class Links:
         connection.post = None if impaired or is_limited else self._post
         connection.on_sent = self._impairments.count_outgoing if impaired else None
 
-    # ------------------------------------------------------------ what connections tell
+    # ------------------------------------------------------------ events of connections
 
     def received(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
@@ -468,7 +468,7 @@ class Links:
                         stream = await self._secure(stream)
                     hello = await first_message(stream, decoder)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # it thought better of it
+                pass  # the other end closed before its Hello
             except TlsError as error:
                 self._record_refusal("stranger_refused", {"reason": str(error)})
             except RemoteProtocolError as error:
@@ -641,7 +641,7 @@ def _address_of(stream: trio.abc.Stream) -> str:
     try:
         return str(transport.socket.getpeername()[0])
     except OSError:
-        return ""  # it is gone already
+        return ""  # the socket is closed already
 
 
 async def _drop(stream: trio.abc.Stream) -> None:

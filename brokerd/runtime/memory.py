@@ -54,7 +54,7 @@ class FreeMemory:
         self._lowest_bytes = resident_bytes()
 
     def look(self) -> int | None:
-        """Return the resident memory; before, return memory to the kernel if much may be free.
+        """Return memory to the kernel if much may be free; return the resident memory before.
 
         None, without returning any memory, if resident memory cannot be read.
         """

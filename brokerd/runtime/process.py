@@ -420,7 +420,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
         nursery: trio.Nursery,
     ) -> None:
-        """Start the parts that talk to other brokers, once these are up or after a timeout."""
+        """Start the parts that depend on other brokers, once these are up or after a timeout."""
         with trio.move_on_after(patience_s):
             await self.commands.begun.wait()
         self.commands.begun.set()

@@ -20,7 +20,7 @@ RELEASE: Final = "0.1.0"
 COMMANDS_VERSION: Final = 1
 """Raised whenever a command of agents, or of the processes they start, is added or changed."""
 UNVERSIONED_WIRE_VERSION: Final = 27
-"""Wire version of the last release whose agents and brokers do not report a program."""
+"""Wire version of the last release before agents and brokers reported a program."""
 
 PACKAGES: Final = ("bench", "brokerd", "fault_injection")
 NOT_ON_HOSTS: Final = re.compile(

@@ -88,7 +88,7 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
             os.pwrite(lock, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
         except OSError as error:
             if not is_no_room(error):
-                raise  # else others that want the folder are told "unknown"
+                raise  # without room, others report the holder "unknown"
         yield StateFolder(folder)
     finally:
         os.close(lock)

@@ -148,7 +148,7 @@ class TlsStream(trio.abc.Stream):
     def encrypt(self, data: bytes) -> bytes:
         """Return the records that carry `data`, to be written to the transport next."""
         if not data:
-            return b""  # nothing to say; to the library it would be the end
+            return b""  # the library would treat an empty write as the end
         written = self._records.write(data)
         if written < len(data):
             view = memoryview(data)
@@ -209,7 +209,7 @@ class TlsStream(trio.abc.Stream):
                 self._incoming.write(chunk)
             except ssl.SSLError as error:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    await self._send_pending()  # the alert that tells the other end why
+                    await self._send_pending()  # the alert with the reason for the other end
                 raise TlsError(_words(error)) from error
         await self._send_pending()
         self.identity = self._read_identity()

@@ -134,7 +134,7 @@ class StateWitness:
     """The newest state mark of each neighbour.
 
     Attributes:
-        changed: neighbours whose mark is not on this broker's disk.
+        changed: neighbours with a mark that is not on this broker's disk yet.
     """
 
     marks: dict[int, StateMark] = field(default_factory=dict)

@@ -30,7 +30,7 @@ def is_one_bit_off(data: bytes, position: int, salt: bytes) -> bool:
         return False
     if not head_at(data, position, salt):
         if not head[-SEAL_BYTES:].strip(b"\0"):
-            return False  # it is torn: no bit alone explains that
+            return False  # torn: no single bit explains that
         rest = data[position + HEAD_BYTES :]
         return any(group_at(other + rest, 0, salt) for other in _with_one_bit_changed(head))
     body = data[position + HEAD_BYTES : position + HEAD_BYTES + body_bytes(head)]

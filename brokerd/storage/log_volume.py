@@ -158,7 +158,7 @@ class LogVolume:
         self._segment, self._segments[number] = number, SegmentState(salt)
         position = SEGMENT.size
         if is_first and (first := group_at(data, position, salt)) is not None:
-            self._group = first.number  # those before it are chopped, and gone
+            self._group = first.number  # earlier segments are chopped, and removed
         while position < len(data):
             group = group_at(data, position, salt)
             if group is None:

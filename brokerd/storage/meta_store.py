@@ -344,7 +344,7 @@ class SqliteMetaStore:
         if code is None or code & 0xFF in damaged:
             return StorageCorrupt(text)
         if code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
-            return OSError(errno.ENOSPC, text)  # rolled back: it may be tried again
+            return OSError(errno.ENOSPC, text)  # rolled back: the transaction may be repeated
         return OSError(text)
 
 

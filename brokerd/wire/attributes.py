@@ -94,7 +94,7 @@ def decode_attribute_table(blobs: Sequence[bytes]) -> list[dict[str, Scalar]]:
         and {*map(type, tables)} == {dict}
         and _are_plain(tables, max(map(len, blobs)))
     ):
-        return [decode_attributes(blob) for blob in blobs]  # says what is wrong, if anything is
+        return [decode_attributes(blob) for blob in blobs]  # raises with the cause, if any
     return list(tables)
 
 

@@ -6,7 +6,7 @@ JSON. Nothing is downloaded: installed files were uploaded, and are installed on
 match.
 """
 
-from __future__ import annotations  # so that an older Python can say which one it is
+from __future__ import annotations  # so that an older Python can report its version
 
 import fcntl
 import glob

@@ -100,7 +100,7 @@ def _locked(path: Path) -> int | None:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
-            continue  # the folder was removed by the one who held the last lock in it
+            continue  # the holder of the last lock in the folder removed it
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,7 @@ Prints one line of JSON. A value that cannot be determined is None: the probe mu
 deployment might succeed.
 """
 
-from __future__ import annotations  # so that an older Python can say which one it is
+from __future__ import annotations  # so that an older Python can report its version
 
 import errno
 import glob

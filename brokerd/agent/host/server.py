@@ -276,7 +276,7 @@ class HostSide:
         strays = self._strays()
         for stray in strays:
             stray.identity.signal(signal.SIGTERM)
-            stray.identity.signal(signal.SIGCONT)  # a frozen one hears nothing else
+            stray.identity.signal(signal.SIGCONT)  # a frozen process receives nothing else
         for number in (None, signal.SIGKILL):
             if number is not None:
                 for stray in strays:
@@ -308,7 +308,7 @@ class HostSide:
             try:
                 self.root.rmdir()
             except OSError:
-                pass  # what it is in may be somebody else's
+                pass  # its folder may belong to another user
         return {}
 
     async def residue(self, address: str, ports: Sequence[int], purged: bool) -> dict[str, Any]:
@@ -431,7 +431,7 @@ def serve_host(root: Path, name: str) -> int:
     # The folder of a login that may end long before the processes that are started here.
     os.environ.pop("XDG_RUNTIME_DIR", None)
     requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # whatever prints must not get between the frames
+    os.dup2(2, 1)  # prints must not get between the frames
     host = HostSide(root, name)
     heard_ns = time.monotonic_ns()
 
