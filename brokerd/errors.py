@@ -12,7 +12,7 @@ class BrokerError(Exception):
 
 
 class RemoteProtocolError(BrokerError):
-    """A peer violated the protocol; close its session, keep the broker.
+    """A peer's violation of the protocol; close its session, keep the broker.
 
     Attributes:
         peer: the peer, as far as identified.
@@ -30,11 +30,11 @@ class ConfigError(BrokerError):
 
 
 class StorageCorrupt(BrokerError):
-    """The data on disk cannot be data that this broker wrote; the broker does not start."""
+    """Data on disk that cannot be data of this broker; the broker does not start."""
 
 
 class DiskFailed(BrokerError, OSError):
-    """The disk failed, and is not merely full: the broker ends.
+    """A failure of the disk, which is not merely full: the broker ends.
 
     Data that were not on disk have not been acknowledged.
     """
@@ -45,10 +45,7 @@ class MustNotGoOn(BrokerError):
 
 
 class StateLost(MustNotGoOn):
-    """Durable state of a broker is missing.
-
-    The broker serves again only if the loss is accepted.
-    """
+    """A loss of durable state; the broker serves again only if the loss is accepted."""
 
 
 class ForeignState(StorageCorrupt, MustNotGoOn):

@@ -159,7 +159,7 @@ def _let_run(descriptor: int, lease_file: Path) -> None:
 
 
 class _Told(BaseException):
-    """SIGTERM was received."""
+    """The receipt of SIGTERM."""
 
 
 @contextmanager

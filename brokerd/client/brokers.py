@@ -20,7 +20,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class NobodyTakesUs:
-    """No broker is left to be tried; `reason` contains the replies of the brokers."""
+    """The end of all attempts; `reason` contains the replies of the brokers."""
 
     reason: str
 

@@ -10,11 +10,11 @@ from brokerd.model.client_messages import Deliveries, Notice
 
 
 class ClientError(BrokerError):
-    """The client cannot continue: refused, superseded by another client of its name, or at odds."""
+    """The end of a client: refused, superseded by another client of its name, or at odds."""
 
 
 class BrokerUnreachable(ClientError):
-    """The broker has not been reachable for `unreachable_after_s`.
+    """A broker that has not been reachable for `unreachable_after_s`.
 
     The client loses nothing and continues to try. A repeated call waits again.
     """

@@ -68,9 +68,8 @@ class ClientCore:
     increasing position.
 
     With `keeps_state`, the state that must survive a restart is in `state`, which the shell saves
-    whenever `needs_saving`; no message is sent before the state that it depends on is saved.
-    `given` records the next delivery to the application, so that the delivery is recorded after a
-    restart.
+    whenever `needs_saving`; no message is sent before the state that it depends on is saved. `give`
+    records the next delivery to the application, so that the delivery is on record after a restart.
 
     With `commits_by_itself`, taken deliveries are committed. Otherwise `commit` commits, and until
     then the broker keeps the publications. With `in_transactions`, `commit_through` commits all

@@ -16,7 +16,7 @@ class Redelivered(Deliveries):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The client is attached; `source` is None for a client that only subscribes."""
+    """An attachment of the client; `source` is None for a client that only subscribes."""
 
     source: SourceId | None
     broker_incarnation: int
@@ -24,7 +24,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionAnswered:
-    """The broker reported the state of a subscription; repeated after each attachment."""
+    """The state of a subscription, as reported by the broker; repeated after each attachment."""
 
     number: int
     state: SubscriptionState
@@ -32,19 +32,19 @@ class SubscriptionAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEnded:
-    """The broker has ended a subscription, as requested."""
+    """The end of a subscription at the broker, as requested."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """The broker keeps no state of this client any more; its session may be closed."""
+    """The end of all state of this client at the broker; its session may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationsDone:
-    """All publications numbered `first` to `last` are acknowledged, and had not been before."""
+    """The first acknowledgement of all publications numbered `first` to `last`."""
 
     first: int
     last: int
@@ -103,7 +103,7 @@ class GapsAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The requested commits of a subscription, up to a request, are durable at the broker."""
+    """The broker's confirmation of durable commits of a subscription, up to a request."""
 
     number: int
     request: int
@@ -118,14 +118,14 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """The broker refuses a request for good."""
+    """The permanent refusal of a request."""
 
     refused: Refused
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """The broker refuses a request temporarily.
+    """The temporary refusal of a request.
 
     After a pause the shell calls `subscribe_again(refused.number)`, or, if the number is 0, ends
     the session and opens another.
@@ -136,7 +136,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """The broker redirects the client to one of these addresses, the best first.
+    """A redirect of the client to one of these addresses, the best first.
 
     The shell follows if permitted, while `may_go` is True.
     """

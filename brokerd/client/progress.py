@@ -140,7 +140,7 @@ class Progress:
             del self._received_origins[received]
 
     def take_over(self, predecessor: "Progress") -> None:
-        """Continue from the positions of a predecessor, or from the starts of subscriptions here.
+        """Continue from the positions of a predecessor, or from later starts of subscriptions here.
 
         This broker does not repeat publications before these positions. Subscriptions of the
         predecessor alone, as its marks, have ended: their numbers may be reused here.

@@ -27,7 +27,7 @@ _FULL: Final = 2
 
 
 class TransactionFailed(Exception):
-    """A commit with a token failed, or its result is unknown; this process cannot continue.
+    """A commit with a token that failed, or with an unknown result; this process cannot continue.
 
     A new process reads the token, and continues from there.
     """

@@ -181,7 +181,7 @@ def _is_conjunction(tests: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A predicate holds if every test of at least one conjunction holds.
+    """A disjunction of conjunctions: true if every test of at least one conjunction is.
 
     `((),)` matches everything, `()` nothing.
 

@@ -19,7 +19,7 @@ Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 
 
 class PlaintextRefused(ConnectionRefusedError):
-    """Connections off loopback need TLS."""
+    """A connection off loopback without TLS."""
 
 
 async def dial_tcp(address: str) -> trio.abc.Stream:

@@ -27,7 +27,7 @@ RECORD_BYTES: Final = 16 << 10
 
 
 class TlsError(ConnectionError):
-    """There is no trustworthy connection with the other end; the text states the reason."""
+    """A failure to establish a trustworthy connection; the text states the reason."""
 
 
 class TlsCredentials:

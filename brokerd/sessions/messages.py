@@ -75,7 +75,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class StateAdvanced:
-    """Broker → broker: more of the sender's state is durable; sent with heartbeats.
+    """Broker → broker: a newer state mark of the sender; sent with heartbeats.
 
     Attributes:
         mark: mark of the sender.

@@ -230,7 +230,7 @@ class LogVolume:
         """Write entries as one group, which is durable when this returns.
 
         Raises:
-            OSError: for lack of room or of descriptors, nothing has changed.
+            OSError: if the cause is a lack of room or of descriptors, nothing has changed.
         """
         self._have_segment()
         if self._size == SEGMENT.size:

@@ -11,7 +11,7 @@ from brokerd.storage.files import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A folder received a name for this file; -1 for a folder."""
+    """A new name in a folder, for this file; -1 for a folder."""
 
     path: str
     file: int
@@ -19,14 +19,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A folder lost this name."""
+    """The removal of a name from a folder."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """A file received these bytes from `place` on."""
+    """A write of bytes from `place` on."""
 
     file: int
     place: int
@@ -35,7 +35,7 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A file was truncated to `size`."""
+    """A truncation of a file to `size`."""
 
     file: int
     size: int
@@ -43,14 +43,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The content of a file is durable."""
+    """A sync of the content of a file."""
 
     file: int
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSynced:
-    """The names in a folder are durable."""
+    """A sync of the names in a folder."""
 
     path: str
 

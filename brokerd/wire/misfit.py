@@ -2,7 +2,7 @@
 
 
 class Misfit(ValueError):
-    """A decoded value does not fit; the text never contains the value itself."""
+    """A decoded value that does not fit; the text never contains the value itself."""
 
 
 INTEGER_LIMIT = 1 << 63

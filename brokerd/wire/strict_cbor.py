@@ -21,7 +21,7 @@ _NATIVE_TAGS: Final = (
 
 
 class StrictCborError(ValueError):
-    """The bytes are not one strict CBOR value; the text is bounded and safe to print."""
+    """Bytes that are not one strict CBOR value; the text is bounded and safe to print."""
 
 
 def decode_strict(data: bytes | memoryview) -> Any:

@@ -28,11 +28,11 @@ VENV = re.compile(r"venv-([0-9a-f]{64})")
 
 
 class Refused(Exception):
-    """The files are not the expected files; nothing was installed."""
+    """A refusal: the files are not the expected files; nothing was installed."""
 
 
 class Damaged(Refused):
-    """A file differs from the uploaded file."""
+    """A file that differs from the uploaded file."""
 
 
 def look(root: str, *blobs: str) -> dict[str, Any]:
