@@ -313,7 +313,7 @@ class Connection:
     async def serve(self) -> None:
         """Read and write until the session has ended, and the last words are written.
 
-        The stream is left open, because faults may delay its close.
+        The stream is left open: active faults determine when the caller closes it.
         """
         with self._scope:
             async with trio.open_nursery() as nursery:
