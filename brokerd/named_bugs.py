@@ -1,7 +1,7 @@
-"""Named bugs: rows of data that say how a file would read with a mistake in it.
+"""Named bugs: rows of data that describe a file with a mistake in it.
 
-No product code knows of them. A simulation or a test plants one in its own process and must see
-it caught; rows stay true because text that is not found exactly once is an error.
+No product code uses named bugs. A simulation or a test plants a bug in its own process and must
+detect it; rows stay valid because text that is not found exactly once is an error.
 """
 
 import ast
@@ -23,9 +23,9 @@ class Edit:
     """One place of a bug, within functions.
 
     Attributes:
-        file: in the project, as in "brokerd/sessions/outbox.py".
-        text: as it stands there, once.
-        mistaken: as the bug would have it.
+        file: path in the project, as in "brokerd/sessions/outbox.py".
+        text: the text of the file, found exactly once.
+        mistaken: the text with the bug.
     """
 
     file: str
@@ -35,12 +35,12 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class NamedBug:
-    """A mistake that somebody might make.
+    """A plausible mistake.
 
     Attributes:
-        name: in commands and tables.
-        leaves_out: the rule that does not hold with it, as a sentence.
-        edits: all of it.
+        name: name in commands and tables.
+        leaves_out: the rule that the bug breaks, as a sentence.
+        edits: all edits of the bug.
     """
 
     name: str
@@ -49,7 +49,7 @@ class NamedBug:
 
 
 class BugNotFound(AssertionError):
-    """A row no longer fits the file that it is about."""
+    """A row that no longer fits its file."""
 
 
 _now: list[tuple[NamedBug, ...]] = []
@@ -57,13 +57,13 @@ _now: list[tuple[NamedBug, ...]] = []
 
 @contextmanager
 def planted(bugs: Iterable[NamedBug]) -> Iterator[None]:
-    """Inside, the functions that the bugs are about behave as the bugs have it, in this process.
+    """Replace the functions with planted bugs, in this process, within a `with` block.
 
-    Only one set of bugs is planted at a time; the same one again inside changes nothing. What
-    was made before, such as results that are cached, stays as it is.
+    Only one set of bugs is planted at a time; the same set again inside changes nothing. Earlier
+    results, such as cached values, stay unchanged.
 
     Raises:
-        BugNotFound: text is not there exactly once, or is not within a function.
+        BugNotFound: a text is not found exactly once, or is not within a function.
     """
     chosen = tuple(dict.fromkeys(bugs))
     if not chosen or _now == [chosen]:
@@ -85,7 +85,7 @@ def planted(bugs: Iterable[NamedBug]) -> Iterator[None]:
 
 @lru_cache(maxsize=256)
 def mistaken_functions(bugs: tuple[NamedBug, ...]) -> tuple[tuple[FunctionType, CodeType], ...]:
-    """The functions that the bugs change, each with the code that it would have.
+    """Return the functions that the bugs change, each with its changed code.
 
     Raises:
         BugNotFound: as `planted`.
@@ -119,7 +119,7 @@ def _of_file(file: str, edits: list[Edit]) -> Iterator[tuple[FunctionType, CodeT
 
 
 def _functions(source: str) -> dict[str, str]:
-    """What is in each function and method, by its dotted name; "" is everything else."""
+    """Return the source of each function and method, by dotted name; "" has everything else."""
     found: dict[str, str] = {}
 
     def take(body: list[ast.stmt], prefix: str) -> None:
@@ -137,7 +137,7 @@ def _functions(source: str) -> dict[str, str]:
 
 
 def _codes(code: CodeType) -> dict[str, CodeType]:
-    """The code of each function and method, by the names that `_functions` gives."""
+    """Return the code of each function and method, by the names of `_functions`."""
     found: dict[str, CodeType] = {}
 
     def take(inside: CodeType, prefix: str) -> None:
@@ -154,12 +154,12 @@ def _codes(code: CodeType) -> dict[str, CodeType]:
 
 
 def _free(name: str, taken: dict[str, Any]) -> str:
-    """A setter has the name of its property, so the second of a name is told apart."""
+    """Return a name with a number if it is taken, because a setter has the name of its property."""
     return name if name not in taken else f"{name}#{sum(each.startswith(name) for each in taken)}"
 
 
 def _live(module: Any, name: str) -> FunctionType:
-    """The function of the module that is running by that name, whatever decorates it."""
+    """Return the function of the running module by name, without its decorators."""
     *classes, last = name.partition("#")[0].split(".")
     found: Any = module
     for part in classes:

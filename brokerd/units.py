@@ -1,7 +1,7 @@
 """Durations and sizes: constants, and text as people write it, always with a unit.
 
-Each kind has a parser, whose error names what is valid, and a formatter, whose text parses to the
-same value.
+Durations and sizes each have a parser and a formatter. An error of a parser names the valid texts.
+A formatted text parses to the same value.
 """
 
 import re
