@@ -193,9 +193,7 @@ class ActedCluster:
                 break
             self.perform(("deadline", random.choice(waiting).number))
         left = [*self.cluster.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
-        rule = (
-            "liveness" if left else "incomplete"
-        )  # a delivery that no broker holds any more is lost
+        rule = "liveness" if left else "incomplete"  # without a holder it is lost
         left += self.oracle.undelivered()
         why = "no end" if len(self.actions) > most else "nothing left to happen"
         raise InvariantViolated(rule, f"{why}: {'; '.join(left[:12])}")

@@ -391,9 +391,7 @@ class Network:
             self._end_here(old, "closed_by_peer")
             self._tell_other(old)
             late = there.attempts.pop(here.key, None)
-            if (
-                late is not None
-            ):  # made on the loss of the old session; the new session is being opened
+            if late is not None:  # made on the loss of the old session
                 late.over = True
         self._connect(attempt, here, there)
 
