@@ -1,1 +1,2 @@
-"""A cluster in one thread and virtual time: the same cores and clients, reproducible by a seed."""
+"""A cluster in one thread and virtual time: the cores and clients of the product, reproducible by a
+seed."""

@@ -153,9 +153,7 @@ class Oracle:
         for (name, number), subscription in list(self._subscriptions.items()):
             if name == client:
                 self.unsubscribed(name, number)
-                before = (
-                    subscription.before
-                )  # if no start was reported since the last loss of memory
+                before = subscription.before  # without a start since the last loss
                 if before is None and subscription.started and not subscription.given_up:
                     before = subscription
                 if before is not None:

@@ -246,7 +246,7 @@ class Faults:
         return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
 
     def _lost(self, *names: str) -> Fault | None:
-        """Lose brokers without notice, unless another element has failed.
+        """Lose brokers without notice, unless one of the brokers has failed already.
 
         After a refusal no brokers are lost any more: together with the brokers that stayed, the
         remaining overlay may be in parts.
