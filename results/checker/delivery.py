@@ -131,7 +131,7 @@ class DeliveryCheck:
         self._kept.append(frame.localCheckpoint() if self._is_small else frame.persist())
         return self._kept[-1]
 
-    # --- Single rows
+    # --- Single rows --------------------------------------------------------------------------
 
     def _judged(self, deliveries: "DataFrame") -> "DataFrame":
         """Return deliveries to applications, each with its violation independent of other
@@ -427,7 +427,7 @@ class DeliveryCheck:
             pair.started,
         )
 
-    # --- Violations
+    # --- Violations ---------------------------------------------------------------------------
 
     def _explain(self, judged: "DataFrame", bad: Sequence[BadPair]) -> "DataFrame | None":
         """Return one row per violation; None without violations."""
