@@ -10,8 +10,8 @@ to bypass. A source at a broker that has joined the running tree is an exception
 state from the brokers that it joined behind, so its publications may be withheld until all these
 brokers are back.
 
-A gate is closed at a start and at no other time, and opens once the cause has ended. So no fault
-excuses an announcement that began after the acceptance of the subscription. No fault excuses
+A gate is closed at a start and at no other time, and opens once the cause has ended. So a fault
+that began after the acceptance of the subscription excuses no announcement. No fault excuses
 publications that were sent long enough after its end, and after the end of all faults on the path
 meanwhile.
 
