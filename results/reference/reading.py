@@ -285,11 +285,11 @@ class _Folder:
         return records
 
     def moved(self, stamp_ns: int, host: str) -> int:
-        """See `Timeline`."""
+        """Return a stamp of a host, moved to the time line; see `Timeline`."""
         return self._moved(stamp_ns, host)
 
     def error_ns(self, a: str, b: str) -> int | None:
-        """See `Timeline`."""
+        """Return the maximum error between stamps of two hosts; see `Timeline`."""
         return self.clocks.error_ns(a, b)
 
     def _witnessed(self) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ class Timed:
         if late > 1 + 0.01 * len(data):
             yield doubt("late_unsaid", file=f"raw/{records.name}", n=late, ms=limit / 1e6)
 
-    # --- Bounds and stretches -----------------------------------------------------------------------
+    # --- Bounds and stretches ------------------------------------------------------------------
 
     def _about_bounds(self, records: Records) -> Iterator[str]:
         error = self.error_ns(records.host)

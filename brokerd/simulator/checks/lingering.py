@@ -1,9 +1,9 @@
 """Subscriptions that a broker ends because their client was disconnected for `client_linger_ns`.
 
-The broker may end them no earlier. Afterwards the oracle expects nothing of them until the client
-subscribes again.
+The broker may end these subscriptions no earlier. Afterwards the oracle expects nothing of them
+until the client subscribes again.
 
-Paper: none; the papers say nothing about disconnected clients.
+Paper: none; no paper covers disconnected clients.
 """
 
 from collections.abc import Sequence

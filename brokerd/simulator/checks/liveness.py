@@ -10,7 +10,7 @@ the same time as after healing:
 - the acknowledgement of every publication of a source that reaches all subscriptions, started or
   not, unless acknowledgements promise less. (Acknowledgements cover whole runs: one publication for
   an unreached subscription delays its neighbours. A publication for an ended subscription delays
-  its neighbours too: the access broker releases the publication.)
+  its neighbours too, because its access broker releases the publication.)
 - the start of every subscription, unless the protocol delays the start for unreached brokers:
   missing confirmations are recorded in the tags of the subscription.
 

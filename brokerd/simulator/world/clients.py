@@ -81,12 +81,12 @@ class Observers:
         self._observers = observers
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
-        """See ClientObserver."""
+        """Pass the source to each observer."""
         for observer in self._observers:
             observer.connected(client, source)
 
     def started(self, client: ClientId, number: int) -> None:
-        """See ClientObserver."""
+        """Pass the start to each observer."""
         for observer in self._observers:
             observer.started(client, number)
 
@@ -99,24 +99,24 @@ class Observers:
         blob: bytes,
         payload: Buffer,
     ) -> None:
-        """See ClientObserver."""
+        """Pass the publication to each observer."""
         for observer in self._observers:
             observer.delivered(client, number, source, sequence, blob, payload)
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
-        """See ClientObserver."""
+        """Pass the notice to each observer."""
         for observer in self._observers:
             observer.withheld(client, notice)
 
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """See ClientObserver."""
+        """Pass the gap to each observer."""
         for observer in self._observers:
             observer.gap(client, number, source, first, last, reason)
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """See ClientObserver."""
+        """Pass the acknowledgement to each observer."""
         for observer in self._observers:
             observer.acknowledged(client, sequence)
 
