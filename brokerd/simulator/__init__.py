@@ -1,2 +1,1 @@
-"""A cluster in one thread and virtual time: the cores and clients of the product, reproducible by a
-seed."""
+"""A cluster in one thread and virtual time, with the real cores, reproducible by a seed."""

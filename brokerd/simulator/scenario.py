@@ -341,8 +341,7 @@ class _Player:
                 self._quietly(lambda: self.cluster.run_for(0.001))
 
     def _run_until_heard(self, client: str) -> None:
-        """Run until the client's message has reached its broker, and the broker has handled the
-        message."""
+        """Run until the client's broker has received and handled its message."""
         self._watched = client
         limit_ns = self.cluster.schedule.now_ns + 2 * MILLISECOND_NS
         while self._watched is not None and self.cluster.schedule.now_ns < limit_ns:

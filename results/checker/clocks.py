@@ -136,8 +136,7 @@ class Clocks:
         return worst + WOBBLE_PPB * (rows[-1].t_ns - rows[0].t_ns) // 2 // 10**9
 
     def error_between_ns(self, a: str, b: str, until_ns: int) -> int | None:
-        """Return the maximum error of a latency between two hosts; 0 for one clock, None if
-        unknown."""
+        """Return the maximum latency error between hosts; 0 for a common clock, None if unknown."""
         if self.share(a, b):
             return 0
         errors = self.error_ns(a, until_ns), self.error_ns(b, until_ns)
@@ -146,8 +145,7 @@ class Clocks:
         return errors[0] + errors[1]
 
     def machines(self, hosts: Iterable[str]) -> int:
-        """Return the number of different clocks of hosts; each host that was not compared counts as
-        one."""
+        """Return the number of clocks; a host that was not compared has its own clock."""
         if not self.rows:
             return 1
         known = {row.host_id: row.clock_id for row in self.rows}

@@ -1,5 +1,4 @@
-"""Standalone Spark clusters from the view of a session: the address and the settings of a
-cluster."""
+"""Standalone Spark clusters from the view of a session: address and settings."""
 
 import json
 import os

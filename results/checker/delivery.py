@@ -126,16 +126,14 @@ class DeliveryCheck:
             frame.unpersist()
 
     def _keep(self, frame: "DataFrame") -> "DataFrame":
-        """Return the same rows, computed once; a checkpoint also drops the plan, so planning is
-        faster."""
+        """Return the same rows, computed once; a checkpoint also drops the plan."""
         self._kept.append(frame.localCheckpoint() if self._is_small else frame.persist())
         return self._kept[-1]
 
     # --- Single rows --------------------------------------------------------------------------
 
     def _judged(self, deliveries: "DataFrame") -> "DataFrame":
-        """Return deliveries to applications, each with its violation independent of other
-        deliveries."""
+        """Return deliveries to applications with violations of single rows."""
         from pyspark.sql import functions as F
 
         rows = (
@@ -251,8 +249,7 @@ class DeliveryCheck:
                 )
 
     def _look_for_undone(self) -> None:
-        """Record matching publications that never happened before later publications of their
-        incarnation.
+        """Record matching publications that never happened before later publications.
 
         A client completes its publications in their order; only at its end may the last
         publications stay incomplete.
@@ -377,8 +374,7 @@ class DeliveryCheck:
     def _compare(
         self, walked: Mapping[Names, Walked], counted: Mapping[Span, tuple[int, int]]
     ) -> list[BadPair]:
-        """Record the deliveries of each pair; return the pairs that did not walk the owed
-        publications."""
+        """Record the deliveries of each pair; return the pairs with a wrong walk."""
         bad = []
         for run_id, facts in self._facts.items():
             findings = self.findings[run_id]
@@ -399,8 +395,7 @@ class DeliveryCheck:
     def _summary(
         self, pair: Pair, found: Walked, counted: Mapping[Span, tuple[int, int]]
     ) -> PairSummary:
-        """Return the summary of a pair that walked the owed publications; record withheld
-        publications."""
+        """Return a pair's summary under a correct walk; record withheld publications."""
         findings = self.findings[pair.run_id]
         _, owed = counted.get(pair.owed_span(), (0, 0))
         withheld = 0
@@ -507,6 +502,5 @@ def _lane(topics: "DataFrame | None") -> "Column":
 
 
 def _counted_in(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:
-    """Return the counter of an announced publication and its key: a gap's reason, or a
-    partition."""
+    """Return the counter and key of an announcement: a gap's reason, or a partition."""
     return (findings.announced, reason) if reason else (findings.withheld, partition)

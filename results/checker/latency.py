@@ -45,8 +45,7 @@ class AcrossClocks:
 
 
 def across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
-    """Judge the deliveries that `measured` excludes because their stamps are from different
-    clocks."""
+    """Judge the deliveries with stamps from different clocks, which `measured` excludes."""
     from pyspark.sql import functions as F
 
     rows = (

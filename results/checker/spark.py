@@ -57,8 +57,7 @@ class SparkFailed(Exception):
 
 
 def in_own_words(error: Exception) -> Exception:
-    """Return an error of this module for an error of Java, which loses its words with its
-    process."""
+    """Return an error of this module for Java's, which loses its words with its process."""
     from py4j.protocol import Py4JError
 
     try:
@@ -204,8 +203,7 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
 
 
 def _collector() -> tuple[str, ...]:
-    """Return the garbage collector: on one or two cores, concurrent collection costs a sixth
-    more."""
+    """Return the garbage collector; concurrent ones cost a sixth more on up to two cores."""
     return ("-XX:+UseSerialGC",) if (os.cpu_count() or 1) <= 2 else ()
 
 

@@ -1,5 +1,4 @@
-"""The fault log of a run folder: verbs, targets and times of faults, and deviations from the
-plan."""
+"""The fault log of a run folder: verbs, targets, times, and deviations from the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

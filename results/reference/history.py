@@ -169,8 +169,7 @@ class History:
 
     @property
     def order(self) -> str:
-        """The order of the judgement: the requested order, or the promised order if none is
-        requested."""
+        """The order of the judgement: the requested order, or the promised order."""
         asked = self.guarantee.order
         return self.promises.order if asked == "promised" else asked
 

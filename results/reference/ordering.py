@@ -10,8 +10,7 @@ Publication = tuple[str, Key]
 
 
 def differences(places: Mapping[str, Mapping[Publication, int]]) -> Iterator[Violation]:
-    """Yield a violation for any two subscriptions that received common publications in different
-    orders.
+    """Yield a violation for any two subscriptions with different orders of publications.
 
     Args:
         places: places of publications in the log, by subscription.

@@ -61,8 +61,7 @@ def _check_depth(words: Sequence[str]) -> None:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text; a quoted word keeps its opening quote, and loses the closing
-    quote."""
+    """Return the words of a text; a quoted word keeps only its opening quote."""
     words: list[str] = []
     rest = text.strip()
     while rest:
@@ -111,8 +110,7 @@ def _all(words: list[str]) -> Test:
 
 
 def _joined(values: Sequence[Ternary], *, decisive: bool) -> Ternary:
-    """Return `decisive` if any value is decisive; else None if any value is None; else the
-    opposite."""
+    """Return `decisive` if present; else None if present; else the opposite."""
     if decisive in values:
         return decisive
     return None if None in values else not decisive

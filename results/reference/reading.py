@@ -318,8 +318,7 @@ class _Folder:
         yield from timed.doubts(ours)
 
     def _about_specification(self) -> Iterator[str]:
-        """Yield doubts about the digest of spec/: digests of the files, the manifest and the
-        journal."""
+        """Yield doubts about the digest of spec/ in the manifest and the journal."""
         spec = self.folder / "spec"
         listed = sorted(p.relative_to(spec).as_posix() for p in spec.rglob("*") if p.is_file())
         whole = hashlib.sha256()
@@ -634,8 +633,7 @@ def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commi
 
 
 def _is_of(path: Path, line: Mapping[str, Any], subscription: str, *texts: str) -> bool:
-    """Return True if a line belongs to a subscription; refuse an invalid line of any
-    subscription."""
+    """Return True if a line belongs to a subscription; refuse any invalid line."""
     if not all(isinstance(line.get(name), str) for name in ("sub_id", "source", *texts)):
         raise Refused(f"{path}: {dict(line)} has not the texts that it needs")
     _said_of(path, line)

@@ -50,8 +50,7 @@ def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
 
 
 def was_surely_sent_in(window: RiskWindow, sent_ns: int) -> bool:
-    """Return True if a publication was certainly sent in a window, for any permitted clock
-    error."""
+    """Return True if a publication was certainly sent in a window, within clock errors."""
     return window.from_ns + window.err_ns <= sent_ns < window.to_ns - window.err_ns
 
 

@@ -168,8 +168,7 @@ class _Source:
         return self.by_key[self.closing].sent_ns + error_ns < until_ns
 
     def is_wanted(self, publication: Published, predicate: str) -> bool:
-        """Return True if a publication matches by the seed; the log is trusted only about
-        fences."""
+        """Return True if a publication matches by the seed; the log decides only fences."""
         if self.is_fence(publication):
             return True
         chosen, _ = self.content.choice(self.publisher.index, *publication.key)
@@ -200,8 +199,7 @@ class _Source:
             yield Violation("sequence_reuse", "", self.log.source, *key)
 
     def undone(self, predicates: Iterable[str]) -> Iterator[str]:
-        """Yield doubts about publications that were not committed, in contrast to later
-        publications."""
+        """Yield doubts about uncommitted publications before committed publications."""
         predicates = [*predicates]
         done = {publication.key for publication in self.committed}
         last = dict(sorted(done))  # by incarnation
@@ -235,8 +233,7 @@ class _Source:
         yield from _steps_back(f"publisher {self.log.name}", stamps)
 
     def _doubts_about_numbers(self) -> Iterator[str]:
-        """Yield missing numbers: every number up to the highest answered number must be in the
-        log."""
+        """Yield missing numbers up to the highest answered number."""
         highest = {**self.highest}
         for incarnation, _, last, _ in self.log.answers:
             highest[incarnation] = max(last, highest.get(incarnation, 0))
@@ -312,8 +309,7 @@ class _Pair:
 
     @cached_property
     def announced(self) -> Counter[str]:
-        """The number of data publications between the fences that were in a gap and never arrived,
-        by reason."""
+        """The number of data publications in gaps that never arrived, by reason."""
         return Counter(
             self.skipped[publication.key].reason
             for publication in self.matching
@@ -324,8 +320,7 @@ class _Pair:
 
     @cached_property
     def withheld(self) -> Counter[str]:
-        """The number of data publications between the fences that were withheld and never arrived,
-        by partition."""
+        """The number of withheld data publications that never arrived, by partition."""
         return Counter(
             str(self.told[publication.key].partition)
             for publication in self.matching
@@ -391,8 +386,7 @@ class _Pair:
         )
 
     def _contradicts(self, gap: Gap, row: Delivered, place: int) -> bool:
-        """Return True if a gap contradicts a delivery at a place, without a restart as the
-        reason."""
+        """Return True if a gap contradicts a delivery, without a restart as the reason."""
         if not _is_in(row.key, gap):
             return False
         if gap.place <= place:
@@ -435,8 +429,7 @@ class _Pair:
         return "" if row.digest == self.source.digest(publication) else "corrupted"
 
     def _wrong_notices(self, reasons: Reasons) -> Iterator[Violation]:
-        """Yield publications that were withheld without reason, or after deliveries of the
-        source."""
+        """Yield publications that were withheld without reason, or too late."""
         log, subscription = self.source.log, self.subscription
         heard = [place for place, row in self.rows if row.kind != GAP and row.key in self.rank]
         excuses = {}
@@ -537,8 +530,7 @@ class _Pair:
         )
 
     def too_soon(self, error_ns: int | None) -> int:
-        """Return the number of rows that were received before they were sent, beyond clock
-        errors."""
+        """Return the number of rows received before sent, beyond clock errors."""
         if error_ns is None:
             return 0
         return sum(
@@ -592,8 +584,7 @@ def _passing(history: History) -> Tree | Routes:
 def _risks(
     history: History, pairs: Iterable[_Pair]
 ) -> tuple[list[bool], tuple[Recovery, ...], set[str]]:
-    """Return the arrivals (True or False) of deliveries at risk, the recoveries, and the
-    brokers."""
+    """Return arrivals of deliveries at risk, recoveries, and the reached brokers."""
     windows = times_of_risk(history.faults)
     ways = Ways(_passing(history), history.faults)
     arrivals: dict[RiskWindow, list[int | None]] = {window: [] for window in windows}

@@ -44,8 +44,7 @@ class _Outage:
         return bool(self.struck & (hit | {a} if self.verb in _HOLDS else hit))
 
     def is_on(self, way: Sequence[str]) -> bool:
-        """Return True if the outage affects a broker of a path or a link between two of its
-        brokers."""
+        """Return True if the outage affects a broker or link of a path."""
         links = {f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->")}
         return bool(self.struck & ({*way} | links))
 

@@ -51,8 +51,7 @@ class Told:
     reason: str = ""
 
     def within(self, span: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the part of a span of keys (run, predicate, source, first, last) inside this
-        range."""
+        """Return the part of a span (run, predicate, source, first, last) in this range."""
         first, last = max(self.first, span[3]), min(self.last, span[4])
         return (*span[:3], first, last) if first <= last else (*span[:3], LAST_KEY, FIRST_KEY)
 
@@ -262,8 +261,7 @@ def _told_in_gaps(
 
 
 def _objections(told: Told) -> Iterator[tuple[str, int]]:
-    """Yield the kinds of violations of a range, each with the time after which a publication
-    counts."""
+    """Yield the violations of a range, each with the time after which publications count."""
     if told.until_ns < NEVER_NS:
         yield "gap_early" if told.reason else "withheld_unjustified", told.until_ns
     if told.late:

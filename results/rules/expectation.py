@@ -31,8 +31,7 @@ _SIZE_UNITS = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 <<
 
 
 class ExpectationError(Exception):
-    """A predicate or workload that cannot be read; names the text and the place; the user's
-    fault."""
+    """A predicate or workload that cannot be read; names the text; the user's fault."""
 
     exit_status = 2
 
@@ -146,8 +145,7 @@ class ExpectedContent:
         return self._payloads[size_bytes]
 
     def digest_table(self, size_bytes: int) -> list[list[int]]:
-        """Return the digests by attribute set (the fence last) and payload, for payloads of this
-        size."""
+        """Return digests by attribute set (the fence last) and payload, for this size."""
         if size_bytes not in self._digests:
             payloads = self._payloads_of(size_bytes)
             blobs = [encode_attributes(self.attributes(n)) for n in range(self.fence_set + 1)]

@@ -77,8 +77,7 @@ def _topics(facts: RunFacts) -> Iterator[int]:
 def _match_table(
     spark: "SparkSession", predicates: Sequence[tuple[Any, ...]], contents: Mapping[str, Any]
 ) -> "DataFrame":
-    """Return the attribute sets that match each predicate of each run; fences match all
-    predicates."""
+    """Return the attribute sets that match each predicate; fences match all predicates."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -49,8 +49,7 @@ class PromisedDeliveries:
         return rows.where(~F.col("run_id").isin(self._unordered)) if self._unordered else rows
 
     def differences(self, judged: "DataFrame") -> Iterator["DataFrame"]:
-        """Yield a row for any two subscriptions that received common publications in different
-        orders.
+        """Yield a row for any two subscriptions with different orders of publications.
 
         Every two subscriptions of a run are compared, so many subscriptions take long.
         """
@@ -156,8 +155,7 @@ class PromisedDeliveries:
     def deliveries_in_gaps(
         self, firsts: "DataFrame", pairs: Iterable[Names]
     ) -> Iterator["DataFrame"]:
-        """Yield a row per first arrival of a publication in a gap, before or after the
-        announcement.
+        """Yield a row per first arrival of a gap's publication, before or after the notice.
 
         Args:
             firsts: the first arrival of each publication.

@@ -39,8 +39,7 @@ class ProtocolWords:
 
 
 def former_words(protocol: str, delta: int | None) -> ProtocolWords:
-    """Return the words for a run without words in its manifest, as used at the time of such
-    runs."""
+    """Return words for a run without words in its manifest, as used at the time of the run."""
     known = _former().get(protocol)
     if known is None:
         return ProtocolWords(protocol or "an unnamed protocol")

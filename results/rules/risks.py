@@ -133,8 +133,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
 
 
 def _maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
-    """Yield faults that seem to be applied earlier, but may be later within the errors of
-    clocks."""
+    """Yield faults that seem to be earlier, but may be later within the errors of clocks."""
     for other in earlier:
         error_ns = _error(fault) + _error(other)
         if (other.applied_ns or 0) > (fault.applied_ns or 0) - error_ns:
@@ -241,8 +240,9 @@ class Exposure:
     def holds(
         self, window: RiskWindow, publisher: str, start: str, subscriber: str, home: str
     ) -> bool:
-        """Return True if a publication in this window had to pass the fault, or, with several
-        routes, may have passed.
+        """Return True if a publication in this window had to pass the fault.
+
+        With several routes, any route through the fault is sufficient.
 
         Args:
             start: first broker of the publisher.

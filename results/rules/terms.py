@@ -133,8 +133,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """The promises of a run's protocol about deliveries; the defaults apply to runs without
-    promises.
+    """The promises of a run's protocol; the defaults apply to runs without promises.
 
     Attributes:
         order: a key of ORDERS.

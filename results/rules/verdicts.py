@@ -97,8 +97,7 @@ def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
 
 
 def doubts_about_recoveries(faults: Iterable[Fault], recoveries: Iterable[Recovery]) -> list[str]:
-    """Return doubts about absorbs that put deliveries at risk, but reported no absorbed
-    publication."""
+    """Return doubts about absorbs that put deliveries at risk, but report none absorbed."""
     idle = {
         fault.fault_id: fault for fault in faults if fault.verb in _HOLDING and fault.absorbed == 0
     }

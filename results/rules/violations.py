@@ -81,8 +81,7 @@ class BadWalks:
         return ~F.col("matches_fence") & owed_column()
 
     def rows(self) -> list["DataFrame"]:
-        """Return rows for deliveries that repeat, step back, are absent, or contradict an
-        announcement."""
+        """Return rows for repeated, reordered, absent and wrongly announced deliveries."""
         contradicted = [item.pair.names for item in self._bad if item.in_spite]
         in_spite = [
             *self._announced.deliveries_in_spite(self._firsts, contradicted),
@@ -91,8 +90,7 @@ class BadWalks:
         return [self._again(), self._back(), self._absent(), *in_spite]
 
     def redelivered(self) -> dict[Names, tuple[int, int]]:
-        """Return the numbers of permitted redeliveries and of owed deliveries among them, by
-        pair."""
+        """Return the numbers of permitted redeliveries and owed redeliveries, by pair."""
         from pyspark.sql import functions as F
 
         if self._redelivered is None:
@@ -108,8 +106,7 @@ class BadWalks:
         }
 
     def arrived_in_spite(self) -> dict[tuple[Names, str, str], int]:
-        """Return the number of owed deliveries that arrived although announced, by pair, partition
-        and reason."""
+        """Count owed deliveries that arrived although announced, by pair and announcement."""
         if not any(item.in_spite for item in self._bad):
             return {}
         return self._announced.arrived(self._firsts, self._owed)

@@ -64,8 +64,7 @@ class Excuse:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A fault that cuts brokers off, from its earliest possible begin to its latest possible
-    end."""
+    """A fault that cuts brokers off, from the earliest begin to the latest end."""
 
     fault_id: str
     verb: str
@@ -93,8 +92,7 @@ class Barriers:
     def excuse(
         self, partition: Partition, home: str, source: str, asked: Asked, told_ns: int
     ) -> Excuse | None:
-        """Return the faults that explain a partition, with the end of the excuse; None without a
-        fault.
+        """Return the faults that explain a partition, with the end; None without any.
 
         Args:
             home, source: the brokers of the subscriber and of the publisher.
@@ -163,8 +161,7 @@ def _spans(faults: Iterable[Fault]) -> Iterable[_Span]:
 
 
 def _befalls(struck: frozenset[str], way: Sequence[str]) -> bool:
-    """Return True if a fault affects a broker of a path or a link between any two of its
-    brokers."""
+    """Return True if a fault affects a broker of a path or a link between its brokers."""
     links = (f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->"))
     return not struck.isdisjoint(way) or not struck.isdisjoint(links)
 
@@ -270,8 +267,7 @@ def _without(
     last: tuple[int, int],
     known: Iterable[tuple[tuple[int, int], tuple[int, int]]],
 ) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the parts of [first, last], of a single incarnation, outside of all known
-    stretches."""
+    """Return the parts of [first, last] outside of all known stretches."""
     parts = [(first[1], last[1])]
     for low, high in known:
         if low[0] != first[0]:

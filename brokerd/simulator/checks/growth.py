@@ -73,8 +73,7 @@ class Alive:
 
 
 def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
-    """Check all containers and tables of a broker, in memory and on disk; the cluster must be
-    quiet.
+    """Check the size of all containers and tables of a broker in a quiet cluster.
 
     Raises:
         InvariantViolated: a container is too large; names the container.

@@ -172,8 +172,7 @@ class StepChecker:
     def _check_acknowledgement(
         self, broker: BrokerView, client: Peer, message: PublishAcknowledged
     ) -> None:
-        """Check that acknowledged publications have arrived at every subscription that is owed
-        them."""
+        """Check that acknowledged publications have arrived at every owed subscription."""
         assert isinstance(client, str), f"{message} sent to a broker"
         source = self._sources[broker.number, client]
         for sequence in range(message.first, message.last + 1):

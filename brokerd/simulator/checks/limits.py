@@ -1,5 +1,4 @@
-"""Limits in the code, lowered by seeds, so that a few events reach code that usually takes
-thousands.
+"""Limits in the code that seeds lower, so that few events exceed a limit.
 
 A limit is a constant of a module. No topology sets a limit, and no promise depends on its value.
 """

@@ -93,8 +93,7 @@ def as_counters(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def in_words(found: Iterable[Reached]) -> str:
-    """Return the coverage for people: a line for all marks, and a line for each mark without enough
-    seeds."""
+    """Return the coverage for people: a summary, and a line per mark without enough seeds."""
     rows = list(found)
     met = sum(bool(row.seeds) for row in rows)
     lines = [f"{met} of {len(rows)} marks reached"]

@@ -115,8 +115,7 @@ class Oracle:
     # ------------------------------------------------------------ actions of the applications
 
     def published(self, client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
-        """Record a publication that the application passes to its client; numbers rise by one from
-        1."""
+        """Record a publication passed to a client; numbers rise by one from 1."""
         publisher = self._publisher(client)
         assert sequence == len(publisher.contents) + 1, f"{client} skips to {sequence}"
         publisher.contents.append((blob, payload))
@@ -144,8 +143,7 @@ class Oracle:
                     stream.matching.append(sequence)
 
     def unsubscribed(self, client: ClientId, number: int) -> None:
-        """Record the end of a subscription, after which nothing is owed and no delivery is
-        permitted."""
+        """Record the end of a subscription, after which no delivery is owed or permitted."""
         self._ended[client, number] = self._subscriptions.pop((client, number))
 
     def forgot(self, client: ClientId) -> None:
@@ -171,13 +169,13 @@ class Oracle:
             subscription.draining = subscription.draining or name == client
 
     def moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
-        """Record the move of a client to another broker, as `successor`, with the same
-        subscriptions.
+        """Record the move of a client to another broker, as `successor`.
 
-        A subscription that ended at the new broker after a refusal is owed nothing more. Earlier
-        deliveries must not repeat. With `whole`, nothing failed meanwhile and the old broker has
-        delivered everything: the streams continue without a gap. Otherwise the streams restart, at
-        the latest with the first publication after the start of the subscription at the new broker.
+        The client keeps its subscriptions. A subscription that ended at the new broker after a
+        refusal is owed nothing more. Earlier deliveries must not repeat. With `whole`, nothing
+        failed meanwhile and the old broker has delivered everything: the streams continue without a
+        gap. Otherwise the streams restart, at the latest with the first publication after the start
+        of the subscription at the new broker.
         """
         for (name, number), before in list(self._subscriptions.items()):
             if name != client:
@@ -266,21 +264,18 @@ class Oracle:
             stream.asked = max(old.asked, old.last)
 
     def given_up(self, client: ClientId, number: int) -> None:
-        """Record the end of a subscription after the client was away for longer than its broker
-        waits."""
+        """Record the end of a subscription of a client that was away for too long."""
         subscription = self._subscriptions.get((client, number))
         if subscription is not None:
             subscription.given_up, subscription.before = True, None
         self._before.pop((client, number), None)
 
     def publisher_given_up(self, client: ClientId) -> None:
-        """Record that a broker has crashed, and has waited for the return of a publisher in
-        vain."""
+        """Record that a broker, after a crash, no longer waits for a publisher."""
         self._publisher(client).given_up = True
 
     def _name_earlier(self, publisher: Publisher, source: SourceId) -> None:
-        """Name the earlier lives of a client that lost its memory before its source was
-        announced."""
+        """Name earlier lives of a client that lost its memory before its source was known."""
         lives = [each for each in self._publishers.values() if each.client == publisher.client]
         for place, earlier in enumerate(reversed(lives[: lives.index(publisher)]), 1):
             if earlier.source is None:
@@ -439,8 +434,7 @@ class Oracle:
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """Judge an announced gap: publications that the application does not receive, now or
-        ever."""
+        """Judge an announced gap: publications that do not arrive, now or ever."""
         what = f"{client}/{number} is told of a gap, {tuple(source)} {first} to {last} ({reason})"
         publisher = self._by_source.get(source)
         subscription = self._subscriptions.get((client, number))
@@ -481,16 +475,14 @@ class Oracle:
     def committed(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int
     ) -> None:
-        """Record publications that the application has committed, and need not receive after a
-        restart."""
+        """Record committed publications, which need not arrive after a restart."""
         subscription = self._subscriptions.get((client, number))
         if subscription is not None and source in self._by_source:
             stream = self._stream(subscription, self._by_source[source])
             stream.committed.append((first, last))
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """Judge an acknowledgement: every owed subscription, or the log, must have the
-        publication."""
+        """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         publisher = self._current[client]
         publisher.acknowledged[sequence] = None
         if not self.reliable or self.logged:
@@ -517,8 +509,7 @@ class Oracle:
         ]
 
     def got(self, subscriber: ClientId, client: ClientId, sequence: int) -> bool:
-        """Return True if a subscriber has received a publication for every matching
-        subscription."""
+        """Return True if all matching subscriptions of a client have a publication."""
         streams = [
             self._stream(subscription, self._current[client])
             for subscription in self._subscriptions.values()
@@ -565,8 +556,7 @@ class Oracle:
     def lacking(
         self,
     ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
-        """Yield (client, number, started) of each subscription with the missing publications by
-        source."""
+        """Yield (client, number, started, missing publications) of each subscription."""
         for subscription in self._subscriptions.values():
             if subscription.draining:
                 continue

@@ -56,8 +56,7 @@ class ProtocolPlanning:
         return self._definition.kind != TREE
 
     def tolerated(self, topology: Topology) -> int:
-        """Return the number of simultaneous failures of brokers or links without a broken
-        promise."""
+        """Return the number of simultaneous failures that break no promise."""
         return topology.delta if topology.kind == TREE else 1
 
     def parameters(self, delta: int, values: Mapping[str, Any]) -> Any:
@@ -103,8 +102,7 @@ class ProtocolPlanning:
         return replace(parameters, **chosen)
 
     def waiting_options(self, seed: int, parameters: Any) -> Any:
-        """Return `options` for seeds without links that stay broken, so that waiting for a link is
-        safe."""
+        """Return the parameters for seeds that may wait for links: no link stays broken."""
         return parameters
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
@@ -136,15 +134,13 @@ class ProtocolPlanning:
         return ()
 
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
-        """Return the brokers that change their role in the overlay of a plan, with the role, in
-        order."""
+        """Return the brokers that change their role in a plan, with the role, in order."""
         return ()
 
     def newcomers(
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """Return the brokers that join a plan for any actions of its clients, with their
-        neighbours.
+        """Return the brokers that join a plan for any clients, with their neighbours.
 
         Args:
             lost: brokers that are lost.
@@ -164,8 +160,7 @@ class ProtocolPlanning:
         return 0
 
     def saying_ns(self, parameters: Any) -> int:
-        """Return the longest delay of announcements by brokers, in nanoseconds; see
-        `still_to_say`."""
+        """Return the longest delay of announcements in nanoseconds; see `still_to_say`."""
         return 0
 
     def client_window(self, parameters: Any) -> int:

@@ -49,8 +49,7 @@ class Reach:
         return True
 
     def ends(self, home: BrokerNumber) -> bool:
-        """Return True if requested ends at a broker must complete, also with an answer from
-        elsewhere."""
+        """Return True if requested ends at a broker must complete, answered anywhere."""
         return True
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:

@@ -4,8 +4,7 @@ from brokerd.simulator.world.streams import Publication
 
 
 class TotalOrder:
-    """A comparison of each delivery with the deliveries of all other subscriptions, also ended
-    ones."""
+    """A comparison of each delivery with the deliveries of all other subscriptions."""
 
     def __init__(self) -> None:
         self._places: list[dict[Publication, int]] = []
@@ -17,8 +16,7 @@ class TotalOrder:
         return len(self._places) - 1
 
     def got(self, subscription: int, publication: Publication) -> list[int]:
-        """Record the first delivery of a publication; return the subscriptions with another
-        order."""
+        """Record a first delivery; return the subscriptions with another order."""
         mine = self._places[subscription]
         mine[publication] = here = len(mine)
         differing = []

@@ -83,8 +83,7 @@ class Wording:
         return ""
 
     def message(self, message: Any) -> str:
-        """Return a message in words; a protocol adds words for its own messages, and calls this
-        method for others."""
+        """Return a message in words; a protocol adds words for its own messages."""
         match message:
             case Notice(subscription=number, source=source, ranges=ranges, partition=partition):
                 nodes = "-".join(map(self.name, partition.nodes))
@@ -139,8 +138,7 @@ class Wording:
         return f"{self.source(source)}/{sequence}"
 
     def source(self, source: SourceId) -> str:
-        """Return the broker's name, with the client's name unless the client is the default
-        client."""
+        """Return the broker's name, with the client's name for an unusual client."""
         broker = self._cluster.topology.brokers[source.broker]
         for name, client in self._cluster.clients.items():
             if client.core.source == source and name != f"p-{broker}":

@@ -483,8 +483,7 @@ def _homes(protocol: str, topology: Topology) -> list[BrokerNumber]:
 
 
 def _draw_wire(random: Random) -> dict[str, int]:
-    """Return the settings of the wire: in a third of the seeds with the codec, half of them in
-    small frames.
+    """Draw the use of the codec: in a third of the seeds, half of them with small frames.
 
     Runs are short in this layer, so payloads must be large to be split.
     """

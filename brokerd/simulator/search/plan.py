@@ -128,8 +128,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Reattaching:
-    """The attachment of a subscriber to another broker with its state, for any state of its own
-    broker.
+    """The attachment of a subscriber to another broker, for any state of its own broker.
 
     No effect if the client is there, publishes, or waits for an answer that only its own broker can
     give.

@@ -342,8 +342,7 @@ def _contracted(topology: Topology, name: str, heir: str) -> Topology:
 
 
 def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
-    """Return the plan on the smaller topology; without an heir, all moves at the broker are left
-    out."""
+    """Return the plan on the smaller topology; without an heir, without the broker's moves."""
 
     def client(old: str) -> str:
         return f"{old.partition('-')[0]}-{heir}" if home_of(old) == name else old

@@ -383,8 +383,7 @@ class PlanRun:
                 self._give_up()
 
     def _heal(self) -> None:
-        """End all faults; break the plan's links that stay broken, if they are not broken
-        already."""
+        """End all faults, and break the plan's links that stay broken."""
         cluster = self._cluster
         cluster.note("heal all")
         self._faults.heal_all()
@@ -600,8 +599,7 @@ class PlanRun:
         self._count_risk(name, published[-1].sequence)
 
     def _count_risk(self, publisher: str, sequence: int) -> None:
-        """Count the subscribers of a publication that are behind an element failed at this
-        moment."""
+        """Count the subscribers of a publication that are behind a failed element."""
         failed = [fault for fault in self._faults.active if fault.element is not None]
         if not failed:
             return

@@ -199,8 +199,7 @@ class ActedCluster:
         raise InvariantViolated(rule, f"{why}: {'; '.join(left[:12])}")
 
     def has_converged(self) -> bool:
-        """Return True if every owed delivery has arrived, and no broker holds more than
-        necessary."""
+        """Return True if all owed deliveries have arrived, and brokers hold no excess."""
         if not self.scene.strict:
             return not self.cluster.unsettled()
         if self.oracle.undelivered() or self.oracle.closed_gates():
@@ -301,8 +300,7 @@ class ActedCluster:
 
 
 def _network_of(scene: Scene) -> NetworkParameters:
-    """Return network parameters without durations, so that chance decides little but the losses of
-    a close."""
+    """Return parameters without durations, so that chance decides only the losses of closes."""
     session = SessionParameters()
     if scene.frame_limit_bytes:
         session = replace(session, frame_limit_bytes=scene.frame_limit_bytes)

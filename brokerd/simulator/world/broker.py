@@ -281,8 +281,7 @@ class SimulatedBroker(Endpoint):
         return due if due is not None and due < self._clock.now_ns + PATIENCE_NS else None
 
     def reach_deadline(self) -> bool:
-        """Advance the own clock to the earliest deadline; return False without a deadline in
-        reach."""
+        """Advance the own clock to the earliest deadline; return False without a deadline."""
         assert self._own_clock is not None, f"{self.name} goes by the common clock"
         due = self.deadline()
         if due is None:

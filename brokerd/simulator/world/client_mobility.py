@@ -52,8 +52,7 @@ class ClientMobility:
         return self._names.get(client, client)
 
     def holds(self, client: ClientId, action: Callable[..., None], *arguments: Any) -> bool:
-        """Return True if a client cannot perform an action now, during a move or without its
-        broker.
+        """Return True if a client moves or lacks its broker, and cannot act now.
 
         During a move the action is postponed until the arrival.
         """
@@ -63,8 +62,7 @@ class ClientMobility:
         return self._is_without_home(self.now(client))
 
     def _is_without_home(self, name: ClientId) -> bool:
-        """Return True if the present or first broker of a client is not in the deployment any
-        more."""
+        """Return True if the present or first broker of a client has departed."""
         cluster = self._cluster
         client, home = cluster.clients.get(name), home_of(name)
         if home not in cluster.topology.present():
@@ -136,8 +134,7 @@ class ClientMobility:
         self._cluster.reattach(name, move.to)
 
     def _may_go(self, client: SimulatedClient, broker: str) -> bool:
-        """Return True if a broker differs from the client's broker, and both are in the
-        deployment."""
+        """Return True if a broker is a possible target of a client."""
         topology, gone = self._cluster.topology, self._cluster.gone
         if broker not in topology.present():
             return False

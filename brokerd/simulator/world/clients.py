@@ -65,8 +65,7 @@ class ClientObserver(Protocol):
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """Record an announced gap: publications that the application does not receive, now or
-        ever."""
+        """Record an announced gap: publications that do not arrive, now or ever."""
         ...
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
@@ -194,8 +193,7 @@ class SimulatedClient(Endpoint):
             self._network.open(self, self.broker)
 
     def go_to(self, home: Home, broker: BrokerNumber) -> None:
-        """Continue at another broker with the present state, as if the old broker were
-        unreachable."""
+        """Continue at another broker, as if the old broker were unreachable."""
         here, self.broker = self.broker, broker
         self.started_numbers = {}
         self._network.close(self, here, "closed_by_us")

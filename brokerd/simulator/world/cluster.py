@@ -242,8 +242,7 @@ class SimulatedCluster:
     def _tell_change(
         self, before: Topology, links: TopologyGrown | TopologyShrunk, near: list[SimulatedBroker]
     ) -> None:
-        """Notify near brokers of changed links, or all brokers of a changed section of the
-        overlay."""
+        """Notify near brokers of links, or all brokers of a section of the overlay."""
         if self.topology.sections == before.sections:
             for broker in near:
                 broker.tell(links)
@@ -253,8 +252,7 @@ class SimulatedCluster:
                 broker.tell(OverlayChanged(self.graph.overlay))
 
     def change_role(self, name: str, role: str) -> bool:
-        """Change the role of a broker and notify all brokers; return False if the role is
-        impossible."""
+        """Change the role of a broker and notify all; return False if impossible."""
         definition = definition_of(self.protocol)
         try:
             topology = self.topology.with_role(name, role, "role")
@@ -435,8 +433,7 @@ class SimulatedCluster:
         return random.choice(client.tokens)
 
     def _on_refused(self, client: SimulatedClient, refused: Refused) -> None:
-        """Accept a refusal: the client has too many subscriptions, or had others before
-        `forget`."""
+        """Accept a refusal if the client has too many subscriptions or lost its memory."""
         number, most = refused.number, self.parameters.client_subscriptions
         if refused.request != "subscribe" or (number <= most and client.name not in self._forgot):
             raise InvariantViolated("refused", f"{client.name}: {refused}")
@@ -449,8 +446,7 @@ class SimulatedCluster:
             self.unsubscribe(client.name, number)
 
     def _on_redirected(self, client: SimulatedClient, addresses: Sequence[str]) -> None:
-        """Attach to the first present broker of a redirect, as the client library does, if free of
-        cost.
+        """Follow a redirect to the first present broker, if free of cost.
 
         A client stays if all brokers of an old redirect have been removed since.
         """
@@ -673,8 +669,7 @@ class SimulatedCluster:
             self.trace.note(self.schedule.now_ns, what)
 
     def reasons(self, broker: str) -> list[str]:
-        """Return the recorded reasons of a core for withheld, refused or ignored items, in
-        order."""
+        """Return the reasons of a core for withheld, refused or ignored items, in order."""
         records = self.brokers[self.topology.number_of(broker)].recorded
         return [str(details["reason"]) for _, details in records if "reason" in details]
 
@@ -853,8 +848,7 @@ class LinkHandle:
         self._b = b
 
     def cut(self, which: WhichWay = "both") -> Self:
-        """Cut the link, with the loss of messages in flight; `out` is from the first to the
-        second."""
+        """Cut the link and lose messages in flight; `out` is from first to second."""
         self._note(f"cut {which}")
         self._network.cut(self._a, self._b, which)
         return self

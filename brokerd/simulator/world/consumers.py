@@ -79,8 +79,7 @@ class SimulatedConsumer(SimulatedClient):
         self._work()
 
     def _work(self) -> None:
-        """Take available publications; observers see the publications at once, the commit
-        follows."""
+        """Take available publications, visible at once, and schedule their commit."""
         consumption = self._consumption
         if self._is_busy or consumption is None or not self.core.subscriptions:
             return

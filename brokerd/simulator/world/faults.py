@@ -138,8 +138,7 @@ class Faults:
         self._is_spared = False
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
-        """Begin a fault with its first stage; return None if the fault is not allowed or
-        impossible.
+        """Begin a fault with its first stage; return None if not allowed or impossible.
 
         Args:
             on: the broker, or the lost brokers; or the two ends of a link, and for a delay its
@@ -297,8 +296,7 @@ class Faults:
                 cluster.reattach(client.name, cluster.brokers[(after or left)[0]].name)
 
     def _may_be_given_up(self, number: BrokerNumber) -> bool:
-        """Return True if no publisher is at a broker, and no client or subscription is in
-        transit."""
+        """Return True if a broker has no publisher, and no client is in transit."""
         cluster = self._cluster
         clients = [each for each in cluster.clients.values() if not each.detached]
         return not any(

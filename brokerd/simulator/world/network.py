@@ -301,8 +301,7 @@ class Network:
             self._tell_other(end)
 
     def time_out(self, endpoint: Endpoint, peer: Peer) -> bool:
-        """Time out the attempt to reach a peer, even if the peer would answer; return False without
-        an attempt."""
+        """Time out an attempt, answered or not; return False without an attempt."""
         attempt = endpoint.attempts.get(peer)
         if attempt is None:
             return False
@@ -323,8 +322,7 @@ class Network:
     # ------------------------------------------------------------ faults of endpoints
 
     def endpoint_died(self, endpoint: Endpoint) -> None:
-        """Drop the sessions and attempts of an endpoint; the far ends are notified as the links
-        allow."""
+        """Drop an endpoint's sessions and attempts; far ends are notified as links allow."""
         for attempt in list(endpoint.attempts.values()):
             attempt.over = True
         endpoint.attempts.clear()

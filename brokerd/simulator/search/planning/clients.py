@@ -54,8 +54,7 @@ def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) 
 
 
 def draw_absences(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
-    """Draw, in a third of the plans, absences of clients, longer or shorter than their broker
-    waits.
+    """Draw absences of clients, shorter or longer than the linger, in a third of the plans.
 
     Without a clock the length has no meaning.
     """

@@ -76,8 +76,7 @@ def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
 def draw_loss(
     random: Random, draft: Draft, heal: int, may_leave: Callable[[str], bool]
 ) -> list[Move]:
-    """Draw, in a third of the plans, the crash and later decommission of a broker without
-    publishers.
+    """Draw, in a third of the plans, the loss and decommission of a broker without publishers.
 
     Args:
         may_leave: returns True if the other brokers can continue without a broker.

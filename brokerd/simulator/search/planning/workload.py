@@ -156,8 +156,7 @@ def draw_newcomers(
 
 
 def draw_reattaching(random: Random, draft: Draft, heal: int) -> list[Move]:
-    """Draw, in half of the plans, reattachments of subscribers to other brokers, some in quick
-    succession."""
+    """Draw, in half of the plans, reattachments of subscribers, some in quick succession."""
     moves: list[Move] = []
     if random.random() < 0.5:
         return moves
