@@ -1,7 +1,6 @@
-"""The rows of a run folder's record files, counted one by one for the witnesses.
+"""The rows of a run folder's record files, counted row by row for the witnesses.
 
-Counts only: what follows from them when they are compared with other files stands in
-`results.witnesses`.
+The module only counts. `results.witnesses` compares the counts with other files.
 """
 
 import math
@@ -26,10 +25,10 @@ class Count:
     """All records of a run.
 
     Args:
-        records: by process folder and layout.
-        moved: puts a stamp of a host on the time line.
+        records: records by process folder and layout.
+        moved: moves a stamp of a host to the time line.
         fence_set: the attribute set of fences.
-        measured: the ends of the measure phase, as stamps.
+        measured: both ends of the measure phase, as stamps.
     """
 
     def __init__(
@@ -220,7 +219,7 @@ class Count:
         )  # fmt: skip
 
     def _first_due(self, from_ns: int) -> dict[tuple[str, int], int]:
-        """Return, by source and incarnation, the first number that was due at a stamp or later."""
+        """Return the first number that was due at a stamp or later, by source and incarnation."""
         due: dict[tuple[str, int], int] = {}
         last: dict[tuple[str, int], int] = {}
         for key in sorted(self._sent):

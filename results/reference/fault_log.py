@@ -1,4 +1,4 @@
-"""The fault log of a run folder: what was done to what, when, and whether it was as planned."""
+"""The fault log of a run folder: verbs, targets, times, and deviations from the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ class FaultLog:
     """The faults of a run, on its time line.
 
     Args:
-        load_hosts: where publishers and subscribers were.
+        load_hosts: hosts of publishers and subscribers.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FaultLog:
         )  # fmt: skip
 
     def _stamp(self, row: Mapping[str, Any], stage: str) -> int | None:
-        """On the time line; of several hosts the last one's."""
+        """Return a stamp on the time line; the last stamp of several hosts."""
         told = (row.get("host_stamps") or {}).get(stage)
         if told is not None:
             return max(
@@ -82,7 +82,7 @@ class FaultLog:
         return None if at_ns is None else at_ns - self._origin_ns
 
     def _struck(self, verb: str, target: str) -> Iterator[str]:
-        """The brokers, links and clients that a target stands for."""
+        """Yield the brokers, links and clients of a target."""
         if verb.startswith("client-"):
             yield f"client:{target}"
         elif verb == "host-loss":
@@ -99,7 +99,7 @@ class FaultLog:
             yield turned[0] if turned else target
 
     def doubts(self, simulated: bool) -> Iterator[str]:
-        """What was not as planned, or is not told."""
+        """Yield deviations from the plan, and missing facts."""
         planned = read_lines(self._folder / "faults" / "plan.jsonl")
         logged = {row["fault_id"]: row for row in self.rows}
         has_schedule = (self._folder / "spec" / "faults.toml").is_file()
