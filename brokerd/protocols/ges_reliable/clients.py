@@ -190,7 +190,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             elif answer.after is not None and answer.before not in (None, storage):
                 self._ask_before(client, local, answer, answer.before)
             elif (is_behind and answer.before is None) or is_unknown:
-                # It went on here, and what is before that has whoever it was at.
+                # It has moved here, and the previous storage has everything before.
                 local.storage = None
                 self._claim_anywhere(client, local)
             else:

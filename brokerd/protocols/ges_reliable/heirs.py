@@ -83,7 +83,7 @@ class Heirs:
         if heir is not None:
             local.heir, local.until = heir, until
             if heir not in self._roots:
-                self._unknown.append((local, until))  # this home is about to be told
+                self._unknown.append((local, until))  # this broker receives it shortly
             elif self._are_one_tree(first, heir):
                 self._begin_at_heir(local)
             elif until is not None:

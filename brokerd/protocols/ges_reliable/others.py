@@ -94,7 +94,7 @@ class Others:
         self._index.add(key, predicate)
         self._memo.forget()
 
-    # ------------------------------------------------------------ who wants what, and has it
+    # ------------------------------------------------------------ interest and progress
 
     def match(self, event: Event) -> list[tuple[BrokerNumber, ...]]:
         """Return, by attribute blob, the interested storages.

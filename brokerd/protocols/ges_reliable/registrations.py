@@ -241,7 +241,7 @@ class Registrations:
         known.received = through
         return [Change(RECEIPTS, _text(key), through)]
 
-    # ------------------------------------------------------------ who wants what
+    # ------------------------------------------------------------ interest
 
     def match(self, run: PublicationRun) -> list[tuple[BrokerNumber, ...]]:
         """Return, by attribute blob, the access brokers of interested clients."""

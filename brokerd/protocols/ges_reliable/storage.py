@@ -189,7 +189,7 @@ class Storage:
             raise RemoteProtocolError(peer, f"stores what is in {run.source} already")
         if self.profile is not None:
             raise RemoteProtocolError(peer, f"{run.source} is published at no root")
-        self.registrations.match(run)  # what nobody can read is not stored
+        self.registrations.match(run)  # malformed runs are not stored
         self._counters["publications_received"] += len(run)
         self.log.store(run, self._broker)
         source, home = run.source, message.home
@@ -261,7 +261,7 @@ class Storage:
             else:
                 self._disk.when_written(written)
 
-        # A crash could give a later epoch to another publication: none is written down, or told.
+        # A crash could give a later epoch to another publication: none is written, or sent.
         self.log.sync(write)
         self._let_go()
 

@@ -136,7 +136,7 @@ def with_storages(topology: Topology, random: Random) -> Topology:
     values = topology.to_mapping()
     section = values["hierarchy"]
     first = random.choice(topology.brokers)
-    more = Random(str(section))  # what follows does not depend on how many storages there are
+    more = Random(str(section))  # later draws do not depend on the number of storages
     if more.random() < _ONE_UNIT:
         section["addresses"] = {name: f"0.{text}" for name, text in section["addresses"].items()}
     addresses: dict[str, str] = section["addresses"]
