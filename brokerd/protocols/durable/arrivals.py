@@ -221,7 +221,7 @@ class Arrivals:
     def on_moved(self, message: Moved) -> None:
         """Release a subscription with an earlier attachment.
 
-        Correct a broker with a later one here.
+        If the attachment here is later, correct the sender.
         """
         whose = message.client, message.number
         local, arrival = self._find(whose), self._arrivals.get(whose)

@@ -125,7 +125,7 @@ class Held:
 class Moved:
     """Towards a broker: a request to release a subscription.
 
-    All that it lacks is held elsewhere.
+    All events that the subscription lacks are held for its present broker.
     """
 
     to: BrokerNumber

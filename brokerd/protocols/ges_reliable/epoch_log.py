@@ -143,7 +143,7 @@ class EpochLog:
     def store(self, run: PublicationRun, root: BrokerNumber) -> None:
         """Assign epochs to the next publications of a source.
 
-        Later ones wait, known ones are dropped.
+        Later publications wait for earlier ones, and stored publications are dropped.
         """
         frontier = self._frontiers.setdefault(run.source, Frontier())
         for part, origin in frontier.take(run, self._held_limit, root):
@@ -192,9 +192,9 @@ class EpochLog:
         return self._stored.get(source, 0)
 
     def reached(self) -> tuple[tuple[SourceId, int], ...]:
-        """Return, per source, the number through which all have an epoch.
+        """Return, per source, the number through which all publications have an epoch.
 
-        Complete at a root only.
+        The numbers are complete at a root only.
         """
         found = ((source, each.reached) for source, each in self._frontiers.items())
         return tuple(sorted(each for each in found if each[1]))

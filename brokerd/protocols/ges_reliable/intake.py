@@ -159,7 +159,7 @@ class Intake:
     def _has_room(self, feed: Feed) -> bool:
         """Return True if out-of-order publications were stored.
 
-        Else they are fetched again later.
+        Otherwise the publications are fetched again after a while.
         """
         if not feed.open:
             return True

@@ -280,7 +280,7 @@ class Storage:
     def _may_begin(self, message: Change) -> bool:
         """Return True if the parent sends everything that begins here; request the rest.
 
-        Paper: [GES] §4 (a profile change is known up to the root before its epoch is told).
+        Paper: [GES] §4 (the root has a profile change before its epoch is announced).
         """
         if self.profile is None:
             return True

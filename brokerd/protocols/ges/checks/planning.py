@@ -121,7 +121,7 @@ def linked_newcomers(
 
 
 def is_whole_without(hierarchy: Hierarchy, gone: Collection[BrokerNumber]) -> bool:
-    """Return True if at least two brokers are left, in units that are connected inside."""
+    """Return True if at least two brokers are left, and all units of the rest are connected."""
     left = [number for number in range(len(hierarchy.addresses)) if number not in gone]
     if len(left) < 2 or len({*gone}) < len(gone):
         return False
