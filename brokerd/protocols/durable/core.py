@@ -180,8 +180,9 @@ class Durable(Gryphon):
     def _hold_undelivered(self, stream: Stream) -> None:
         """Leave events unacknowledged that a restart would lack.
 
-        A broker that restarts matches events from there on again, and has to receive them again.
-        The events of its own pubends are retained until they are released.
+        Subscriptions that begin after a restart are matched from the delivered tick on, for which
+        the events have to arrive again. The events of own pubends are retained until they are
+        released.
 
         Paper: [DS03] §4.1 (latestDelivered).
         """
@@ -343,7 +344,7 @@ class Durable(Gryphon):
         self._fetching.answer_more(peer)
 
     def _expect_of(self, peer: BrokerNumber) -> None:
-        """Ask a broker below for acknowledgements, as it does itself after a restart.
+        """Have a broker below request missed events at once, as after a failure of that broker.
 
         It may have acknowledged more than has arrived here, and may have lost that in a restart.
 

@@ -41,7 +41,8 @@ class Wish:
         until: with a successor in another tree, the last epoch that this storage sends.
         before: the storage with everything before, while this storage is a successor; this storage
             itself: none has it any more.
-        had_of: publications from the previous storage, in addition to those after `had`.
+        had_of: per source, the number through which publications are from the previous storage,
+            although their epochs here are after `had`.
         looks: request the last epoch of a root, about no subscription.
     """
 
@@ -87,8 +88,8 @@ class Begun(NamedTuple):
             elsewhere since, or the successor has the subscription.
         heir: the present or future successor storage.
         until, before: as requested.
-        had_of: publications from `before`; or, for `looks`, the frontiers of a storage, with
-            `after` its last epoch.
+        had_of: per source, the number through which publications are from `before`; or, for
+            `looks`, the frontiers of a storage, with `after` its last epoch.
         is_gone: True if the client has been at another broker since.
     """
 

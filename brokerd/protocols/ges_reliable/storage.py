@@ -280,7 +280,8 @@ class Storage:
     def _may_begin(self, message: Change) -> bool:
         """Return True if the parent sends everything that begins here; request the rest.
 
-        Paper: [GES] §4 (the root has a profile change before its epoch is announced).
+        Paper: [GES] §4 (all storages up to the root have a profile change before its epoch is
+        announced).
         """
         if self.profile is None:
             return True

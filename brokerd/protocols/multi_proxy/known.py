@@ -66,6 +66,6 @@ class Known:
         return True
 
     def everywhere(self, topic: Topic) -> int:
-        """Return the position through which no other server has a follower that is owed more."""
+        """Return the position through which followers at other servers are owed nothing."""
         known = [theirs.get(topic.part, 0) for theirs in self._theirs.values()]
         return min((topic.durable, *known))

@@ -13,7 +13,7 @@ from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import LostRun
 
 LOST_ROWS: Final = "lost"
-"""Per topic and last position of a record of the log: the numbers of its publications."""
+"""Per topic and last position of a record of the log: the sources and numbers in the record."""
 
 
 @dataclass(slots=True)

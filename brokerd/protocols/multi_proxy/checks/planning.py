@@ -111,7 +111,7 @@ class MultiProxyPlanning(ProtocolPlanning):
         return replace(chosen, topic_attribute="kind", topics=3)
 
     def turns(self, parameters: Any, publications: int) -> int:
-        """See ProtocolPlanning: all publications may be in one topic, fetched in several requests."""
+        """See ProtocolPlanning: all publications may be in one topic, fetched in parts."""
         chosen: MultiProxyParameters = parameters
         at_once = min(chosen.topic_window + 1, chosen.get_publications, chosen.home_window)
         return publications // at_once * _GETS_A_TURN * _LINKS_A_GET
