@@ -1,4 +1,4 @@
-"""What simulations know of durable."""
+"""The parts of durable that simulations use."""
 
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks

@@ -1,4 +1,4 @@
-"""What simulations know of ges."""
+"""The parts of ges that simulations use."""
 
 from brokerd.protocols.ges.checks.marks import MARKS, GesMarks
 from brokerd.protocols.ges.checks.planning import GesPlanning

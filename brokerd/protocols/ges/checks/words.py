@@ -1,4 +1,4 @@
-"""How scenarios say what brokers of a hierarchy tell each other."""
+"""The wording of messages between brokers of a hierarchy, for scenarios."""
 
 from typing import Any
 

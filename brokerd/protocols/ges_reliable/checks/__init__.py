@@ -1,4 +1,4 @@
-"""What simulations know of ges_reliable."""
+"""The parts of ges_reliable that simulations use."""
 
 from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning

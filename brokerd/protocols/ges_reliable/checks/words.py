@@ -1,4 +1,4 @@
-"""How scenarios say what homes and storages tell each other."""
+"""The wording of messages between access brokers and storages, for scenarios."""
 
 from typing import Any
 

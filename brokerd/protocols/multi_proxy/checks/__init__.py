@@ -1,4 +1,4 @@
-"""What simulations know of multi_proxy."""
+"""The parts of multi_proxy that simulations use."""
 
 from brokerd.protocols.multi_proxy.arbiter import ASSIGNED, OWNERS
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks
