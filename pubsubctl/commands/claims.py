@@ -86,7 +86,7 @@ def explain(
     files: Files = None,
     runs: Runs = None,
 ) -> Result:
-    """Say of one claim what the paper says, what we measured, and how to measure it again."""
+    """Explain a claim: the result of the paper, ours, and the command that repeats it."""
     call = invocation(context)
     claims = _claims(call, files or [])
     found = [claim for claim in claims if claim.name == name]

@@ -19,7 +19,7 @@ Names = Callable[[typer.Context, str], list[str]]
 
 
 def _offered(find: Callable[[typer.Context, str], Iterable[str]]) -> Names:
-    """A completion from a function that may fail: what begins with what was typed."""
+    """Return a completion of the typed text from a function that may fail."""
 
     @functools.wraps(find)
     def names(context: typer.Context, incomplete: str) -> list[str]:
