@@ -320,7 +320,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._machine.send(name, Refused("subscribe", message.number, reason, False))
 
     def on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
-        """Commit a client's consumed positions, in protocols with committed positions at brokers."""
+        """Commit a client's consumed positions, in protocols that store positions at brokers."""
         raise RemoteProtocolError(name, f"commits {message.number}, which is not kept here")
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
