@@ -101,7 +101,7 @@ class Clients(OwnSubscriptions[Delivered]):
             self._start(local)
 
     def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See OwnSubscriptions; a subscription starts once its beginnings in all streams are here."""
+        """See OwnSubscriptions; a subscription starts once all pubends have announced its ticks."""
         if self._own_filter is None:
             super()._on_kept(client, local)
         elif not local.is_over:

@@ -88,10 +88,11 @@ class Ostreams:
                 stream.satisfy(peer, start, end)
 
     def _bracket(self, stream: Stream, cell: Cell, peer: BrokerNumber, tick: int, end: int) -> int:
-        """Return the start of the silence before `end` for a cell, behind earlier messages to `peer`.
+        """Return the start of the silence before `end` for a cell, behind earlier messages.
 
         Args:
             cell: EVERYWHERE: every event interrupts the silence.
+            peer: the receiver of the earlier messages.
             tick: a tick with knowledge in the range, or right behind the range.
 
         Paper: [GD02] §3.1 ("a D tick bracketed by silence").

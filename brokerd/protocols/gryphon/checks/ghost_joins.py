@@ -46,7 +46,7 @@ class JoinChecks(ProtocolChecks):
         self._handed = dict.fromkeys(self._hosts, 0)
         self._writing: dict[tuple[BrokerNumber, int, int], list[str]] = {}
         self._before: dict[tuple[BrokerNumber, str], int] = {}
-        """Per broker and pubend for which it waits: how far clients had come by then."""
+        """Per broker and awaited pubend: the last delivered tick at the start of the wait."""
         self._begun: dict[StreamId, None] = {}
 
     def step(
