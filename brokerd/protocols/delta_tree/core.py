@@ -1,12 +1,12 @@
-"""The core of the δ-fault-tolerant protocol at a broker, assembled from its parts.
+"""The core of the δ-fault-tolerant protocol at a broker, assembled from parts.
 
-Exactly-once, per-source order and no gap hold for these reasons; PROTOCOL.md has the whole
+Exactly-once, per-source order and no gap hold for three reasons; PROTOCOL.md has the whole
 argument. (1) A broker sends any two publications of a source to a hop in order. When the hop of
 a destination changes, the broker sends all unconfirmed publications again, in order, before newer
-ones. So first copies arrive in order everywhere, and a number per source detects duplicates. (2) A
-publication leaves a queue only when every home broker in its audience has confirmed it. (3) A
-subscription starts when all brokers route by it, and a stream begins after the last publication
-that may have met a broker without the subscription.
+publications. So first copies arrive in order everywhere, and a number per source detects
+duplicates. (2) A publication leaves a queue only when every home broker in the audience has
+confirmed. (3) A subscription starts when all brokers route by the subscription, and a stream begins
+after the last publication that may have met a broker without the subscription.
 
 Paper: [DFT11].
 """

@@ -115,7 +115,7 @@ class SubscriptionCopy:
 
 @record
 class UpstreamCopy:
-    """A subscription for a broker nearer to its home that may lack it; accepted at once."""
+    """A subscription for a broker nearer to home that may lack it; accepted at once."""
 
     subscription: SubscriptionId
     predicate: Predicate
@@ -143,9 +143,9 @@ class RecoveryNotifier:
     """For a subscription's home: of `removed` only `added` still lacks the subscription.
 
     A notifier travels, is queued, sent again and confirmed like a publication of `source`, number
-    `sequence`; all brokers on its way apply it. `path`: emitter … home, complete.
+    `sequence`; all brokers on the way apply the notifier. `path`: emitter … home, complete.
 
-    Paper: [DFT11] §VIII-A lines 859-900 (p_rec). Deviates: one per subscription.
+    Paper: [DFT11] §VIII-A lines 859-900 (p_rec). Deviates: a notifier per subscription.
     """
 
     source: SourceId

@@ -1,4 +1,4 @@
-"""Parameters of delta_tree, its switches, and the profiles that choose them.
+"""Parameters of delta_tree, with switches and the profiles that set switches.
 
 Paper: [DFT11] §IV-VII.
 """
@@ -64,46 +64,48 @@ class DeltaTreeParameters:
             costs sessions (the ball grows with fan-out ** (delta + 1)).
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is dialled again; doubles
             up to the limit.
-        queue_limit: publications in a broker's queue at which the broker writes to its event log.
+        queue_limit: publications in a broker's queue at which the broker writes to the event log.
             Nothing is dropped or refused: the publishers' windows bound the queue.
-        persist_routing: whether a subscription is on disk at every broker that has confirmed
-            it. Without, a broker that restarts has only its own clients' subscriptions, and
-            the promise holds for crashes only while its neighbours are reachable.
+        persist_routing: whether a subscription is on disk at every broker that has confirmed the
+            subscription. Without, a broker that restarts has only subscriptions of the broker's own
+            clients, and the promise holds for crashes only while the neighbours are reachable.
         client_window: number of unacknowledged publications of a client at which deliveries wait.
         client_subscriptions: greatest number of subscriptions of a client; further ones are
             refused.
         client_linger_ns: duration for which subscriptions of a disconnected subscriber are kept
-            (its deliveries are held, unconfirmed, meanwhile).
-        audit_interval_ns: interval between a broker's requests about the parts of the tree without
-            its subscriptions, in case the answer was lost in two crashes.
+            (and deliveries held, unconfirmed).
+        audit_interval_ns: interval between a broker's requests about tagged parts of the tree, in
+            case the answer was lost in two crashes.
         cold_start_after_ns: wait of a component of recovering brokers for a broker that is not
             recovering, before the component continues alone.
-        publication_log: whether a publication is on disk at its publisher's broker before the
-            acknowledgement, and acknowledged then. Without, it is acknowledged once its audience
-            has confirmed it, and until then the publisher itself has to keep it. With the log, at
-            most `queue_limit` publications of a source are acknowledged and not yet confirmed.
-        profile: "robust", or "paper" for [DFT11] as written except for its errors; sets the
+        publication_log: whether a publication is on disk at the publisher's broker before the
+            acknowledgement, and acknowledged then. Without, a publication is acknowledged once the
+            audience has confirmed, and until then the publisher itself has to keep the publication.
+            With the log, at most `queue_limit` publications of a source are acknowledged and not
+            yet confirmed.
+        profile: "robust", or "paper" for [DFT11] as written except for errors; sets the
             switches below that are left "".
-        accept: whether a broker routes by a subscription on arrival ("early"), or when all
-            brokers behind it have confirmed ("late").
+        accept: whether a broker routes by a subscription on arrival ("early"), or after the
+            confirmations of all brokers behind ("late").
         tag_eval: whether a home broker looks for the source of a publication behind a partition
-            on the publication's path ("path"), or in the tags that brokers near the partition
-            stamped on it from their partition tables ("pt").
+            on the publication's path ("path"), or in the publication's tags, which brokers near the
+            partition add from the partition table ("pt").
         cut: whether a start cut contains the sequence numbers of a source's own broker only
             ("src"), or of every broker on the way too ("full", needed with "late").
         dedupe: the detection of duplicates. "source": by the publisher's own numbers; correct
-            after any restart. "vector": by the stamps of the 2δ + 1 brokers before; wrong if one of
-            these restarts between two copies. "both": decides by source, and counts disagreements
-            of the vectors.
+            after any restart. "vector": by the stamps of the 2δ + 1 brokers before; wrong if a
+            broker among them restarts between two copies. "both": decides by source, and counts
+            disagreements of the vectors.
         legitimacy: the handling of a publication that would bypass more than δ of 2δ + 1
-            consecutive brokers. "observe": it is forwarded, and counted if it carries a vector.
-            "hold": it waits, and everything for the same hop behind it, until a path exists.
-        switch: the handling of unconfirmed publications when the next hop of their destination
-            changes while the old one is alive. "resend": all go to the new hop, at once.
-            "drain": they stay at the old hop, and newer ones wait until these are confirmed;
+            consecutive brokers. "observe": the publication is forwarded, and counted if a vector is
+            present. "hold": the publication waits, and everything for the same hop behind, until a
+            path exists.
+        switch: the handling of unconfirmed publications when the next hop of a destination
+            changes while the old hop is alive. "resend": all go to the new hop, at once.
+            "drain": all stay at the old hop, and newer publications wait for the confirmations;
             fewer duplicates, a longer pause.
         assist: "on": two live brokers with a broken link have a session that a third broker relays,
-            so that up to delta failures of links stall nothing. "off": publications between them
+            so that up to delta failures of links stall nothing. "off": publications between the two
             wait for the link.
 
     Paper: [DFT11] §IV-VII.

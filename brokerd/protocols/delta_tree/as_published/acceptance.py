@@ -1,7 +1,7 @@
-"""Routing by a subscription after all confirmations from behind (`accept` "late"), and its cuts.
+"""Routing by a subscription after all confirmations from behind (`accept` "late"), with cuts.
 
-A broker that does not route by a subscription yet may confirm publications that match it, so every
-broker on the way raises the cut to the publications that it has let pass (`cut` "full").
+A broker that does not route by a subscription yet may confirm matching publications, so every
+broker on the way raises the cut to the publications that have passed the broker (`cut` "full").
 
 Paper: [DFT11] §V lines 388-391, Fig. 5. Deviates: the paper has no cut.
 """

@@ -1,13 +1,13 @@
-"""Tags of publications by brokers on their way, for `tag_eval` "pt"; unused in profile "robust".
+"""Tags of publications by brokers on the way, for `tag_eval` "pt"; unused in profile "robust".
 
-Every broker within 2δ links of a detector tags publications from a source on or beyond one of its
-partitions, if the partition is in its table or in the tags of a subscription it routes by. A home
-broker withholds a publication from a subscription with a tag for the same broker, of the
-same detector: a publication from the broker itself always, one from beyond if the tag has
-`beyond`. A broker examines no more of a publication's path than it needs for the whole
-of such a partition: 3δ + 1 brokers.
+Every broker within 2δ links of a detector tags publications from a source on or beyond one of the
+detector's partitions, if the partition is in the broker's table or in the tags of a subscription
+that the broker routes by. A home broker withholds a publication from a subscription with a tag for
+the same broker, of the same detector: a publication from the broker itself always, a publication
+from beyond if the tag has `beyond`. A broker examines no more of a publication's path than is
+necessary for the whole of a partition: 3δ + 1 brokers.
 
-A partition is identified by its detector and the unreachable broker, not by its number:
+A partition is identified by the detector and the unreachable broker, not by the partition's number:
 if the same broker is lost again, the same publications are withheld.
 
 Paper: [DFT11] §VI lines 630-645 and 663-675, §VIII lines 917-944.

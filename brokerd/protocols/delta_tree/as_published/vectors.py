@@ -57,12 +57,12 @@ class BySource:
 class ByVector:
     """Duplicate detection by the highest recorded stamp of every broker of the window.
 
-    Any two copies that bypassed at most δ brokers of the window each have a broker in common,
+    Any two copies that bypassed at most δ brokers of the window have a broker in common,
     which has queued the publication once and gave both the same stamp. Publications of clients
-    carry no vector; for them the publisher's own numbers decide.
+    carry no vector; their publishers' own numbers decide.
 
     Paper: [DFT11] §VII lines 688-816. The update of vectors is derived; the paper's extended
-    version, which has it, is not available.
+    version with the update is not available.
     """
 
     def __init__(self, state: State, sequences: SourceSequences) -> None:
@@ -207,11 +207,11 @@ def window(state: State) -> int:
 def check_vector(
     state: State, peer: Peer, run: PublicationRun, path: Path, vector: SequenceVector | None
 ) -> None:
-    """Check that a received vector is about the brokers before this one on the path.
+    """Check that a received vector is about the brokers before this broker on the path.
 
     Raises:
-        RemoteProtocolError: it is not, or a vector is present without use; the fault of
-            the peer that sent it.
+        RemoteProtocolError: the vector is about other brokers, or present without use; the fault of
+            the peer that sent the vector.
     """
     if vector is None and not state.parameters.carries_vectors:
         return

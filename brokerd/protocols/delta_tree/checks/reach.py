@@ -1,21 +1,21 @@
 """Owed deliveries in the δ tree while links stay broken forever, and exempt brokers.
 
 A source at P reaches a subscription at S if the walk of next hops from P reaches S: every broker
-hands over to the first broker on its path to S with a possible session, at most δ + 1 links
+hands over to the first broker on the path to S with a possible session, at most δ + 1 links
 away. Nothing is owed if a broker on the walk has no broker to hand over to. That is the
 paper's own limit: activity is one-sided, so a broker next to a broken link may receive publications
-that it cannot forward.
+without a way to forward.
 
 Relayed sessions remove the one-sidedness. A broken link counts as whole for the walk if
-its ends certainly get a session through a third broker: both request sessions through δ
+both ends certainly get a session through a third broker: both request sessions through δ
 brokers within δ + 1 links of both, if there are enough, in an unspecified choice. So the session
-is certain when fewer than δ of these have a broken link with either end. With at most δ links
-broken that is always so, in a tree of δ + 2 brokers or more: all is owed then, starts included,
-and no broker is exempt.
+is certain when fewer than δ of the possible relays have a broken link with either end. With at most
+δ links broken that is always so, in a tree of δ + 2 brokers or more: all is owed then, starts
+included, and no broker is exempt.
 
 Without relays, brokers are exempt that had not recovered yet when a link of the tree broke:
-the only complete broker may have a session with them that is not active at its end.
-Nothing is owed from their publishers, or to subscriptions at them.
+the only complete broker may have a session with an exempt broker that is not active at the other
+end. Nothing is owed from publishers, or to subscriptions, at exempt brokers.
 
 Paper: [DFT11] §II (one-sided activity), §VI lines 646-652 (next hop).
 """

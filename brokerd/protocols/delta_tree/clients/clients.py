@@ -54,9 +54,9 @@ class Client(HostedClient[LocalSubscription]):
     """A client that has a session here, or had a session and may return.
 
     Attributes:
-        done_before: its publications below this number were done when it connected.
+        done_before: publications below this number were done when the client connected.
         held: requests that wait for the end of the recovery, in order.
-        draining: its departure is on disk, and not answered.
+        draining: the client's departure is on disk, and not answered.
     """
 
     done_before: int = 1
@@ -459,8 +459,9 @@ class Clients(ClientService[Client, LocalSubscription]):
         """Deliver from newly opened sources once the change is durable.
 
         A broker that crashed in between would otherwise close the opened sources again.
-        Publications before the beginnings of these streams are announced as withheld first: brokers
-        without the subscription may have let them pass, so most of them never arrived here.
+        Publications before the beginnings of the opened streams are announced as withheld first:
+        brokers without the subscription may have let such publications pass, so most never arrived
+        here.
         """
         windows = self._publications.windows
         windows.hold(local.client)

@@ -2,11 +2,11 @@
 
 A tagged broker returns and confirms. The broker that receives the confirmation removes the tags
 under the returned broker, keeps the tags that the confirmation still names, and notifies all
-brokers towards home. A notified broker reduces its own tags in the same way. Both ends intersect:
-one may hold tags that notifiers went past, the other may receive a notifier from such a broker.
+brokers towards home. A notified broker reduces tags in the same way. Both ends intersect: the first
+end may hold tags that notifiers went past, the other may receive a notifier from such a broker.
 
 Paper: [DFT11] §VIII-A lines 859-900. Deviates: the paper adds the new tags unconditionally,
-which closes open gates; per subscription, since each has its own tags and its own cut.
+which closes open gates; per subscription, since tags and cut belong to a subscription.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,13 @@
 """The partition table: unreachable brokers with their detectors, up to 2δ links from here.
 
-Every broker that becomes unreachable makes a partition. Its detector announces the partition to
-every broker within 2δ links, over all sessions. The detector withdraws it when the broker is
-reachable again and no subscription is tagged for this partition: not before the confirmation of
-the last recovery notifier that names it, or a publication from behind it could count as safe.
+Every broker that becomes unreachable makes a partition. The detector announces the partition to
+every broker within 2δ links, over all sessions. The detector withdraws the partition when the
+broker is reachable again and no subscription is tagged for this partition: not before the
+confirmation of the last recovery notifier with a tag of the partition, or a publication from behind
+the partition could count as safe.
 
 In profile "robust" the table is only for inspection. With `tag_eval` "pt" brokers stamp
-publications from it (`as_published/tagging.py`).
+publications from the table (`as_published/tagging.py`).
 
 Paper: [DFT11] §III lines 317-346, §IV lines 362-370, §VIII lines 896-900 and 917-944.
 """
@@ -179,8 +180,9 @@ class PartitionTable:
     def synchronise(self, peer: Node) -> None:
         """Send the partition table to a peer with a ready session, before all other messages.
 
-        The peer replies with the entries that this broker lacks, and receives the answer; but it
-        omits this broker's own partitions, so this broker sends the ended numbers of these.
+        The peer replies with the entries that this broker lacks, and receives the answer. The reply
+        omits this broker's own partitions, so this broker sends the ended numbers of own
+        partitions.
         """
         here, incarnation = self._state.broker, self._state.incarnation
         gone = [PartitionNumbers(here, incarnation, 0, 0)] if self._state.restarted else []

@@ -1,14 +1,15 @@
 """Regions: the parts of the tree with sources that a subscription does not receive from yet.
 
-A region is a set of tags and covers the source brokers that any of its tags covers. A confirmation
+A region is a set of tags and covers the source brokers that any of the tags covers. A confirmation
 carries a region towards the subscriber, and the region only shrinks after the subscription
-has started. All tags of a subscription point away from its home, and contain the path
+has started. All tags of a subscription point away from home, and contain the path
 from there; all functions here depend on that.
 
-A tag covers its broker, with `beyond` all brokers behind it, and always the brokers behind it that
-have joined since the tree was deployed (*newcomers*, by number). A newcomer receives subscriptions
-from the brokers it is linked to. So it lacks a subscription that these lack, and no broker asked it
-before the subscription started. The newcomer is heard from the moment that these brokers are.
+A tag covers a broker, with `beyond` all brokers behind that broker, and always the brokers behind
+that have joined since the tree was deployed (*newcomers*, by number). A newcomer receives
+subscriptions from linked brokers. So a newcomer lacks the subscriptions that the linked brokers
+lack, and no broker asked a newcomer before the subscription started. The newcomer is open from the
+moment that the linked brokers are.
 
 Paper: [DFT11] §III (on and beyond a partition), §VIII-A.
 """

@@ -161,10 +161,11 @@ class Publications:
         audiences: Sequence[Audience],
         receipt: Receipt,
     ) -> None:
-        """Make queue entries, one per audience, and send them.
+        """Make queue entries, an entry per audience, and send the entries.
 
-        The audience of a publication is decided here, once: a later subscription must not
-        change it, or a later publication might reach a home broker before an earlier one.
+        The audience of a publication is decided here, once, and later subscriptions must not
+        change the audience. Otherwise a later publication might reach a home broker before an
+        earlier publication.
         """
         queue = self.queue
         behind_sender = 0
@@ -255,7 +256,7 @@ class Publications:
         table_length: int,
         parts: list[tuple[list[int], tuple[LocalSubscription, ...], Entry]],
     ) -> None:
-        """Queue one client's part of one run: in order, one copy of every publication."""
+        """Queue a client's part of a run: in order, a single copy of every publication."""
         entries = tuple(entry for _, _, entry in parts)
         subscriptions = parts[0][1]
         if all(part[1] == subscriptions for part in parts):

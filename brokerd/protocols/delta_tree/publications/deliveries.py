@@ -34,10 +34,10 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         partition: PartitionId,
         entries: tuple[Entry, ...],
     ) -> None:
-        """Queue a notice that these and all earlier publications are withheld from a subscription.
+        """Queue a notice that the run and all earlier publications are withheld.
 
         A notice from before a restart may be repeated. The repetition covers the whole range, so
-        that the client's answer covers it; the client ignores the range that it already has.
+        that the client's answer covers the range; the client ignores the repeated part.
         """
         fresh = local.withhold(run.source, run.last, partition)
         first = run.first if fresh is None else min(run.first, fresh[0])

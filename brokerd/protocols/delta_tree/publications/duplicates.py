@@ -1,11 +1,11 @@
-"""Duplicate detection by source: a publication not above the highest received number is one.
+"""Duplicate detection by source: publications up to the highest received number are duplicates.
 
 First copies of a source arrive at every broker in order (the argument is in PROTOCOL.md), so
-one number per source distinguishes first copies from others. The table is volatile: a table that
+a number per source distinguishes first copies from others. The table is volatile: a table that
 outlived the queue would count publications as duplicates that were lost with the queue.
 
-Paper: [DFT11] §VII lines 676-688, the simple scheme. Deviates: it is the default; the paper's
-vectors are in `as_published/vectors.py`.
+Paper: [DFT11] §VII lines 676-688, the simple scheme. Deviates: this scheme is the default; the
+paper's vectors are in `as_published/vectors.py`.
 """
 
 from brokerd.model.identity import BrokerNumber, SourceId

@@ -231,8 +231,8 @@ class SourceQueue:
 def pack_frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
     """Yield transfers of a source, by first sequence number, in frames of bounded size.
 
-    Entries that interleave, which were made of one received frame, stay in a frame: sent one
-    after the other, the second would count as old.
+    Interleaving entries, which were made of a single received frame, stay in a single frame: sent
+    in two frames, the second entry would count as old.
     """
     frame: list[Transfer] = []
     size = 0

@@ -1,13 +1,13 @@
-"""Joining of entries that stay in the queue: many small entries of a source become few large ones.
+"""Joining of entries that stay in the queue: many small entries of a source become few.
 
 Single publications that stay for long would cost several times their bytes: an entry, a receipt,
-transfers, deliveries, and the read that each arrived in. Entries that have stayed since the last
-look are joined here, as if they had arrived in a frame: entries that wait for the same
-brokers and clients become one, and so do their receipts, transfers and deliveries. The bytes of
+transfers, deliveries, and the read of their arrival. Entries that have stayed since the last
+look are joined here, as after an arrival in a single frame: entries that wait for the same
+brokers and clients are joined, with receipts, transfers and deliveries. The bytes of
 a publication are stored once, in a piece of bounded size.
 
 An entry is done as a whole, so joined publications are confirmed as a whole. Entries are not joined
-if one home broker, or one client, would then wait for another.
+if a home broker, or a client, would then wait for another.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -182,7 +182,7 @@ class Joining:
         yield group
 
     def _joined(self, group: list[Entry]) -> Entry:
-        """Return one entry for several that wait for the same; these become parts of it."""
+        """Return a joined entry for entries that wait for the same, which become parts."""
         some = group[0]
         run = self._runs.joined([entry.run() for entry in group])
         whole = Entry(

@@ -1,7 +1,7 @@
 """Recovery notifiers: queued messages for the home broker of a subscription.
 
-Notifiers are queued, sent, confirmed and sent again like publications, so none overtakes the
-earlier queue of its sender; and every broker on the way applies the notifiers that it forwards.
+Notifiers are queued, sent, confirmed and sent again like publications, so no notifier overtakes
+the sender's earlier queue; and every broker on the way applies the forwarded notifiers.
 
 Paper: [DFT11] §VIII-A lines 859-900.
 """
@@ -67,7 +67,7 @@ class Notifiers:
         self._add(notifier, [])
 
     def on_notifier(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
-        """Apply and forward another broker's notifier, and keep it until it is confirmed."""
+        """Apply and forward another broker's notifier, and keep the notifier until confirmed."""
         self._check(peer, message)
         source, sequence = message.source, message.sequence
         session = self._sessions.current(peer)

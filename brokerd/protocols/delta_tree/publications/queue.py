@@ -1,7 +1,7 @@
 """The publication queue: entries, sent to next hops, kept until confirmed, sent again.
 
-An entry is done when every home broker of its audience has confirmed it and every local client
-has acknowledged it; a frame is confirmed to its sender when all entries made of it are done.
+An entry is done when every home broker of the audience has confirmed and every local client
+has acknowledged; a frame is confirmed to the sender when all entries made of the frame are done.
 
 Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 """
@@ -72,7 +72,7 @@ class PublicationQueue:
 
     @property
     def routes(self) -> list[Route]:
-        """The hops in use; every home broker is behind at most one of them."""
+        """The hops in use; a home broker is behind at most one hop."""
         if len(self._table.paths_home) != self._routed_homes:
             self._routes = self._find_routes()
         return self._routes
@@ -291,8 +291,8 @@ class PublicationQueue:
     def reroute(self) -> None:
         """Send unconfirmed publications with a new route again, in queue order.
 
-        All of them leave before newer publications: when the next hop of a destination
-        changes, its publications reach the new hop in order. A closed session never
+        All resent publications leave before newer publications: when the next hop of a destination
+        changes, publications reach the new hop in order. A closed session never
         counts as the same route, even to the same broker.
 
         Paper: [DFT11] Fig. 8, lines 784-795. Deviates: decided per destination.
@@ -346,7 +346,7 @@ class PublicationQueue:
         self._end_if_done(entry)
 
     def _find_routes(self) -> list[Route]:
-        """Return the hops in use; every destination is behind at most one of them."""
+        """Return the hops in use; a destination is behind at most one hop."""
         self._routed_homes = len(self._table.paths_home)
         destinations: dict[BrokerNumber, int] = {}
         for home, path in self._table.paths_home.items():
@@ -390,9 +390,9 @@ class PublicationQueue:
     # ------------------------------------------------------------ limits
 
     def watch_limit(self) -> None:
-        """Record in the event log that the queue exceeds its limit, once each time.
+        """Record in the event log that the queue exceeds the limit, once per excess.
 
-        Nothing is dropped or refused: a publisher's window bounds its publications here, since
+        Nothing is dropped or refused: a publisher's window bounds the publications here, since
         nothing is acknowledged before the confirmation.
         """
         limit = self.limit

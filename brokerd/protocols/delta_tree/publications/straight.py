@@ -1,10 +1,10 @@
-"""The fast path: the one-step handling of a publication without a new decision.
+"""The fast path: handling of a publication in a single step, without a new decision.
 
-At low rates a frame brings one publication, and the decisions about it equal the decisions
-about the previous one: its path was checked, it is new, and its audience is
-reached over hops in use and by clients without tags. These decisions are cached
+At low rates a frame brings a single publication, and the decisions equal the decisions
+about the previous publication: the path was checked, the publication is new, and the audience is
+reached over hops in use and by clients without tags. The decisions are cached
 until an event other than publications, confirmations and acknowledgements. All other publications
-take the general path (`arrivals.py`), which has the same result, one step at a time; a test
+take the general path (`arrivals.py`), which has the same result, step by step; a test
 compares both.
 
 Paper: [DFT11] §VI, Fig. 8 lines 1-18.
@@ -39,7 +39,7 @@ KEPT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """A hop for an audience: its session, the homes behind it, and the path up to it."""
+    """A hop for an audience: the session, the homes behind the hop, and the path up to the hop."""
 
     hop: BrokerNumber
     session: int

@@ -1,14 +1,14 @@
 """Relayed sessions: a third broker connects two live brokers with a broken link.
 
 On A-B-C with the link A-B cut, the tree's protocol can only wait: for C the path to A leads through
-B, and B has none. So A asks C, with which it has a session, for a session with B through C. For the
-protocol that is a session like any other: another instance, in order, or closed at both ends. No
+B, and B has none. So A has a session with C, and asks for a session with B through C. For the
+protocol that is an ordinary session: another instance, in order, or closed at both ends. No
 other part of the protocol depends on relays. The relayed session ends when the direct session is
 back.
 
-With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends include one
-that both ends can reach: every failure removes at most one of them, and the missing link itself
-none. So asking δ of them is enough. PROTOCOL.md §9 has the steps and the whole argument.
+With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends include a
+broker that both ends can reach: every failure removes at most one relay, and the missing link
+itself none. So asking δ brokers is enough. PROTOCOL.md §9 has the steps and the whole argument.
 
 Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on the rest.
 """
@@ -434,8 +434,8 @@ class AssistedDeltaTree(CoreWrapper):
     def _still_asks(self, peer: BrokerNumber) -> bool:
         """Return True if a request must stay open.
 
-        Both ends may ask at the same time, and only one path may be kept: the larger number
-        withdraws its own requests when it accepts, the smaller one when the session is proven.
+        Both ends may ask at the same time, and only a single path may be kept: the larger number
+        withdraws own requests on acceptance, the smaller number when the session is proven.
         """
         relayed = self._relayed.get(peer)
         if relayed is not None:

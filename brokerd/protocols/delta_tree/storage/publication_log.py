@@ -1,13 +1,13 @@
-"""The publication log of a publisher's broker, with its acknowledgements.
+"""The publication log of a publisher's broker, with acknowledgements.
 
-With the log a publication is acknowledged once it is durable here; its broker is responsible for
+With the log a publication is acknowledged once durable here; the broker is responsible for
 the write, so a delivery waits for no disk. Publications that are done everywhere are chopped; after
-a crash the others are published again under their old numbers, before new ones.
+a crash the others are published again under the old numbers, before new publications.
 
 A record contains publications of a source, behind the finished numbers at that time of sources
 with older records: an unfinished record keeps all later records.
 
-Paper: none; in [DFT11] the publisher's broker loses publications that it had not forwarded.
+Paper: none; in [DFT11] the publisher's broker loses publications that were not forwarded.
 """
 
 import struct

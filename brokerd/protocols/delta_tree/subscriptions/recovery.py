@@ -1,9 +1,9 @@
-"""The recovery of a restarted broker's subscriptions, and its end.
+"""The recovery of a restarted broker's subscriptions.
 
-Its queue and duplicate table are lost; upstream brokers still hold the unconfirmed publications
-and send them again. Its routing table is lost except for its own clients' subscriptions; every
-neighbour with a newly active session sends the subscriptions that it may lack, then SyncEnd. Until
-enough neighbours have done so, local publishers are held and new subscriptions wait.
+Queue and duplicate table are lost; upstream brokers still hold the unconfirmed publications
+and send these again. The routing table is lost except for the subscriptions of own clients; every
+neighbour with a newly active session sends the subscriptions that may be missing, then SyncEnd.
+Until enough neighbours have done so, local publishers are held and new subscriptions wait.
 
 Paper: [DFT11] §VIII-B lines 905-916. Deviates: the end is tied to a peer that is not itself
 recovering; local publishers are held.
@@ -63,8 +63,8 @@ class Recovery:
         """End the recovery once the neighbours have sent their subscriptions.
 
         A peer that recovers too may have no more than this broker: at least one peer must have been
-        complete when it sent its SyncEnd, which is sent on active sessions only. A peer that
-        has recovered since does not count, unless it has sent its new subscriptions.
+        complete when sending SyncEnd, which is sent on active sessions only. A peer that
+        has recovered since does not count, unless the peer has sent the new subscriptions.
         """
         if self._state.recovering and self._may_end() and self._neighbours_have_told():
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())

@@ -54,15 +54,15 @@ class LocalSubscription:
     """A subscription of a client of this broker.
 
     Attributes:
-        begins_after: per source, the sequence number after which its stream begins here: the start
+        begins_after: per source, the sequence number after which the stream begins here: the start
             cut, raised to the client's positions before this broker restarted.
-        claimed: the client has requested it on its current session.
+        claimed: the client has requested the subscription on the current session.
         tags: the part of the tree that withholds publications; only shrinks after the start.
-        start_cut: `begins_after` as it was at the start.
+        start_cut: `begins_after` at the start.
         late: per source tagged at the start, the announced withheld range: first and last sequence
             number, and the partition.
-        reached: per source, the last acknowledged number; a repeated notice to a client beyond it
-            changes nothing.
+        reached: per source, the last acknowledged number; a repeated notice below that changes
+            nothing.
     """
 
     client: ClientId
@@ -113,17 +113,17 @@ class RoutedSubscription:
 
     Attributes:
         path: home … here.
-        accepted: this broker routes by it.
-        senders: brokers that sent it from the home side and await the confirmation.
-        answers: brokers behind this one that confirmed, each for all behind itself.
-        confirming: every broker behind this one has it; the write of this broker's row is pending.
+        accepted: this broker routes by the subscription.
+        senders: brokers that sent a copy from the home side and await the confirmation.
+        answers: brokers behind this broker that confirmed, for all brokers behind themselves.
+        confirming: all brokers behind have the subscription; the write of this row is pending.
         confirmed: the confirmation is on disk.
         durable: the row itself is on disk.
-        tags: the parts without confirmation, as notifiers have reduced them since.
+        tags: the parts without confirmation, as notifiers have reduced the tags since.
         cut: the highest of all cuts in confirmations.
         source_paths: home … source broker, for the sources in the cut.
-        replacements: replacements by notifiers before the last answer; late answers need them.
-        sent: broker → session on which it was sent there.
+        replacements: replacements by notifiers before the last answer, for late answers.
+        sent: broker → session of the copy.
         sent_upstream: the same for upstream copies.
     """
 
@@ -185,10 +185,10 @@ class RoutingTable:
         rows: by subscription, in the order of arrival.
         unconfirmed: rows without confirmation.
         tagged: rows that wait for unreachable brokers.
-        known: peer → the subscriptions that it routes by.
-        memo: attributes → the audience of publications with them.
-        paths_home: home broker → path from here to it; kept when its last subscription ends,
-            for publications under way.
+        known: peer → the subscriptions that the peer routes by.
+        memo: attributes → the audience of publications with the attributes.
+        paths_home: home broker → path from here; kept after the end of the home's last
+            subscription, for publications under way.
         tombstones: of subscriptions that have ended permanently.
     """
 

@@ -1,10 +1,10 @@
 """The spreading, confirmation and start of subscriptions.
 
-A subscription floods away from its home broker. Every broker routes by it at once, and
-confirms it towards home when every broker behind it has confirmed. At home it starts after
-all confirmations; its stream then begins, per source, after the *cut* that the
+A subscription floods away from the home broker. Every broker routes by the subscription at once,
+and confirms towards home when every broker behind has confirmed. At home the subscription starts
+after all confirmations; the stream then begins, per source, after the *cut* that the
 confirmations brought. Unreachable brokers are *tagged*: publications of sources there
-are withheld until these brokers, too, have confirmed, which a recovery notifier announces.
+are withheld until the tagged brokers, too, have confirmed, which a recovery notifier announces.
 
 Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confirmation; the
 start cut, without which the paper's safety condition still allows a gap.
@@ -250,14 +250,14 @@ class Subscriptions:
         self._state.machine.send(peer, Unsubscription((only(subscription),)))
 
     def _evaluate(self, row: RoutedSubscription) -> None:
-        """Send a subscription to brokers that lack it; confirm it when none is outstanding.
+        """Send a subscription to brokers without it; confirm after the last answer.
 
-        The walk leads outward over the tree until it meets brokers that answer for all brokers
-        behind them. An unreachable broker is bypassed, so that the brokers behind it receive
+        The walk leads outward over the tree until every branch ends at a broker that answers for
+        all brokers behind. An unreachable broker is bypassed, so that the brokers behind receive
         the subscription, and tagged.
 
         Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: a tag per unreachable broker on
-        the walk, where the paper tags with every partition that the broker knows.
+        the walk, where the paper tags with every partition in the broker's table.
         """
         if row.settled:
             return
@@ -346,8 +346,8 @@ class Subscriptions:
     def _cut_from_here(self, row: RoutedSubscription) -> Cut:
         """Return the present cut: the cuts from behind, and the numbers of local publishers.
 
-        Every broker had the subscription before it forwarded it, so later publications of a local
-        publisher meet only brokers that have it.
+        Every broker had the subscription before forwarding it, so later publications of a local
+        publisher meet only brokers with the subscription.
         """
         cut = dict(row.cut)
         raise_cut(cut, self._sequences.handed_out().items())

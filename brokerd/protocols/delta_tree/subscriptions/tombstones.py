@@ -1,8 +1,8 @@
 """Tombstones: permanently ended subscriptions in compact form.
 
 An id is never assigned twice, so the set of ended ids only grows: two brokers with
-different parts merge them, and any order of statements gives the same. Consecutive ids
-become one range, even across incarnations, so the table stays as large as the set of living ones,
+different parts merge the parts, and any order of statements gives the same. Consecutive ids
+become a range, even across incarnations, so the table stays as large as the set of living ids,
 for any number of restarts and ids of a home.
 
 Paper: none; [DFT11] does not cover unsubscription.

@@ -165,11 +165,11 @@ class Unheard:
         self._on_opened_at_home(local, self._opened(row, local, touched), is_on_disk)
 
     def _forget_replacements(self, row: RoutedSubscription) -> None:
-        """Drop a settled row's replacements, except at or behind its tags.
+        """Drop a settled row's replacements, except at or behind the row's tags.
 
-        When the broker of such a tag confirms, it may still name tags that a notifier, which
-        went past it, has removed. No other message would remove them again: the notifier was
-        applied.
+        When the broker of such a tag confirms, the confirmation may still name tags that a notifier
+        has removed on a path past the broker. No other message would remove the tags again: the
+        notifier was applied.
         """
         row.replacements = [
             replacement

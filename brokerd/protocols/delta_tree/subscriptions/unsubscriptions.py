@@ -1,13 +1,13 @@
 """The end of subscriptions in the whole tree: authority, announcements and tombstones.
 
-Only a home broker ends a subscription, and announces the end once it is durable. A broker forwards
-new ends on every session; every Summary has all tombstones of its sender. A
-subscription that arrives after its end, on another path, is refused, and its sender is notified.
+Only a home broker ends a subscription, and announces the end once durable. A broker forwards
+new ends on every session; every Summary has all tombstones of the sender. A
+subscription that arrives after the end, on another path, is refused, and the sender is notified.
 
-The home needs no record of ended ids: all of its ids have ended except the living
-ones, and its Summary announces that after a restart. Ids lost in a crash end
-in this way, too. A broker forwards such a statement only if it drops a row for it: a restart after
-which all brokers agree costs no message.
+The home needs no record of ended ids: all ids of the home have ended except the living ids, and
+the home's Summary announces that after a restart. Ids lost in a crash end in this way, too. A
+broker forwards that statement only after dropping a row: a restart after which all brokers agree
+costs no message.
 
 Paper: none; [DFT11] does not cover unsubscription.
 """

@@ -1,7 +1,8 @@
-"""Upstream copies: a next hop receives a subscription before publications that match it.
+"""Upstream copies: a next hop receives a subscription before matching publications.
 
-A broker that received a subscription past other brokers sends it back to its next hop towards home,
-in front of any publication; the next hop routes by it at once, and forwards it in the same way.
+A broker that received a subscription past other brokers sends an upstream copy to the next hop
+towards home, in front of any publication; the next hop routes by the subscription at once, and
+forwards the copy in the same way.
 
 Paper: [DFT11] §V-B lines 445-465.
 """
