@@ -1,4 +1,4 @@
-"""What simulations know of best_effort: the words for its messages, and one rule."""
+"""Simulation of best_effort: the wording of its messages, and one rule."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What simulations know of delta_tree: marks, named bugs, words, and checks that look inside."""
+"""Simulation of delta_tree: marks, named bugs, wording, and checks of internal state."""
 
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES

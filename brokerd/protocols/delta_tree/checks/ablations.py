@@ -1,4 +1,4 @@
-"""Which rules of delta_tree are left out to see whether a swarm notices.
+"""Rules of delta_tree that are disabled to test that a swarm notices.
 
 Paper: [DFT11] §V-§VIII, rule by rule.
 """
@@ -14,14 +14,14 @@ CANARIES = (
     Mutant.CONFIRM_COVERS_PENDING,
     Mutant.RESTARTED_IS_EDGE,
 )
-"""Bugs that any swarm meets within a few seeds."""
+"""Bugs that any swarm finds within a few seeds."""
 
 NOT_SIMULATED = {
     Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
     Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
     Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",
 }
-"""Bugs between core and socket, where nothing is simulated."""
+"""Bugs between core and socket, outside of the simulation."""
 
 UNSEEN: dict[Mutant, str] = {
     Mutant.NO_LAST_IN_CUT: "one seed in some hundreds: tests/simulator/test_stories.py",
@@ -40,13 +40,13 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.SYNC_END_FROM_INACTIVE: "without a clock: tests/simulator/test_adversary_mutants.py",
     Mutant.GONE_EARLY: "partition tables: tests/protocols/delta_tree/test_partitions.py",
 }
-"""Bugs that a swarm does not see, and what does."""
+"""Bugs that a swarm does not find, with the test that does."""
 
 ROWS: dict[Mutant, str] = {
     Mutant.EDGE_FORGETS: "crashes-beyond",
     Mutant.HALF_AN_INTERSECTION: "crashes-beyond",
 }
-"""Bugs that need more failures at once than the mix has."""
+"""Bugs that need more simultaneous failures than the mix has."""
 
 OF_MOVES = (Mutant.MOVE_WITHOUT_MARK, Mutant.MOVE_BEFORE_START, Mutant.MOVE_FORGETS_POSITIONS)
 """Bugs of clients that move."""
@@ -74,4 +74,4 @@ ABLATIONS: dict[str, Ablation] = {
         mutants=tuple(sorted(PAPER_LITERAL)), row="links", settings=("profile=paper",)
     ),
 }
-"""By the name that their bug has in the design."""
+"""The ablations by the name of their bug in the design."""
