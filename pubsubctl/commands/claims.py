@@ -22,7 +22,7 @@ from pubsubctl.running.claims import (
 )
 
 app = typer.Typer(
-    help="What papers say, and whether our figures bear it out.", invoke_without_command=True
+    help="List claims of papers, judged by our figures.", invoke_without_command=True
 )
 
 FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
@@ -38,9 +38,9 @@ Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HE
 
 @app.callback()
 def judged_without_a_word(context: typer.Context) -> Result | None:
-    """What papers say, and whether our figures bear it out.
+    """List claims of papers, judged by our figures.
 
-    Without a word more: `list`.
+    Without a command: `list`.
     """
     return None if context.invoked_subcommand else _judged(invocation(context), [], None)
 
