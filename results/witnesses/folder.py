@@ -210,7 +210,7 @@ class RunFolder:
             for process in self.processes
             if process.document("online.json").get("schema") == WITNESSED_ONLINE
         ]
-        if any(line.get("what") == "specification" for line in self.journal):
+        if any(line.get("what") == "end" and "manifest" in line for line in self.journal):
             found.append(JOURNAL)
         return tuple(found)
 

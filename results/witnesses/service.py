@@ -29,6 +29,8 @@ _OF_CLIENTS = ("client-disconnect", "client-crash", "client-roam")
 """Verbs of faults that end a session."""
 _SLACK_NS = 500_000_000
 _LONG_SESSION_NS = 3_000_000_000
+_KILLED = "its process ended with -"
+"""How the end of a session of a client with a process of its own begins if a signal ended it."""
 _LAST_NS = 1_500_000_000
 """A broker's last statistics are written when the run ends."""
 _BEGINS_NS = 20_000_000_000
@@ -46,6 +48,7 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if row["verb"] in _OF_CLIENTS:
             yield from _about_client_fault(folder, row)
     yield from _about_received(folder, rows, brokers)
+    yield from _about_absences(folder)
     for process in brokers:
         yield from _about_starts(folder, process)
         yield from _about_clients(folder, process)
@@ -126,6 +129,39 @@ def _about_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
             "disagree", one=FAULTS, other="sessions.jsonl", what=f"end of a session of {client}",
             found=row["fault_id"], wanted="none then",
         )  # fmt: skip
+
+
+def _about_absences(folder: RunFolder) -> Iterator[str]:
+    """An absence ends a session, and a process that is killed has a fault that kills it."""
+    for process in folder.processes:
+        for line in process.lines("absences.jsonl"):
+            client = str(line["subscriber"])
+            left_ns = folder.timeline.moved(line["t_left_ns"], process.host)
+            back_ns = folder.timeline.moved(line["t_back_ns"], process.host)
+            lines = folder.session_lines.get(client, ())
+            ended = [at_ns for at_ns, event, _ in lines if event == "down"]
+            is_ended = any(left_ns - _SLACK_NS <= at <= back_ns + _SLACK_NS for at in ended)
+            if (lines and not is_ended) or "churn" not in folder.workload:
+                yield doubt(
+                    "disagree", one=f"{process.place}/absences.jsonl",
+                    other="sessions.jsonl" if "churn" in folder.workload else WORKLOAD,
+                    what=f"an absence of {client}", found=left_ns, wanted=None,
+                )  # fmt: skip
+        for line in process.lines("sessions.jsonl"):
+            if line["event"] != "down" or not str(line.get("reason")).startswith(_KILLED):
+                continue
+            at_ns = folder.timeline.moved(line["t_ns"], process.host)
+            crashes = [
+                stamp_of(folder, row, "requested", last=False)
+                for row in folder.fault_rows
+                if row["verb"] == "client-crash" and row["target"] == line["client"]
+            ]
+            if not any(ns is not None and ns - _SLACK_NS <= at_ns for ns in crashes):
+                yield doubt(
+                    "disagree", one=f"{process.place}/sessions.jsonl", other=FAULTS,
+                    what=f"end of {line['client']}", found=line["reason"], wanted="no client-crash",
+                )  # fmt: skip
+                break
 
 
 def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:

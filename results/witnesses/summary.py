@@ -15,6 +15,8 @@ from results.witnesses.rows import LaneRows, Rows
 
 _SLACK_NS = 50_000_000
 _EARLY_NS = 1_000_000_000
+_BLOCK: Final = 16
+"""So many publications in a row are written row by row, or none of them."""
 _COUNTED_NS = 2_000_000_000
 """Within that time a row that is stamped is counted."""
 _RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
@@ -69,6 +71,9 @@ def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 yield _differ(name, f"{process.place}/{layout}.rec", "columns", found, columns)
         if sidecar.get("schema") != "pubsubctl/rec/1":
             yield _differ(name, MANIFEST, "schema", sidecar.get("schema"), "pubsubctl/rec/1")
+        sample = (sidecar.get("tables") or {}).get("sample") or {}
+        if sample.get("block", _BLOCK) != _BLOCK:
+            yield _differ(name, MANIFEST, "sample.block", sample["block"], _BLOCK)
         if layout == "deliveries" or not sidecar.get("tables"):
             continue
         if first is None:
