@@ -19,8 +19,8 @@ from results.witnesses.folder import (
     stamp_of,
 )
 
-_KILLS = ("kill", "term", "host-loss")
-_STOPS = (*_KILLS, "freeze")
+KILLS = ("kill", "term", "host-loss")
+_STOPS = (*KILLS, "freeze")
 _SLACK_NS = 300_000_000
 _APART_NS = 2_000_000_000
 _USUAL_NS = 1_100_000_000
@@ -60,7 +60,7 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
 
 def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name = f"{process.place}/exit.json"
-    kills = [row for row in faults_at(folder, process.name) if row["verb"] in _KILLS]
+    kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLS]
     ended = [row for row in kills if row.get("t_observed_ns") is not None]
     any_exits = any(other.has("exit.json") for other in folder.processes)
     if not process.has("exit.json"):
@@ -146,7 +146,7 @@ def _about_counters(
     restarts = [
         row
         for row in faults_at(folder, process.name)
-        if row["verb"] in ("restart", *_KILLS, "host-loss")
+        if row["verb"] in ("restart", *KILLS, "host-loss")
     ]
     if restarts:
         return
@@ -264,7 +264,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
     events = process.lines("events.jsonl")
     begun = [line for line in events if line.get("event") == "run_begun"]
-    if stops & {*_KILLS, "restart"} or len(begun) != 1:
+    if stops & {*KILLS, "restart"} or len(begun) != 1:
         if not begun:
             yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
         return
@@ -278,7 +278,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     if counted and counted[0] != lost:
         yield _differ(f"{process.place}/stats.jsonl", name, "sessions lost", counted[0], lost)
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
-    apart_ns = _apart_ns(folder, process)
+    limit_ns = apart_ns(folder, process)
     seen: dict[tuple[str, str], list[int]] = {}
     for line in events:
         at_ns = folder.timeline.moved(line["t_ns"], process.host)
@@ -294,7 +294,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 )
                 continue
             far_ns = max((min(abs(a - b) for b in ours) for a in theirs), default=0)
-            if far_ns > apart_ns and not stops:
+            if far_ns > limit_ns and not stops:
                 yield doubt(
                     "sessions_apart", one="sessions.jsonl", other=name, who=client, event=event,
                     s=far_ns / 1e9,
@@ -310,15 +310,15 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 if event["event"] == "subscription_started"
                 and event.get("client") == f"{line['subscriber']}.{run}"
             ]
-            if started and accepted_ns < min(started) - apart_ns:
+            if started and accepted_ns < min(started) - limit_ns:
                 yield doubt(
                     "sessions_apart", one=f"{other.place}/subscriptions.jsonl", other=name,
                     who=line["sub_id"], event="accepted", s=(min(started) - accepted_ns) / 1e9,
                 )  # fmt: skip
 
 
-def _apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
-    """How far two processes' stamps of one thing may be apart on a machine this busy."""
+def apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
+    """Return how far two processes' stamps of one thing may be apart on a machine this busy."""
     longest = [
         to_ns - from_ns
         for other in folder.processes

@@ -30,6 +30,8 @@ STAGES: Final = (
 _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "recovered")
 _NAMED: Final = ("step", "verb", "target", "params")
 _SLACK_NS = 2_000_000
+_DEATH_NS = 200_000_000
+"""A fault that dies with a process ends when the process is killed, give or take so much."""
 _LEASES = ("lease", "user", "process-death")
 
 
@@ -137,6 +139,7 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
             wanted = None if stamp is None else stamp + line.get("delay_ns", 0)
     if wanted is not None and planned_ns != wanted:
         yield _differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
+    yield from _about_following(folder, row, line)
     duration_ns = line.get("duration_ns")
     asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
     is_timed = duration_ns and row.get("healed_by") == "schedule"
@@ -146,6 +149,28 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
         yield _differ(
             FAULTS, PLAN, f"duration of {row['fault_id']}", healing_ns - asked_ns, duration_ns
         )
+
+
+def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
+    """A step after another's end begins when the other has lasted for its time, and ends it."""
+    step, stage = line.get("after") or ("", "")
+    others = [other for other in folder.fault_rows if other["step"] == step]
+    if stage != "end" or len(others) != 1 or others[0].get("healed_by") != "process-death":
+        return
+    other = others[0]
+    plan = {each["step"]: each for each in folder.lines(PLAN)}
+    lasts_ns, asked_ns = plan.get(step, {}).get("duration_ns"), other.get("t_requested_ns")
+    if lasts_ns and asked_ns and row["t_planned_ns"] < asked_ns + lasts_ns - _SLACK_NS:
+        yield _differ(
+            FAULTS, PLAN, f"planned time of {row['fault_id']}", row["t_planned_ns"],
+            asked_ns + lasts_ns,
+        )  # fmt: skip
+    applied_ns, healed_ns = row.get("t_applied_ns"), other.get("t_healed_ns")
+    if applied_ns is None or healed_ns is None or row.get("target") != other.get("target"):
+        return
+    if abs(healed_ns - applied_ns) > _DEATH_NS:
+        what = f"end of {other['fault_id']} by {row['fault_id']}"
+        yield _differ(FAULTS, FAULTS, what, healed_ns, applied_ns)
 
 
 def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
