@@ -113,6 +113,10 @@ class _Folder:
             for phase in self.manifest.get("phases") or ()
             if phase.get("t1_ns") is not None
         }
+        for phase in phases.values():
+            ends = phase["t0_ns"], phase["t1_ns"]
+            if not all(isinstance(end_ns, int) for end_ns in ends):
+                raise Refused(f"{folder}: {phase['phase']} was from {ends[0]!r} to {ends[1]!r}")
         origin_ns = self.manifest.get("origin_ns")
         if not isinstance(origin_ns, int):
             self.doubts.append(doubt("not_measured"))
