@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from results.rules.terms import NEVER_NS, doubt
-from results.witnesses.faults import faults_at
+from results.witnesses.faults import KILLS, faults_at
 from results.witnesses.folder import (
     FAULTS,
     MANIFEST,
@@ -19,7 +19,6 @@ from results.witnesses.folder import (
     stamp_of,
 )
 
-KILLS = ("kill", "term", "host-loss")
 _STOPS = (*KILLS, "freeze")
 _SLACK_NS = 300_000_000
 _APART_NS = 2_000_000_000
@@ -150,11 +149,43 @@ def _about_counters(
     ]
     if restarts:
         return
+    replaced = replacements(folder, process)
     for before, after in pairwise(lines):
+        ends = (folder.timeline.moved(line["t_ns"], process.host) for line in (before, after))
+        if _holds_replacement(*ends, replaced):
+            continue
         for counter in _RISING:
             if after.get(counter, 0) < before.get(counter, 0):
                 yield _differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
                 return
+
+
+def replacements(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
+    """Return when a broker stopped to be replaced, and when its next process began the run.
+
+    The broker logs both, and the controller logs from when until when it replaced brokers.
+    """
+    if folder.rolling_ns is None:
+        return []
+    events = [
+        (folder.timeline.moved(line["t_ns"], process.host), line["event"])
+        for line in process.lines("events.jsonl")
+        if line.get("event") in ("stopped", "run_begun")
+    ]
+    reference = (folder.manifest.get("clock") or {}).get("host_id", process.host)
+    error_ns = folder.timeline.error_ns(process.host, reference)
+    slack_ns = _SLACK_NS + (NEVER_NS if error_ns is None else error_ns)
+    from_ns, to_ns = folder.rolling_ns
+    return [
+        (stopped_ns, begun_ns)
+        for (stopped_ns, one), (begun_ns, other) in pairwise(events)
+        if (one, other) == ("stopped", "run_begun")
+        and from_ns - slack_ns <= stopped_ns <= to_ns + slack_ns
+    ]
+
+
+def _holds_replacement(from_ns: int, to_ns: int, replaced: Sequence[tuple[int, int]]) -> bool:
+    return any(from_ns <= begun_ns and stopped_ns <= to_ns for stopped_ns, begun_ns in replaced)
 
 
 def _stopped(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | None:
@@ -204,8 +235,9 @@ def _about_silences(
     # Some of the others were stopped by faults; a quarter of them surely was not.
     usual_ns = longest[len(longest) // 4] if longest else 0
     limit_ns = max(_LONGEST_SILENCE_NS, _TIMES_AS_LONG * usual_ns)
+    replaced = replacements(folder, process)
     for from_ns, to_ns in own:
-        if to_ns - from_ns <= limit_ns:
+        if to_ns - from_ns <= limit_ns or _holds_replacement(from_ns, to_ns, replaced):
             continue
         if not any(_touches(folder, row, from_ns, to_ns) for row in _all_at(folder, process)):
             yield doubt(

@@ -249,6 +249,18 @@ class RunFolder:
         return None
 
     @cached_property
+    def rolling_ns(self) -> tuple[int, int] | None:
+        """From when until when the controller replaced all agents and brokers; None: it did not."""
+        told = {
+            line.get("stage"): int(line["at_ns"]) - self.origin_ns
+            for line in self.journal
+            if line.get("what") == "rolling"
+        }
+        if "begun" not in told:
+            return None
+        return told["begun"], told.get("ended", NEVER_NS)
+
+    @cached_property
     def clients(self) -> Mapping[str, tuple[str, str]]:
         """Role and broker of each client of the workload, by client name."""
         found: dict[str, tuple[str, str]] = {}

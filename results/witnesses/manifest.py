@@ -87,6 +87,8 @@ def _about_kind(folder: RunFolder) -> Iterator[str]:
         yield _differ(folder.newer_files[0], "schema", manifest.get("schema"), WITNESSED_SCHEMA)
     if folder.names_system and not folder.is_foreign:
         yield _differ(WORKLOAD, "system", manifest.get("system"), folder.workload.get("protocol"))
+    if bool(manifest.get("rolling")) != (folder.rolling_ns is not None):
+        yield _differ(JOURNAL, "rolling", manifest.get("rolling"), folder.rolling_ns)
     history = (manifest.get("labels") or {}).get("history")
     if history and (not folder.is_simulated or folder.has("spec/cli.json")):
         yield _differ("spec/cli.json", "labels.history", history, None)

@@ -8,8 +8,8 @@ side.
 from collections.abc import Iterator, Sequence
 
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
-from results.witnesses.brokers import KILLS, apart_ns
-from results.witnesses.faults import faults_at
+from results.witnesses.brokers import apart_ns, replacements
+from results.witnesses.faults import KILLS, faults_at
 from results.witnesses.folder import (
     FAULTS,
     WORKLOAD,
@@ -170,10 +170,11 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
     at_broker = faults_at(folder, process.name)
     restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLS)]
-    if len(begun) > 1 and not restarts:
+    wanted = 1 + len(replacements(folder, process))
+    if len(begun) > wanted and not restarts:
         yield doubt(
             "disagree", one=name, other=FAULTS, what=f"starts of {process.name}",
-            found=len(begun), wanted=1,
+            found=len(begun), wanted=wanted,
         )  # fmt: skip
     over = [at_ns for at_ns, _ in _events(folder, process, "run_ended")]
     last = process.lines("stats.jsonl")[-1:]
@@ -237,6 +238,7 @@ def _about_received(
 ) -> Iterator[str]:
     """Each acknowledged publication was received by some broker."""
     stopped = any(row["verb"] in ("restart", *KILLS) for row in folder.fault_rows)
+    stopped |= any(replacements(folder, process) for process in brokers)
     if stopped or folder.manifest.get("state") != "complete":
         return
     last = [process.lines("stats.jsonl")[-1:] for process in brokers]
@@ -261,6 +263,8 @@ def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> 
         for line in other.lines("gaps.jsonl")
     ):
         return  # a broker does not count what it delivers around a loss
+    if replacements(folder, process):
+        return  # counters of a new process begin anew
     last = process.lines("stats.jsonl")[-1:]
     received: dict[str, int] = {}
     for (subscription, _, _), lane in rows.lanes.items():

@@ -172,7 +172,12 @@ def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
         yield _differ(name, process.place, "process", told.get("process"), process.name)
     if folder.manifest.get("state") == "complete":
         ended = told.get("state"), told.get("exit_code"), told.get("exit_signal")
-        if ended != ("stopped", 0, None) or told.get("exit_cause") != "planned":
+        # A new agent is not the parent of the processes that it adopted: it has no exit code.
+        codes = (0,) if folder.rolling_ns is None else (0, None)
+        if (
+            ended not in [("stopped", code, None) for code in codes]
+            or told.get("exit_cause") != "planned"
+        ):
             yield _differ(name, MANIFEST, "end", told.get("exit_cause"), "complete")
     ends = rows.ends_ns.get(process.place)
     if ends is not None and (told["t_start_ns"] > ends[0] or told["t_exit_ns"] < ends[1]):
