@@ -71,7 +71,7 @@ def _blockages(folder: RunFolder, rows: Rows) -> Iterator[Blockage]:
             to_ns - _SLACK_NS,
             why,
             frozenset(name for name, broker in broker_of.items() if broker in down),
-            _separating(running, down, cut, broker_of),
+            separating(running, down, cut, broker_of),
         )
     yield from _absences(folder)
 
@@ -120,12 +120,17 @@ def _homes(folder: RunFolder, rows: Rows) -> Mapping[str, str]:
     }
 
 
-def _separating(
+def separating(
     running: RunningProtocol | None,
     down: frozenset[str],
     cut: frozenset[tuple[str, str]],
     broker_of: Mapping[str, str],
 ) -> Callable[[str, str], bool]:
+    """Return whether nothing comes from a source to a subscription in an outage.
+
+    Args:
+        broker_of: the broker of each source and of each subscription.
+    """
     reached: Mapping[str, frozenset[str]] | None = None
     if running is not None and len(running.topology.brokers) <= _MOST_SEPARATE:
         number = running.topology.number_of

@@ -31,6 +31,8 @@ _SLACK_NS = 500_000_000
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
 """How the end of a session of a client with a process of its own begins if a signal ended it."""
+_CLOSED = "closed_by_us"
+"""How a session ends that its client ends."""
 _LAST_NS = 1_500_000_000
 """A broker's last statistics are written when the run ends."""
 _BEGINS_NS = 20_000_000_000
@@ -147,21 +149,31 @@ def _about_absences(folder: RunFolder) -> Iterator[str]:
                     other="sessions.jsonl" if "churn" in folder.workload else WORKLOAD,
                     what=f"an absence of {client}", found=left_ns, wanted=None,
                 )  # fmt: skip
-        for line in process.lines("sessions.jsonl"):
-            if line["event"] != "down" or not str(line.get("reason")).startswith(_KILLED):
-                continue
-            at_ns = folder.timeline.moved(line["t_ns"], process.host)
-            crashes = [
-                stamp_of(folder, row, "requested", last=False)
-                for row in folder.fault_rows
-                if row["verb"] == "client-crash" and row["target"] == line["client"]
-            ]
-            if not any(ns is not None and ns - _SLACK_NS <= at_ns for ns in crashes):
-                yield doubt(
-                    "disagree", one=f"{process.place}/sessions.jsonl", other=FAULTS,
-                    what=f"end of {line['client']}", found=line["reason"], wanted="no client-crash",
-                )  # fmt: skip
-                break
+        yield from _about_ends(folder, process)
+
+
+def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """A client whose process is killed, or that moves, does so by a fault."""
+    drain = folder.phase_ns("drain")
+    until_ns = NEVER_NS if drain is None else drain[0] - folder.origin_ns
+    for line in process.lines("sessions.jsonl"):
+        reason = str(line.get("reason"))
+        verbs = ("client-crash",) if reason.startswith(_KILLED) else ("client-roam",)
+        at_ns = folder.timeline.moved(line["t_ns"], process.host)
+        is_own = reason.startswith(_KILLED) or (reason == _CLOSED and at_ns < until_ns)
+        if line["event"] != "down" or not is_own:
+            continue
+        asked = [
+            stamp_of(folder, row, "requested", last=False)
+            for row in folder.fault_rows
+            if row["verb"] in verbs and row["target"] == line["client"]
+        ]
+        if not any(ns is not None and ns - _SLACK_NS <= at_ns for ns in asked):
+            yield doubt(
+                "disagree", one=f"{process.place}/sessions.jsonl", other=FAULTS,
+                what=f"end of {line['client']}", found=reason, wanted=f"no {verbs[0]}",
+            )  # fmt: skip
+            return
 
 
 def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
