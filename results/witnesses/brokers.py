@@ -151,8 +151,9 @@ def _about_counters(
         return
     replaced = replacements(folder, process)
     for before, after in pairwise(lines):
-        ends = (folder.timeline.moved(line["t_ns"], process.host) for line in (before, after))
-        if _holds_replacement(*ends, replaced):
+        from_ns = folder.timeline.moved(before["t_ns"], process.host)
+        to_ns = folder.timeline.moved(after["t_ns"], process.host)
+        if _holds_replacement(from_ns, to_ns, replaced):
             continue
         for counter in _RISING:
             if after.get(counter, 0) < before.get(counter, 0):
