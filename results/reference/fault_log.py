@@ -24,6 +24,7 @@ VERBS = {
     *("client-disconnect", "client-slow", "client-crash", "client-roam"),
 }
 _STAMPS = ("applied", "observed", "healed")
+_OTHER_STAMPS = ("planned", "requested", "heal_requested", "recovered")
 
 
 class FaultLog:
@@ -58,6 +59,8 @@ class FaultLog:
         if not all(isinstance(text, str) for text in texts) or row["verb"] not in VERBS:
             raise Refused(f"{self._folder}: {texts} is no fault")
         stamps = {stage: self._stamp(row, stage) for stage in _STAMPS}
+        for stage in _OTHER_STAMPS:
+            self._number(row, stage)
         hosts = {host for told in (row.get("host_stamps") or {}).values() for host in told}
         return Fault(
             row["fault_id"], row["verb"], row["target"],
@@ -76,10 +79,14 @@ class FaultLog:
                 int(ns) - self._clocks.offset_ns(host, ns) - self._origin_ns
                 for host, ns in told.items()
             )
+        at_ns = self._number(row, stage)
+        return None if at_ns is None else at_ns - self._origin_ns
+
+    def _number(self, row: Mapping[str, Any], stage: str) -> int | None:
         at_ns = row.get(f"t_{stage}_ns")
         if at_ns is not None and not isinstance(at_ns, int):
             raise Refused(f"{self._folder}: {row['fault_id']} was {stage} at {at_ns!r}")
-        return None if at_ns is None else at_ns - self._origin_ns
+        return at_ns
 
     def _struck(self, verb: str, target: str) -> Iterator[str]:
         """Yield the brokers, links and clients of a target."""

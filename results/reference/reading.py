@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ from results.rules.terms import (
     Partition,
     doubt,
 )
-from results.witnesses import RunFolder, doubts_of_witnesses
+from results.witnesses import Rows, RunFolder, doubts_of_witnesses
 from results.witnesses.promises import promises_of
 from results.witnesses.summary import findings_online
 
@@ -112,6 +113,10 @@ class _Folder:
             for phase in self.manifest.get("phases") or ()
             if phase.get("t1_ns") is not None
         }
+        for phase in phases.values():
+            ends = phase["t0_ns"], phase["t1_ns"]
+            if not all(isinstance(end_ns, int) for end_ns in ends):
+                raise Refused(f"{folder}: {phase['phase']} was from {ends[0]!r} to {ends[1]!r}")
         origin_ns = self.manifest.get("origin_ns")
         if not isinstance(origin_ns, int):
             self.doubts.append(doubt("not_measured"))
@@ -203,7 +208,7 @@ class _Folder:
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
             promises=replace(self.promises, losses_from_ns=self._accepted_ns()),
-            online=findings_online(RunFolder(self.folder, self)),
+            online=findings_online(RunFolder(self.folder, self), self._rows),
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
@@ -294,10 +299,16 @@ class _Folder:
 
     def _witnessed(self) -> tuple[str, ...]:
         """Return the doubts of witnesses, once all records have been read."""
-        if self.wanted is not None:
+        if self._rows is None:
             return ()
-        count = Count(self.records, self._moved, self.content.fence_set, self.measured)
-        return doubts_of_witnesses(RunFolder(self.folder, self), count.rows())
+        return doubts_of_witnesses(RunFolder(self.folder, self), self._rows)
+
+    @cached_property
+    def _rows(self) -> Rows | None:
+        """The counts of all records, once they have been read; None if only a part is read."""
+        if self.wanted is not None:
+            return None
+        return Count(self.records, self._moved, self.content.fence_set, self.measured).rows()
 
     def _about_times(self) -> Iterator[str]:
         timed = Timed(

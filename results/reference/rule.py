@@ -104,8 +104,7 @@ def check(history: History) -> Judgement:
         outstanding=sum(pair.outstanding for pair in started),
     )
     doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
-    ordered = history.order != "none"
-    doubts += doubts_about_findings(history.online, counts.violations, ordered=ordered)
+    doubts += doubts_about_findings(history.online, counts.violations, history.order)
     if spared := [broker for broker in history.to_be_reached if broker not in reached]:
         doubts.append(doubt("spared", brokers=", ".join(spared)))
     name, because, doubts_left = verdict.decide(

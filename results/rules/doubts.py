@@ -19,8 +19,7 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
             found.append(
                 doubt("unanswered", source=pubend, incarnation=incarnation, n=n, first=first)
             )
-    ordered = facts.order != "none"
-    found += doubts_about_findings(facts.online, findings.counts.violations, ordered=ordered)
+    found += doubts_about_findings(facts.online, findings.counts.violations, facts.order)
     if facts.order == "topic" and not facts.has_topics:
         found.append(doubt("no_topic"))
     found += [doubt("unplaced", who=who, n=n) for who, n in sorted(findings.unplaced.items())]

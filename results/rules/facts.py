@@ -98,6 +98,7 @@ class RunFacts:
         absences = [*absences_of(run, logs)]
         topic = str(run.workload.get("topic") or run.promises.topic)
         bars = run.workload.get("bars", {})
+        rows = rows_of(run, logs)
         return cls(
             run_id=run.run_id,
             content=run.content,
@@ -113,7 +114,7 @@ class RunFacts:
                 *run.doubts,
                 *logs.doubts,
                 *doubts_about_churn(run.workload, absences),
-                *doubts_of_witnesses(RunFolder(run.folder, run), rows_of(run, logs)),
+                *doubts_of_witnesses(RunFolder(run.folder, run), rows),
                 *specification_doubts(run),
                 *timing_doubts(run, logs),
             ),
@@ -127,7 +128,7 @@ class RunFacts:
             gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,
-            online=findings_online(RunFolder(run.folder, run)),
+            online=findings_online(RunFolder(run.folder, run), rows),
             topic=topic,
             topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
             placed=run.promises.order in STREAMS and not run.is_simulated,

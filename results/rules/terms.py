@@ -311,6 +311,8 @@ DOUBTS: Mapping[str, str] = {
     "publications.rec has it sent, or after manifest.json has the run end",
     "gap_without_absence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
     "neither sessions.jsonl, absences.jsonl nor faults/faults.jsonl has it absent before",
+    "gap_without_loss": "{file}: {who} was told that {first} to {last} of {source} were lost, and "
+    "no events.jsonl has a loss accepted since publications.rec has them sent",
     "passed_outage": "deliveries.rec and {file} disagree: {n:,} deliveries passed while {why} let "
     "nothing pass",
     "answered_outage": "acks.rec and {file} disagree: {n:,} acknowledgements came from a broker "

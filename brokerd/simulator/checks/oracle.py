@@ -460,7 +460,9 @@ class Oracle:
             stream.gaps.add(sequence)
             if is_promised and sequence not in stream.excused:
                 is_owed = stream.fence is not None and sequence > stream.fence
-                if is_owed and not self._is_old(publisher, sequence):
+                # What is in a gap of an accepted loss may be of any age.
+                is_young = reason in self.promises.gaps and not self._is_old(publisher, sequence)
+                if is_owed and is_young:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
