@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from brokerd.protocols.definition import Order
 from tests.helpers.planted_stories import Row
 
 _ORACLE: Final = "brokerd/simulator/checks/oracle.py"
@@ -14,7 +15,32 @@ ROWS: Final = (
         "            after.got |= before.got\n",
         "",
         f"{_STORIES}test_in_no_order_nothing_comes_again_after_a_move",
-        {"sequence": 1},
+        {"order": Order.NONE, "sequence": 1},
+    ),
+    Row(
+        "topics-move-in-the-order-of-their-publisher",
+        _ORACLE,
+        "        if not self.promises.order.is_of_sources:\n            # A publication missing",
+        "        if self.promises.order is Order.NONE:\n            # A publication missing",
+        f"{_STORIES}test_in_no_order_nothing_comes_again_after_a_move",
+        {"order": Order.TOPIC, "sequence": 1},
+    ),
+    Row(
+        "overtaken-publication-was-had",
+        _ORACLE,
+        "        if not self.promises.order.is_of_sources:\n            if sequence in stream.got:\n",
+        "        if not self.promises.order.is_of_sources:\n"
+        "            if sequence in stream.got or sequence <= stream.had:\n",
+        f"{_STORIES}test_a_publication_overtaken_before_a_subscription_is_given_up_may_follow",
+        {"order": Order.TOPIC},
+    ),
+    Row(
+        "gap-announced-before-a-move-is-owed",
+        _ORACLE,
+        "            after.excused |= before.excused\n",
+        "",
+        f"{_STORIES}test_a_gap_announced_before_a_whole_move_is_not_owed_after_it",
+        {"order": Order.TOPIC},
     ),
     Row(
         "whole-move-may-lose-in-no-order",
@@ -22,6 +48,7 @@ ROWS: Final = (
         "            if whole and before.fence is not None:",
         "            if not whole and before.fence is not None:",
         f"{_STORIES}test_in_no_order_a_whole_move_loses_nothing",
+        {"order": Order.NONE},
     ),
     Row(
         "gap-is-owed-to-who-forgot",

@@ -194,8 +194,10 @@ class Oracle:
                 )
 
     def _go_on(self, before: Stream, after: Stream, published: int, *, whole: bool) -> None:
-        if self.promises.order is Order.NONE:  # missing publications before the last one may follow
+        if not self.promises.order.is_of_sources:
+            # A publication missing before the last delivered one may follow.
             after.got |= before.got
+            after.excused |= before.excused
             if whole and before.fence is not None:
                 there = before.fence if after.fence is None else after.fence
                 after.fence = min(before.fence, there)
@@ -403,12 +405,12 @@ class Oracle:
             self._break("gap delivered", f"{what}, which was announced as a gap")
         if self.promises.order is Order.TOTAL and sequence not in stream.got:
             self._compare_orders(subscription, publisher, sequence, what)
-        if sequence <= stream.had:
-            self._break("duplicate", f"{what}, which it had before it moved")
         if not self.promises.order.is_of_sources:
             if sequence in stream.got:
                 self._break("duplicate", f"{what} twice")
         else:
+            if sequence <= stream.had:
+                self._break("duplicate", f"{what}, which it had before it moved")
             self._check_rank(stream, rank, what)
         stream.got.add(sequence)
         stream.at = rank if stream.at is None else max(stream.at, rank)
