@@ -21,9 +21,7 @@ from pubsubctl.running.claims import (
     undrawn,
 )
 
-app = typer.Typer(
-    help="List claims of papers, judged by our figures.", invoke_without_command=True
-)
+app = typer.Typer(help="List claims of papers, judged by our figures.", invoke_without_command=True)
 
 FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
 RUNS_HELP = (
