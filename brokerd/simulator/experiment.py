@@ -155,7 +155,7 @@ def simulate_schedule(
         recorder: is told everything; each publisher publishes a fence for it once all
             subscriptions have started, and another one at the end.
     """
-    with with_bugs(mutants):
+    with with_bugs(mutants, protocol):
         cluster = SimulatedCluster(
             topology,
             protocol,

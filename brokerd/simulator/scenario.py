@@ -41,7 +41,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
 )
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.checks.protocol_checks import simulated, with_bugs
+from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.checks.wording import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
@@ -63,17 +63,13 @@ class ScenarioError(ConfigError):
     """A scenario that cannot be played; says which line and what would be valid."""
 
 
-def play_scenario(text: str, mutants: frozenset[str] = frozenset()) -> str:
+def play_scenario(text: str) -> str:
     """The scenario with what its commands lead to today in place of what the text says.
-
-    Args:
-        mutants: named bugs that every broker has.
 
     Raises:
         ScenarioError: a command that is unknown or cannot be carried out.
     """
-    with with_bugs(mutants):
-        return _played(text, _Player())
+    return _played(text, _Player())
 
 
 def _played(text: str, player: "_Player") -> str:

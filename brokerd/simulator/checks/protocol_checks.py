@@ -7,13 +7,11 @@ when a simulation begins; nothing that is deployed needs them.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.named_bugs import NamedBug, planted
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import nearest
@@ -30,6 +28,7 @@ from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.recounts import Recount
 from brokerd.simulator.checks.wording import NamedWorld, Wording
+from brokerd.simulator.named_bugs import NamedBug, bugs_of, planted
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
 
@@ -125,9 +124,8 @@ class SimulatedProtocol:
     """A protocol, as simulations know it beyond its definition.
 
     Attributes:
-        bugs: mistakes by name; a simulation that has one must see it.
         ablations: its rules, left out one by one.
-        canaries: bugs that any swarm meets within a few seeds; long swarms run them besides.
+        canaries: named bugs that any swarm meets within a few seeds; long swarms run them besides.
         marks: named events of its rules.
         make_observer: what counts them in one cluster; None where there are none.
         make_checks: what looks at its steps and inside its cores.
@@ -142,7 +140,6 @@ class SimulatedProtocol:
         make_wording: how scenarios say what its brokers tell each other.
     """
 
-    bugs: Mapping[str, NamedBug] = field(default_factory=dict)
     ablations: Mapping[str, Ablation] = field(default_factory=dict)
     canaries: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
@@ -208,25 +205,35 @@ def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:
     return make(graph) if make is not None else None
 
 
-@lru_cache(maxsize=1)
-def named_bugs() -> Mapping[str, NamedBug]:
-    """The mistakes of all protocols, and of what they share, by name."""
-    return {name: bug for protocol in DEFINITIONS for name, bug in simulated(protocol).bugs.items()}
-
-
-def bug_called(name: str) -> str:
-    """The name, which there is.
+def bug_names() -> list[str]:
+    """Return the names of the named bugs of all protocols.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        NoCheckout: this is no source checkout.
     """
-    if name not in named_bugs():
-        raise ConfigError(f"no named bug {name!r}{nearest(name, [*named_bugs()])}")
-    return name
+    return list(dict.fromkeys(name for protocol in DEFINITIONS for name in bugs_of(protocol)))
+
+
+def named_bug(name: str, protocol: str) -> NamedBug:
+    """Return a named bug: the protocol's own, or else that of another protocol.
+
+    Raises:
+        ConfigError: no bug has this name; names the nearest.
+        NoCheckout: this is no source checkout.
+    """
+    for each in (protocol, *DEFINITIONS):
+        if name in bugs_of(each):
+            return bugs_of(each)[name]
+    raise ConfigError(f"no named bug {name!r}{nearest(name, bug_names())}")
 
 
 @contextmanager
-def with_bugs(names: Iterable[str]) -> Iterator[None]:
-    """Inside, everything in this process has these bugs."""
-    with planted([named_bugs()[name] for name in sorted(names)]):
+def with_bugs(names: Iterable[str], protocol: str) -> Iterator[None]:
+    """Plant named bugs in this process for the duration of the context.
+
+    Raises:
+        AnchorLost: a bug does not fit the source any more.
+        ConfigError, NoCheckout: as `named_bug`.
+    """
+    with planted([named_bug(name, protocol) for name in sorted(names)]):
         yield

@@ -131,9 +131,11 @@ def with_runs(
 def with_caught(
     document: Mapping[str, Any], commit: str, caught: Iterable[Caught]
 ) -> dict[str, Any]:
-    """The ledger with the table bug → first seed that shows it brought up to date."""
+    """Return the ledger with the first seed that shows each bug, where it could be planted."""
     table = dict(document["mutants"])
     for one in caught:
+        if one.lost:
+            continue
         table[one.name] = {
             "commit": commit,
             "first_seed": one.first_seed,
