@@ -44,6 +44,8 @@ class Edit:
         find: an expression, or consecutive statements.
         replace: their replacement; "" removes statements.
         occurrence: number of the match, from 1, if there are several; 0 if there is one.
+        context: other source of the function that uses local names of `replace` or `find`, so that
+            their new names are found after a renaming; "" if `find` has all.
     """
 
     module: str
@@ -51,6 +53,7 @@ class Edit:
     find: str
     replace: str
     occurrence: int = 0
+    context: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ def bug_of(row: Mapping[str, Any], path: Path, sentence: str) -> NamedBug:
         if unknown := edit.keys() - {*Edit.__slots__}:
             raise ConfigError(f"{where}: no key {sorted(unknown)[0]!r} of an edit")
         texts = {key: text(edit, key) for key in ("module", "function", "find", "replace")}
+        if "context" in edit:
+            texts["context"] = text(edit, "context")
         edits.append(Edit(**texts, occurrence=occurrence))
     if not edits:
         raise ConfigError(f"{where}: no [[bug.edit]]")
@@ -291,7 +296,11 @@ class Source:
         if function is None:
             raise self._lost(bug, edit, "no such function")
         find, replace = _parsed(edit.find, edit.replace)
-        place = self._place(bug, edit, function, find)
+        names: dict[str, str] = {}
+        if edit.context:
+            context, _ = _parsed(edit.context, edit.context)
+            names = self._place(bug, edit, function, context, 0, names).names
+        place = self._place(bug, edit, function, find, edit.occurrence, names)
         before = ast.dump(function)
         known = frozenset(_bound_everywhere(function)) | self._globals | {"__class__"}
         new = [_renamed(node, place.names) for node in replace]
@@ -326,21 +335,37 @@ class Source:
                 raise AnchorLost(bug, self.module, name, "", reason)
             yield function, code
 
-    def _place(self, bug: str, edit: Edit, function: Function, find: list[ast.AST]) -> _Place:
-        found = self._places(function, find, renaming=False)
+    def _place(
+        self,
+        bug: str,
+        edit: Edit,
+        function: Function,
+        find: list[ast.AST],
+        occurrence: int,
+        names: Mapping[str, str],
+    ) -> _Place:
+        text = repr("\n".join(map(ast.unparse, find)))
+        found = [] if names else self._places(function, find, {}, renaming=False)
         if not found:
-            found = self._places(function, find, renaming=True)
+            found = self._places(function, find, names, renaming=True)
             if any(each.names != found[0].names for each in found):
-                raise self._lost(bug, edit, f"{len(found)} places have it under other names")
+                raise self._lost(bug, edit, f"{len(found)} places have {text} under other names")
         if not found:
-            raise self._lost(bug, edit, f"it does not have {edit.find.strip()!r}")
-        if not edit.occurrence and len(found) > 1:
-            raise self._lost(bug, edit, f"it has {len(found)} times {edit.find.strip()!r}")
-        if edit.occurrence > len(found):
-            raise self._lost(bug, edit, f"it has only {len(found)} times {edit.find.strip()!r}")
-        return found[max(0, edit.occurrence - 1)]
+            raise self._lost(bug, edit, f"it does not have {text}")
+        if not occurrence and len(found) > 1:
+            raise self._lost(bug, edit, f"it has {len(found)} times {text}")
+        if occurrence > len(found):
+            raise self._lost(bug, edit, f"it has only {len(found)} times {text}")
+        return found[max(0, occurrence - 1)]
 
-    def _places(self, function: Function, find: list[ast.AST], *, renaming: bool) -> list[_Place]:
+    def _places(
+        self,
+        function: Function,
+        find: list[ast.AST],
+        chosen: Mapping[str, str],
+        *,
+        renaming: bool,
+    ) -> list[_Place]:
         inner = _bound_inside(find)
         is_expression = isinstance(find[0], ast.expr)
         found = []
@@ -352,7 +377,7 @@ class Source:
                 here = items[first : first + len(find)]
                 if is_expression and not (isinstance(here[0], ast.expr) and _is_loaded(here[0])):
                     continue
-                names = _Names(renaming, visible, inner, self._globals, here)
+                names = _Names(renaming, visible, inner, self._globals, here, {**chosen})
                 if all(map(names.match, find, here)):
                     found.append(_Place(owner, name, first, first + len(find), names.other()))
         return found
@@ -363,7 +388,7 @@ class Source:
         for renaming in (False, True):
             for name, function in self.functions.items():
                 if not nearest and name != edit.function:
-                    nearest = name if self._places(function, find, renaming=renaming) else ""
+                    nearest = name if self._places(function, find, {}, renaming=renaming) else ""
         others = [name for name in self.functions if name != edit.function]
         close = difflib.get_close_matches(edit.function, others, 1, 0)
         nearest = nearest or (close[0] if close else "")

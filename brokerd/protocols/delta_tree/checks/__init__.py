@@ -1,4 +1,4 @@
-"""What simulations know of delta_tree: marks, named bugs, words, and checks that look inside."""
+"""What simulations know of delta_tree: marks, ablations, words, and checks that look inside."""
 
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES
