@@ -1,1 +1,1 @@
-"""Load: what is published and subscribed, when, and what came of it."""
+"""Benchmarks: workloads, load generators, runs and comparisons."""

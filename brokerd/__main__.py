@@ -15,7 +15,7 @@ EXIT_CONFIG: Final = 78
 
 
 def main() -> int:
-    """Run the broker that the file describes; gives the exit status."""
+    """Run the broker that the file describes; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m brokerd", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="TOML file of a BrokerConfig")
     path = parser.parse_args().config

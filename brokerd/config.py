@@ -1,4 +1,4 @@
-"""What a broker can be told, and the defaults: the only place where they live."""
+"""The configuration of a broker, with all defaults."""
 
 import re
 import tomllib
@@ -16,20 +16,20 @@ class SessionParameters:
     """Parameters of the session layer.
 
     Attributes:
-        heartbeat_ns: how often a heartbeat goes out on an idle or busy session.
+        heartbeat_ns: interval of heartbeats on an idle or busy session.
         suspicion_ns: silence (not one byte) after which a peer is suspected.
         connect_timeout_ns: an attempt without an answer by then has failed.
-        frame_limit_bytes: largest frame taken or sent.
+        frame_limit_bytes: largest frame accepted or sent.
         outbox_limit_bytes: bytes queued for one peer before its session ends (overflow).
-        slow_after_ns: a client for whom others have waited so long, without a word from it but
-            heartbeats, is evicted, and its subscriptions end.
+        slow_after_ns: a client is evicted, and its subscriptions end, if others have waited for
+            this time while the client sent nothing but heartbeats.
         connections_limit: connections at once, of all kinds.
-        connections_per_address: of them from one address.
-        broker_reserve: of them kept for brokers.
-        client_publications_per_second: how many publications of one client are read a second, on
-            average; 0 for as many as it sends.
-        strangers_limit: connections whose other end has not said who it is; with one more, the
-            oldest of the address that has the most of them goes.
+        connections_per_address: connections at once from one address.
+        broker_reserve: connections reserved for brokers.
+        client_publications_per_second: average number of publications of one client that are read
+            per second; 0 for no limit.
+        strangers_limit: connections without a completed handshake; with one more, the oldest at the
+            address with the most strangers is evicted.
     """
 
     heartbeat_ns: int = 250 * MILLISECOND_NS
@@ -47,12 +47,12 @@ class SessionParameters:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where a process finds what it shows of itself, and whom it trusts; PEM, all three.
+    """The files with the certificates and the key of a process; PEM, all three.
 
     Attributes:
         authority: certificate of the deployment's authority.
-        certificate: its own.
-        key: the private key of its own certificate; mode 0600.
+        certificate: certificate of the process.
+        key: private key of the certificate; mode 0600.
     """
 
     authority: str
@@ -61,7 +61,7 @@ class TlsFiles:
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any], where: str) -> Self:
-        """The paths in `values`.
+        """Return the paths in `values`.
 
         Raises:
             ConfigError: an unknown key, a missing one, or a value of the wrong type.
@@ -75,8 +75,9 @@ class LossAcceptance:
     """An operator's signed act (`ACCEPT_LOSS`): a broker starts although it lost durable state.
 
     Attributes:
-        loss: number of the loss, as its record in the state folder gives it.
-        signature: of the deployment's authority, in hexadecimal digits; "": the act is unsigned.
+        loss: number of the loss, from its record in the state folder.
+        signature: signature of the deployment's authority, in hexadecimal digits; "": the act is
+            unsigned.
     """
 
     loss: int
@@ -87,7 +88,7 @@ class LossAcceptance:
         """Return the act in `values`.
 
         Raises:
-            ConfigError: it is no table, or has an unknown key or a wrong value.
+            ConfigError: the value is no table, or has an unknown key or a wrong value.
         """
         if isinstance(values, bool):
             raise ConfigError(
@@ -104,32 +105,32 @@ class LossAcceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything one broker process is told; nothing is read from the environment.
+    """The complete configuration of one broker process; nothing is read from the environment.
 
     Attributes:
-        broker: its name in the topology.
-        topology_file: the topology it belongs to (the same file for every broker).
-        protocol: by name, as the registry of protocols has it.
+        broker: name of the broker in the topology.
+        topology_file: path of the topology (the same file for every broker).
+        protocol: name of the protocol in the registry.
         deployment_id: made by deploy; brokers of different deployments refuse each other.
-        listen: "host:port" of its own listener; off loopback only with `tls`.
-        addresses: broker name → "host:port" for every broker it may dial.
-        state_folder: what must survive a restart lives here.
-        control_socket: path of its control socket (at most 107 bytes, mode 0600).
-        log_folder: event log, statistics, standard output.
-        fault_injection: whether fault commands are obeyed.
+        listen: "host:port" of the broker's own listener; off loopback only with `tls`.
+        addresses: broker name → "host:port" for every broker that may be dialled.
+        state_folder: folder of all state that must survive a restart.
+        control_socket: path of the control socket (at most 107 bytes, mode 0600).
+        log_folder: folder of event log, statistics, standard output.
+        fault_injection: True if fault commands are permitted.
         core: the CPU to pin to, or -1.
-        nice: how far it gives way to other processes, 0 to 19; its agent sees to that.
-        memory_limit_bytes: what it may allocate, or it ends; 0 for no limit.
-        fsync: whether it waits for the disk. Without, what it has written survives its own end,
-            but not that of the machine.
-        tls: certificates for its links; None for plaintext on loopback.
+        nice: niceness of the process, 0 to 19; set by the agent.
+        memory_limit_bytes: largest allocation, beyond which the broker ends; 0 for no limit.
+        fsync: True if writes wait for the disk. Without, written data survive the end of the
+            process, but not that of the machine.
+        tls: certificates for the links; None for plaintext on loopback.
         operator_key: public key of the deployment's authority for operators' acts, 64 hexadecimal
             digits (Ed25519); "": no signed act is accepted.
-        accept_loss: durable state is missing, which ends a broker; with this signed act it starts
-            all the same, and announces what is lost. Refused if no loss is known.
-        joining: it joins brokers that run already, so it asks them for what they know first.
-        begin_within_ms: in its first incarnation it only listens until it is told to begin
-            (`begin`, once all of many are there), or for that long; 0: it begins at once.
+        accept_loss: durable state is missing, which ends a broker; with this signed act the broker
+            starts nevertheless, and announces the lost data. Refused if no loss is recorded.
+        joining: True if the broker joins running brokers, and so requests their state first.
+        begin_within_ms: in its first incarnation the broker only listens until the command `begin`
+            (sent once all of many brokers are up), or for this time; 0: the broker begins at once.
     """
 
     broker: str
@@ -155,11 +156,11 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any], where: str) -> Self:
-        """The configuration in `values` (a TOML file's or a control message's content).
+        """Return the configuration in `values` (a TOML file's or a control message's content).
 
         Raises:
-            ConfigError: an unknown key, a missing one, or a value of the wrong type; says
-                which, in `where`, and what is valid.
+            ConfigError: an unknown key, a missing one, or a value of the wrong type; names the key,
+                in `where`, and the valid values.
         """
         values = dict(values)
         values["session"] = read_section(
@@ -179,15 +180,15 @@ class BrokerConfig:
 
     @property
     def authority(self) -> OperatorAuthority:
-        """The authority whose signed acts this broker accepts."""
+        """The authority for signed acts that this broker accepts."""
         return OperatorAuthority(self.deployment_id, bytes.fromhex(self.operator_key))
 
 
 def typed_value(text: str) -> Any:
     """Return the value of a text that was typed for a key.
 
-    Numbers, lists and text in quotes are written as in TOML; true and false in any case. All
-    other text is itself.
+    Numbers, lists and text in quotes are written as in TOML; true and false in any case. Any other
+    text is taken literally.
 
     Raises:
         ConfigError: a number that is not finite or too large, or lists that nest too deeply.
@@ -205,11 +206,11 @@ def typed_value(text: str) -> Any:
 
 
 def read_section(kind: Any, values: Any, where: str) -> Any:
-    """An instance of a frozen dataclass, `kind`, with `values`; the rest has its defaults.
+    """Return an instance of a frozen dataclass, `kind`, with `values`; other fields have defaults.
 
     Raises:
-        ConfigError: no table, an unknown key, a missing one, or a value of the wrong type; says
-            which, in `where`.
+        ConfigError: no table, an unknown key, a missing one, or a value of the wrong type; names
+            the key, in `where`.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: expected a table, got {values!r}")

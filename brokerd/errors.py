@@ -1,22 +1,22 @@
 """The errors of a broker, one class per kind of fault.
 
-Our own faults are assertions. What a peer did wrong is a RemoteProtocolError: its session is
-closed and the broker lives. What the person who configured the broker did wrong is a
-ConfigError. A StorageCorrupt broker refuses to start, and DiskFailed ends one; so does
-MustNotGoOn, where it was decommissioned, is too slow, or has lost what was durable (StateLost).
+Faults of the program are assertions. The fault of a peer is a RemoteProtocolError: its session is
+closed and the broker lives. The fault of the person who configured the broker is a ConfigError. A
+broker refuses to start after StorageCorrupt, and DiskFailed ends a broker; so does MustNotGoOn, if
+the broker was decommissioned, is too slow, or has lost durable state (StateLost).
 """
 
 
 class BrokerError(Exception):
-    """Base of every error a broker raises on purpose."""
+    """Base of every error that a broker raises on purpose."""
 
 
 class RemoteProtocolError(BrokerError):
-    """A peer sent what the protocol does not allow; close its session, keep the broker.
+    """A peer's violation of the protocol; close its session, keep the broker.
 
     Attributes:
-        peer: who, as far as it is known.
-        reason: what was wrong, at most 300 characters, safe to print.
+        peer: the peer, as far as identified.
+        reason: the violation, at most 300 characters, safe to print.
     """
 
     def __init__(self, peer: object, reason: str) -> None:
@@ -26,43 +26,46 @@ class RemoteProtocolError(BrokerError):
 
 
 class ConfigError(BrokerError):
-    """A configuration value that cannot be used: names the key, the value and what is valid."""
+    """A configuration value that cannot be used: names the key, the value and the valid values."""
 
 
 class StorageCorrupt(BrokerError):
-    """What is on disk cannot be what this broker wrote; it does not start on it."""
+    """Data on disk that cannot be data of this broker; the broker does not start."""
 
 
 class DiskFailed(BrokerError, OSError):
-    """The disk does not do what it should, and is not merely full: the broker ends.
+    """A failure of the disk, which is not merely full: the broker ends.
 
-    What was not on disk was acknowledged to nobody.
+    Data that were not on disk have not been acknowledged.
     """
 
 
 class MustNotGoOn(BrokerError):
-    """A broker that others have given up: decommissioned, or too slow; says why."""
+    """A broker that must end: decommissioned, or too slow; the text states the reason."""
 
 
 class StateLost(MustNotGoOn):
-    """Durable state of a broker is missing; it serves again only if the loss is accepted."""
+    """A loss of durable state; the broker serves again only if the loss is accepted."""
 
 
 class ForeignState(StorageCorrupt, MustNotGoOn):
-    """A state folder of another deployment, broker or protocol; it stays as it is."""
+    """A state folder of another deployment, broker or protocol, which stays unchanged."""
 
 
 class ResumeTokenRefused(BrokerError):
-    """A resume token that is damaged, or of another protocol or deployment; says which."""
+    """A resume token that is damaged, or of another protocol or deployment.
+
+    The text states which.
+    """
 
 
 class ControlError(BrokerError):
     """A control request that was refused or could not be carried out.
 
     Attributes:
-        kind: user (ask for something else), busy (somebody else has it), internal (a fault at
-            the other end), closed (nobody answers, or the connection ended first).
-        text: what was wrong, safe to print.
+        kind: user (the request is wrong), busy (another process has the resource), internal (a
+            fault at the other end), closed (no answer, or the connection ended first).
+        text: the fault, safe to print.
     """
 
     def __init__(self, kind: str, text: str) -> None:

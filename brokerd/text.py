@@ -1,4 +1,4 @@
-"""Values as messages show them, and TOML documents within bounds."""
+"""Text of values in messages, and TOML documents within bounds."""
 
 import math
 import tomllib
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 LARGEST_TOML: Final = 4 << 20
-"""Characters of a TOML document that a person wrote."""
+"""Characters of a TOML document from a user."""
 DEEPEST: Final = 32
-"""Tables and lists within each other in a document that a person wrote."""
+"""Levels of nested tables and lists in a document from a user."""
 _LONGEST_KEY: Final = 4_096
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """A value for a message: quoted, one line, not endless."""
+    """Return a value for a message: quoted, in one line, of bounded length."""
     text = ascii(value) if not str(value).isprintable() else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -22,9 +22,9 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the content of a TOML document, in bounded time and memory.
 
     Raises:
-        ValueError: it is not TOML, is too large or nested too deeply, or has a number that is not
-            finite or does not fit into 64 bits; says where, and what is valid. A TOMLDecodeError
-            if it is not TOML.
+        ValueError: the document is not TOML, is too large or nested too deeply, or has a number
+            that is not finite or does not fit into 64 bits; the text states the place and the valid
+            range. A TOMLDecodeError if the document is not TOML.
     """
     if len(text) > LARGEST_TOML:
         raise ValueError(f"larger than {LARGEST_TOML >> 20} MiB")
@@ -40,7 +40,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _is_deep_key(line: str) -> bool:
-    """Return whether the key of a line, or a table's name, has too many parts."""
+    """Return True if the key of a line, or a table's name, has too many parts."""
     key = line.partition("=")[0] if not line.lstrip().startswith("[") else line
     return key.count(".") > DEEPEST and not {*key} & {'"', "'", "#"}
 
@@ -49,8 +49,8 @@ def check_values(document: Mapping[str, Any]) -> None:
     """Check that all of a document is within bounds.
 
     Raises:
-        ValueError: something is nested too deeply, or a number is not finite or does not fit into
-            64 bits; says where.
+        ValueError: a value is nested too deeply, or a number is not finite or does not fit into 64
+            bits; the text states the place.
     """
     for place, depth, value in _walk(document):
         if depth > DEEPEST:
@@ -62,7 +62,7 @@ def check_values(document: Mapping[str, Any]) -> None:
 
 
 def _walk(document: Mapping[str, Any]) -> Iterator[tuple[str, int, Any]]:
-    """Yield everything in a document with its place and depth; nothing below what is too deep."""
+    """Yield every value of a document with its place and depth; nothing below the depth limit."""
     waiting: list[tuple[str, int, Any]] = [("", 0, document)]
     while waiting:
         place, depth, value = waiting.pop()

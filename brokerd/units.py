@@ -1,7 +1,7 @@
 """Durations and sizes: constants, and text as people write it, always with a unit.
 
-Each kind has a parser, whose error names what is valid, and a formatter, whose text parses to the
-same value.
+Durations and sizes each have a parser and a formatter. An error of a parser names the valid texts.
+A formatted text parses to the same value.
 """
 
 import re
@@ -27,9 +27,9 @@ _DURATIONS_NS: Final = {
     "h": HOUR_NS,
 }
 _SIZES_BYTES: Final = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 << 20}
-_NUMBER: Final = r"(\d{1,20}(?:\.\d{1,20})?)\s*"
-_DURATION: Final = re.compile(rf"{_NUMBER}({'|'.join(_DURATIONS_NS)})")
-_SIZE: Final = re.compile(rf"{_NUMBER}({'|'.join(_SIZES_BYTES)})")
+_DURATION: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(ns|us|ms|s|min|h)")
+_DURATIONS: Final = re.compile(r"(?:\d{1,20}(?:\.\d{1,20})?\s*(?:ns|us|ms|s|min|h))+")
+_SIZE: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(B|kB|KiB|MB|MiB)")
 
 
 def parse_duration_ns(text: object, step_ns: int = 1) -> int:
@@ -41,7 +41,7 @@ def parse_duration_ns(text: object, step_ns: int = 1) -> int:
     Raises:
         ValueError: the text is no duration, or one that is too long or too precise.
     """
-    if not isinstance(text, str) or not re.fullmatch(rf"(?:{_DURATION.pattern})+", text):
+    if not isinstance(text, str) or not _DURATIONS.fullmatch(text):
         units = ", ".join(_DURATIONS_NS)
         raise ValueError(f'a duration has a number and a unit ({units}): "250ms", "1min30s"')
     exact = sum(Fraction(number) * _DURATIONS_NS[unit] for number, unit in _DURATION.findall(text))

@@ -1,1 +1,1 @@
-"""Faults: when they happen, to whom, and how they are applied, observed and healed."""
+"""Faults: their schedule, application, observation and end."""

@@ -1,1 +1,1 @@
-"""The command line: inventories, deployment, and one thin file per verb."""
+"""The command line: inventories, deployment, and a small file per verb."""

@@ -1,4 +1,4 @@
-"""`python -m pubsubctl`: the command, where its script is not on PATH."""
+"""`python -m pubsubctl`: the command, for a PATH without its script."""
 
 from pubsubctl.entry import main
 

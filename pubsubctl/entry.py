@@ -1,4 +1,4 @@
-"""Where the command begins, before anything slow is imported."""
+"""The entry point of the command, which runs before slow imports."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Import the command and carry it out; Ctrl-C meanwhile is no traceback."""
+    """Import the command and run it; Ctrl-C during the import prints no traceback."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)

@@ -1,7 +1,7 @@
-"""What can go wrong for the person at the command line, and the exit status each kind has.
+"""Errors of the command line, with an exit status per kind.
 
-Any exception whose class has an `exit_status` is reported as one sentence without a traceback,
-the packages below included (their errors carry the attribute without importing this module).
+Any exception of a class with an `exit_status` is reported as one sentence without a traceback, the
+packages below included (their errors carry the attribute without importing this module).
 """
 
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 TERMINATED = 143
 
-# What a script must not miss comes first: a dirty lab spoils the next run, a broken file makes
-# every verdict worthless, and so on down to what stopped us before anything had happened.
+# The status that a script must not miss comes first: a dirty lab spoils the next run, a broken file
+# makes every verdict worthless, down to errors before any effect.
 _PRECEDENCE = (INTERNAL_ERROR, 7, 8, TERMINATED, INTERRUPTED, 1, 3, 5, 6, 4, 2, 0)
 
 
 class PubsubctlError(Exception):
-    """Base of what is reported in a sentence or a few.
+    """Base of errors that are reported in a sentence or a few.
 
     Attributes:
-        problems: every single thing that is wrong, one line each.
+        problems: every problem, one line each.
     """
 
     exit_status: ClassVar[int] = INTERNAL_ERROR
@@ -32,37 +32,37 @@ class PubsubctlError(Exception):
 
 
 class VerdictInvalid(PubsubctlError):
-    """A guarantee was violated."""
+    """A violated guarantee."""
 
     exit_status = 1
 
 
 class ExpectationFailed(PubsubctlError):
-    """A run is not as its workload expects, or a threshold was crossed."""
+    """A run does not meet its workload's expectation, or a threshold was crossed."""
 
     exit_status = 1
 
 
 class UserError(PubsubctlError):
-    """What was asked for cannot be: names file, key, value and the nearest valid one."""
+    """An invalid request: names file, key, value and the nearest valid value."""
 
     exit_status = 2
 
 
 class VerdictUnknown(PubsubctlError):
-    """The run shows neither that the guarantee holds nor that it does not."""
+    """The run proves neither that the guarantee holds nor that it does not."""
 
     exit_status = 3
 
 
 class PreflightFailed(PubsubctlError):
-    """Found before anything was started: a port in use, a stale process, a lock held."""
+    """A problem found before the start: a port in use, a stale process, a held lock."""
 
     exit_status = 4
 
 
 class HostError(PubsubctlError):
-    """Something failed on some hosts; the message says where and what was still done."""
+    """A failure on some hosts; the message names the hosts and the completed work."""
 
     exit_status = 5
 
@@ -74,19 +74,19 @@ class Unreachable(PubsubctlError):
 
 
 class LabDirty(PubsubctlError):
-    """Something of ours is still there that should not be, or may be."""
+    """Remains of ours that should not exist, or may exist."""
 
     exit_status = 7
 
 
 class IntegrityError(PubsubctlError):
-    """A file is not what was written: checksum or record layout."""
+    """A file differs from the written content: checksum or record layout."""
 
     exit_status = 8
 
 
 class Interrupted(PubsubctlError):
-    """Ctrl-C; what had to be cleaned up was."""
+    """Ctrl-C; the clean-up is complete."""
 
     exit_status = INTERRUPTED
 
@@ -98,10 +98,10 @@ class Terminated(PubsubctlError):
 
 
 def combined_status(statuses: Iterable[int]) -> int:
-    """The one exit status for several causes: the cause a script must not miss."""
+    """Return the exit status for several causes: the status that a script must not miss."""
     found = set(statuses)
     return min(found, key=_rank, default=0)
 
 
 def _rank(status: int) -> int:
-    return _PRECEDENCE.index(status) if status in _PRECEDENCE else -1  # never heard of: look at it
+    return _PRECEDENCE.index(status) if status in _PRECEDENCE else -1  # unknown: must not be missed

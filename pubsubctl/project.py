@@ -1,9 +1,9 @@
-"""Where things are: project folder, settings by precedence, files by their bare name.
+"""Locations: project folder, settings by precedence, files by bare name.
 
 A project is a folder with a pubsubctl.toml (this repository is one, `pubsubctl init` makes
-another). Each setting is looked up as flag, then PUBSUBCTL_* variable, then project file, then
-the user's own file, then default. A file of a kind is named by path, or by its bare name when it
-is in the project's folder for that kind, or came with this program.
+another). Each setting is looked up as flag, then PUBSUBCTL_* variable, then project file, then the
+user's own file, then default. A file of a kind is named by path, or by its bare name if the file is
+in the project's folder for that kind, or is part of this program.
 """
 
 import os
@@ -27,7 +27,7 @@ DEFAULTS: Mapping[str, str] = {
     "forks": "16",
     "master": "local[*]",
 }
-"""Every setting, and what it is when nobody says anything."""
+"""Every setting with its default."""
 
 Kind = Literal[
     "inventory", "topology", "workload", "schedule", "claims", "comparison", "sweep", "targets"
@@ -66,12 +66,12 @@ class _ProjectFile(BaseModel):
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting's value and who said so."""
+    """A setting's value with its origin."""
 
     value: str
     origin: str
     base: Path
-    """The folder a relative path in `value` starts from."""
+    """The base folder of a relative path in `value`."""
 
 
 class Project:
@@ -101,7 +101,7 @@ class Project:
                 self._layers.append((path, validated(_ProjectFile, file)))
 
     def setting(self, name: str, flag: Any = None) -> Setting:
-        """One of DEFAULTS: flag, PUBSUBCTL_<NAME>, project, user, default."""
+        """Return a setting of DEFAULTS: flag, PUBSUBCTL_<NAME>, project, user, default."""
         if flag is not None:
             return Setting(str(flag), f"--{name}", self._here)
         variable = f"PUBSUBCTL_{name.upper()}"
@@ -113,21 +113,21 @@ class Project:
         return Setting(DEFAULTS[name], "default", self.folder)
 
     def inventory_file(self, flag: str | None) -> Path:
-        """The inventory that holds.
+        """Return the inventory file in force.
 
         Raises:
-            UserError: it does not exist; names the nearest that does, and who named it.
+            UserError: the file does not exist; names the nearest, and the origin of the name.
         """
         setting = self.setting("inventory", flag)
         return self.find("inventory", setting.value, base=setting.base, origin=setting.origin)
 
     def results_folder(self, flag: Path | None) -> Path:
-        """Where runs land: <this>/<experiment>/<run id>."""
+        """Return the folder of runs: <this>/<experiment>/<run id>."""
         setting = self.setting("results", flag)
         return _short(setting.base / Path(setting.value).expanduser(), self._here)
 
     def forks(self, flag: int | None) -> int:
-        """How many hosts are worked on at the same time.
+        """Return the number of hosts that are operated on at the same time.
 
         Raises:
             UserError: PUBSUBCTL_FORKS is not a number from 1 to 1024.
@@ -140,10 +140,10 @@ class Project:
         return int(setting.value)
 
     def find(self, kind: Kind, name: str, *, base: Path | None = None, origin: str = "") -> Path:
-        """The file of a path or bare name.
+        """Return the file of a path or bare name.
 
         Raises:
-            UserError: there is none; names the nearest there is.
+            UserError: there is none; names the nearest.
         """
         base = base or self._here
         named = base / Path(name).expanduser()
@@ -165,7 +165,7 @@ class Project:
         raise UserError(f"{kind} {shown(name)}{by}: {looked}{nearest(Path(name).stem, known)}")
 
     def names(self, kind: Kind) -> list[str]:
-        """The bare names that can be used for a kind of file."""
+        """Return the bare names of all files of a kind."""
         names = {path.stem for folder in self._folders(kind) for path in folder.glob("*.toml")}
         if kind == "inventory":
             names |= {path.parent.name for path in self._labs().glob("*/inventory.toml")}
@@ -184,7 +184,7 @@ class Project:
 def xdg_folder(
     kind: Literal["config", "state", "cache"], environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Our folder under $XDG_CONFIG_HOME, $XDG_STATE_HOME or $XDG_CACHE_HOME."""
+    """Return our folder under $XDG_CONFIG_HOME, $XDG_STATE_HOME or $XDG_CACHE_HOME."""
     environment = os.environ if environment is None else environment
     usual = {"config": ".config", "state": ".local/state", "cache": ".cache"}[kind]
     value = environment.get(f"XDG_{kind.upper()}_HOME", "")
@@ -193,17 +193,20 @@ def xdg_folder(
 
 
 def authority_folder(inventory: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where the certificate authority of an inventory is; its key never leaves this folder."""
+    """Return the folder of an inventory's certificate authority.
+
+    Its key never leaves the folder.
+    """
     return xdg_folder("state", environment) / "authorities" / inventory
 
 
 def labs_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Where `pubsubctl lab up` keeps what it made, one folder per lab."""
+    """Return the folder of `pubsubctl lab up`, with a subfolder per lab."""
     return xdg_folder("state", environment) / "labs"
 
 
 def _short(path: Path, here: Path) -> Path:
-    """A path the way a person would write it from here."""
+    """Return a path in the shortest notation from here."""
     try:
         relative = path.resolve().relative_to(Path.cwd())
     except ValueError:

@@ -1,4 +1,4 @@
-"""What runs: the deployment of an inventory as its agents and brokers tell it."""
+"""The running deployment of an inventory, as reported by its agents and brokers."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -20,18 +20,18 @@ from pubsubctl.hosts.room import lack_of_room
 
 @dataclass(frozen=True)
 class BrokerState:
-    """One broker, as `status` shows it.
+    """The state of a broker, as shown by `status`.
 
     Attributes:
         state: running, recovering; or exited, stopped; or unknown.
-        exit: how it ended, "" while it runs.
+        exit: the cause of the exit, "" while the broker runs.
         loss: a loss of durable state that a client has proved, "" if none has.
-        subscriptions: how many it routes by.
-        run_id: of the run it writes its logs for, or "".
-        core: that it was given, or -1.
-        cores: that it may run on, as /proc says; None where that is not known.
-        program: that it reports; None where it does not answer, or is of a release before.
-        discrepancies: contradictions between its view and its topology or log, in words.
+        subscriptions: the number of subscriptions that the broker routes by.
+        run_id: the run to which the broker records, or "".
+        core: the assigned core, or -1.
+        cores: the permitted cores in /proc; None if unknown.
+        program: the reported program; None without an answer, or from an earlier release.
+        discrepancies: contradictions between the broker's view and its topology or log, in words.
     """
 
     broker: str
@@ -55,18 +55,18 @@ class BrokerState:
 
 @dataclass
 class LabState:
-    """A whole deployment.
+    """The state of a deployment.
 
     Attributes:
-        deployment: what was recorded when it was made; None when nothing is deployed.
-        reached: hosts whose agent has answered.
-        unreachable: hosts that cannot be asked, or whose agent does not answer, with the reason.
-        agentless: those of them that can be asked.
+        deployment: the record of the deployment; None if nothing is deployed.
+        reached: hosts with an agent that answered.
+        unreachable: hosts that do not answer, or with an agent that does not, with the reason.
+        agentless: the unreachable hosts that can be reached without the agent.
         faults: the rows of all faults that are in effect.
-        leases_ms: host → what is left of the deployment's lease, for those that have one.
-        full_disks: host → what to say of its disk, for those where it is full.
-        programs: host → the program of its agent; None of a release that reports none.
-        differing: host → what to do about records, agents and brokers of other programs.
+        leases_ms: host → the rest of the deployment's lease, for hosts with a lease.
+        full_disks: host → a complaint about a full disk.
+        programs: host → the program of its agent; None for a release without program reports.
+        differing: host → remedies for records, agents and brokers of other programs.
     """
 
     deployment: Mapping[str, Any] | None = None
@@ -82,10 +82,10 @@ class LabState:
 
 
 async def lab_state(lab: Lab) -> LabState:
-    """Ask every host of the lab on which something is deployed.
+    """Query every host of the lab with a deployment.
 
     Raises:
-        ExceptionGroup: of Unreachable, where none of them can be asked.
+        ExceptionGroup: of Unreachable, if no host can be reached.
     """
     state = LabState()
     by_broker: dict[str, BrokerState] = {}
@@ -144,10 +144,10 @@ async def lab_state(lab: Lab) -> LabState:
 def differing_programs(
     host: str, agent: Program | None, brokers: Iterable[BrokerState], is_recorded: bool
 ) -> list[str]:
-    """Return one line each for what does not run this program on a host.
+    """Return a line for each process on a host that does not run this program.
 
     Args:
-        is_recorded: the host was started with this program, as its record has it.
+        is_recorded: the host's record names this program.
     """
     notes = [agent_note(host, agent)]
     for row in brokers:
@@ -160,10 +160,10 @@ def differing_programs(
 
 
 async def programs_on(connector: Connector) -> list[str] | None:
-    """Return one line each for what does not run this program on a host; None: nothing runs.
+    """Return a line for each process on a host that does not run this program; None: nothing runs.
 
     Raises:
-        Unreachable: its agent does not answer.
+        Unreachable: the agent does not answer.
     """
     record = await connector.read_deployment()
     if record is None:
@@ -182,15 +182,15 @@ async def programs_on(connector: Connector) -> list[str] | None:
 
 
 async def due_upgrades(lab: Lab) -> dict[str, list[str]]:
-    """Return by host what runs another program than this; hosts without any are left out."""
+    """Return, by host, the processes of other programs; hosts without any are left out."""
     return (await lab_state(lab)).differing
 
 
 async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
-    """What was recorded of what is deployed on the lab, or None.
+    """Return the record of the lab's deployment, or None.
 
     Raises:
-        ExceptionGroup: of Unreachable, where only hosts that cannot be asked could tell.
+        ExceptionGroup: of Unreachable, if a record could only be on unreachable hosts.
     """
     lost: list[Unreachable] = []
     for connector in lab.connectors:
@@ -205,7 +205,7 @@ async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
 
 
 def in_effect(row: Mapping[str, Any]) -> bool:
-    """Whether a row of an agent's faults tells of one that holds now."""
+    """Return True if a row of an agent's faults is in effect now."""
     return row["verb"] in LASTING_VERBS and row["state"] in ("requested", "applied")
 
 
@@ -215,11 +215,11 @@ async def broker_state(
     process: Mapping[str, Any] | None,
     timeout_ms: int = 2_000,
 ) -> BrokerState:
-    """One broker, asked through its agent.
+    """Query a broker through its agent.
 
     Args:
-        placed: its row of the placement.
-        process: its row of the agent's status, or None.
+        placed: the broker's row of the placement.
+        process: the broker's row of the agent's status, or None.
     """
     name, host, port = placed["broker"], placed["host"], placed["port"]
     if process is None:
@@ -252,7 +252,7 @@ async def broker_state(
 
 
 def _how_it_ended(process: Mapping[str, Any]) -> str:
-    """Such as `SIGKILL by fault ID`, `status 1, unexpected`; or only the cause."""
+    """Return the cause of an exit, such as `SIGKILL by fault ID` or `status 1, unexpected`."""
     cause = str(process["exit_cause"])
     number, code = process["exit_signal"], process["exit_code"]
     how = signal.Signals(number).name if number else f"status {code}" if code is not None else ""

@@ -17,6 +17,8 @@ from tests.helpers.architecture import (
     find_dangers,
     find_dead_modules,
     find_forbidden_imports,
+    find_import_circles,
+    find_imports_of_commands,
     find_impurities,
     find_protocol_imports,
     find_protocol_names,
@@ -722,6 +724,16 @@ def test_every_import_is_one_that_its_package_may_make() -> None:
     complain(find_forbidden_imports(read_modules(ROOT, OURS), LAYERS, OURS))
 
 
+def test_no_files_import_each_other() -> None:
+    complain(find_import_circles(read_modules(ROOT, OURS)))
+
+
+def test_no_library_imports_a_command() -> None:
+    entry = ("pubsubctl.entry", "pubsubctl.__main__")
+    modules = read_modules(ROOT, OURS)
+    complain(find_imports_of_commands(modules, "pubsubctl.commands", entry))
+
+
 def test_nobody_knows_a_protocol_but_the_registry() -> None:
     modules = read_modules(ROOT, OURS)
     complain(find_protocol_imports(modules, PROTOCOLS, PROTOCOL_ROOMS, NARROW))
@@ -771,6 +783,29 @@ def plant(root: Path, sources: dict[str, str]) -> Path:
         for parent in path.relative_to(root).parents[:-1]:
             (root / parent / "__init__.py").touch()
     return root
+
+
+def test_an_import_circle_is_found(tmp_path: Path) -> None:
+    root = plant(
+        tmp_path,
+        {
+            "brokerd.one": "from brokerd.two import x",
+            "brokerd.two": "def late():\n    import brokerd.three",
+            "brokerd.three": "if TYPE_CHECKING:\n    import brokerd.one",
+            "brokerd.four": "import brokerd.one",
+        },
+    )
+    (found,) = find_import_circles(read_modules(root, ("brokerd",)))
+    assert found.what == "brokerd.one and brokerd.three and brokerd.two import each other"
+
+
+def test_an_import_of_a_command_is_found(tmp_path: Path) -> None:
+    sources = {"pubsubctl.commands.run": "", "pubsubctl.lib": "", "pubsubctl.entry": ""}
+    for name in ("pubsubctl.lib", "pubsubctl.entry"):
+        sources[name] = "from pubsubctl.commands import run"
+    modules = read_modules(plant(tmp_path, sources), ("pubsubctl",))
+    (found,) = find_imports_of_commands(modules, "pubsubctl.commands", ("pubsubctl.entry",))
+    assert found.what == "pubsubctl.lib imports pubsubctl.commands.run"
 
 
 def forbidden(root: Path) -> list[str]:

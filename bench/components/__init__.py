@@ -1,1 +1,1 @@
-"""Parts of ours measured by themselves, without brokers on a testbed."""
+"""Components of the project, measured without brokers on a testbed."""

@@ -1,4 +1,4 @@
-"""`python -m bench.components NAME`: measure one part of ours, and print its numbers as JSON."""
+"""`python -m bench.components NAME`: measure a component, and print the numbers as JSON."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ MEASURES: Final[Mapping[Component, Callable[[], Mapping[str, float]]]] = {
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure a component, and print the numbers."""
     parser = argparse.ArgumentParser(prog="python -m bench.components", description=__doc__)
     parser.add_argument("name", choices=MEASURES)
     print(json.dumps(MEASURES[parser.parse_args().name]()))

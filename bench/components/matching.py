@@ -1,8 +1,8 @@
-"""What matching costs a broker per publication, and how that grows with its subscriptions.
+"""Cost of matching per publication, and its growth with the number of subscriptions.
 
-A symbol has ten subscriptions, which want a tenth of its prices each: so every publication is
-wanted by one, however many there are, and what differs is what has to be looked through. Times are
-processor time of this process, each the least of some rounds.
+A symbol has ten subscriptions, for a tenth of the prices each. So every publication matches a
+single subscription, for any number of subscriptions, and only the search differs. Times are
+processor time of this process, as the minimum of some rounds.
 """
 
 import time
@@ -20,7 +20,7 @@ BY_SYMBOL: Final = 10
 RUN: Final = 256
 """Publications that are matched together."""
 REPEATED: Final = 100
-"""Attribute sets that come again and again."""
+"""Number of attribute sets that repeat."""
 HITS: Final = 400 * RUN
 MISSES: Final = 100 * RUN
 ROUNDS: Final = 5
@@ -29,8 +29,11 @@ _Memo = MatchMemo[int, tuple[int, ...]]
 
 
 def measure() -> Mapping[str, float]:
-    """`hits_ratio`: of many subscriptions to few, where attributes repeat; `miss_us`: of many,
-    where they do not."""
+    """Return `hits_ratio` and `miss_us`.
+
+    `hits_ratio` is the ratio of many subscriptions to few, with repeated attributes. `miss_us` is
+    the cost for many subscriptions, without repeated attributes.
+    """
     few, many = memo_of(FEW), memo_of(MANY)
     return {
         "hits_ratio": _hit_us(many, MANY) / _hit_us(few, FEW),
@@ -42,7 +45,7 @@ def measure() -> Mapping[str, float]:
 
 
 def memo_of(subscriptions: int) -> _Memo:
-    """What a broker with so many subscriptions, a multiple of ten, matches with."""
+    """Return the matching of a broker with this number of subscriptions, a multiple of ten."""
     index: MatchingIndex[int] = MatchingIndex()
     for number in range(subscriptions):
         symbol, tenth = divmod(number, BY_SYMBOL)
@@ -63,7 +66,7 @@ def _hit_us(memo: _Memo, subscriptions: int) -> float:
 
 
 def _blob(subscriptions: int, number: int, round_: int) -> bytes:
-    """Attributes that one of so many subscriptions wants; those of each number and round differ."""
+    """Return attributes that match a single subscription and differ by number and round."""
     symbol = number * 7919 % (subscriptions // BY_SYMBOL)
     return encode_attributes(
         {"symbol": f"S{symbol}", "price": number % 100, "serial": round_ * MISSES + number}

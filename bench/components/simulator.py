@@ -1,5 +1,7 @@
-"""How many events of brokers the simulator carries out in a second of one core, as
-`pubsubctl simulate speed` has them."""
+"""Speed of the simulator: events of brokers per second of a core.
+
+`pubsubctl simulate speed` prints the same numbers.
+"""
 
 from collections.abc import Mapping
 
@@ -7,5 +9,5 @@ from bench.papers.dft11.simulator_speed import measure_speed
 
 
 def measure() -> Mapping[str, float]:
-    """`events_per_s`: of the slowest phase in which nothing but the oracle watches."""
+    """Return `events_per_s` of the slowest phase with only the oracle as a watcher."""
     return {"events_per_s": min(speed.per_second for speed in measure_speed()[:-1])}

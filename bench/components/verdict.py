@@ -1,6 +1,6 @@
-"""How long the verdict on ten million deliveries takes that nobody made, on two cores.
+"""Time for the verdict on ten million generated deliveries, on two cores.
 
-The history is right, and a verdict that says otherwise is no measurement.
+The history is correct, and any other verdict is no measurement.
 """
 
 import json
@@ -16,7 +16,7 @@ MASTER: Final = "local[2]"
 
 
 def measure(deliveries: int = DELIVERIES) -> Mapping[str, float]:
-    """`us`: from the command until its answer, with the start of everything."""
+    """Return `us`: the time from the command to its answer, with the start of all processes."""
     with tempfile.TemporaryDirectory(prefix="verdict.") as folder:
         made = _called("bench.histories", "--deliveries", str(deliveries), "-o", folder, "--json")
         run = json.loads(made)["run_directory"]

@@ -1,1 +1,1 @@
-"""What brokers say to each other beside publications."""
+"""Traffic between brokers beside publications."""

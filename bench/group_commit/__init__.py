@@ -1,1 +1,1 @@
-"""What group commit makes of a disk's speed."""
+"""Group commit at different speeds of a disk."""

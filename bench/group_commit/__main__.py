@@ -1,11 +1,11 @@
 """`python -m bench.group_commit`: acknowledged publications/s and their latency, by fsync rate.
 
-Publishers hand records to the log of a broker as its protocol does, each the next one when the
-last is durable. The disk is that of the folder, made slower by each of some delays.
+Publishers pass records to the log of a broker as a protocol does, the next record when the last is
+durable. The disk is the disk of the folder, slowed by several delays.
 
-With --wait records gather for each of some times before they are handed to the log, which brokers
-do not have them do: what comes while a group is written is the next one. What is claimed of that
-was written down before it was measured; the exit status says whether all of it holds.
+With --wait, records gather for several times before the log receives them. Brokers do not do this:
+records that arrive during a write form the next group. The claims about waiting were written before
+the measurement; the exit status shows whether all claims hold.
 
 Paper: none ([MP22] has no measurements; `commit_ms` is the design's, its experiment M9).
 """
@@ -34,7 +34,7 @@ PUBLISHERS: Final = (1, 1_000)
 DELAYS_MS: Final = (0.0, 1.0, 5.0, 20.0)
 WAITS_MS: Final = (0.0, 1.0, 2.0, 5.0, 10.0)
 WAITING_DELAYS_MS: Final = (0.0, 5.0)
-"""Of the disk, where waits are measured."""
+"""Delays of the disk for measurements of waits."""
 RECORD_BYTES: Final = 100
 _HEADER: Final = (
     f"{'publishers':>10} {'delay ms':>8} {'wait ms':>8} {'fsyncs/s':>8} {'acknowledged/s':>14}"
@@ -43,14 +43,14 @@ _HEADER: Final = (
 
 
 class SlowDisk(DiskFiles):
-    """The files of the operating system, whose syncs take longer and are counted."""
+    """The files of the operating system, with delayed and counted syncs."""
 
     def __init__(self, delay_ms: float) -> None:
         self._delay_s = delay_ms / 1_000
         self.syncs = 0
 
     def sync(self, file: int) -> None:
-        """See Files."""
+        """Sync a file after a delay, and count the sync."""
         time.sleep(self._delay_s)
         super().sync(file)
         self.syncs += 1
@@ -58,7 +58,7 @@ class SlowDisk(DiskFiles):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row of the table; times are from the hand-over of a record until it was durable."""
+    """A row of the table; times are from passing a record to the log until it was durable."""
 
     publishers: int
     delay_ms: float
@@ -79,7 +79,7 @@ class Measured:
 
 
 class Gathering:
-    """Hands records to a log when the first of them has waited for so long; 0: at once."""
+    """A queue that passes records to a log once the first record has waited; 0: at once."""
 
     def __init__(self, writer: LogWriter, wait_ms: float) -> None:
         self._writer = writer
@@ -88,7 +88,7 @@ class Gathering:
         self._wanted = trio.Event()
 
     def take(self, effect: Append) -> None:
-        """See LogWriter."""
+        """Pass a record to the log, at once or after the wait."""
         if not self._wait_s:
             self._writer.take(effect)
             return
@@ -96,7 +96,7 @@ class Gathering:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Gather and hand over for ever."""
+        """Pass gathered records to the log, for ever."""
         while True:
             await self._wanted.wait()
             await trio.sleep(self._wait_s)
@@ -109,7 +109,7 @@ class Gathering:
 async def measure(
     folder: Path, publishers: int, delay_ms: float, seconds: float, wait_ms: float = 0.0
 ) -> Measured:
-    """Let so many publishers publish for so long into a new log in `folder`."""
+    """Run publishers for `seconds` on a new log in `folder`, and return the measurement."""
     files = SlowDisk(delay_ms)
     volume = LogVolume(folder, files=files)
     ends = {log: LogEnds(*each) for log, each in volume.begin((LOG,), recovering=False).items()}
@@ -162,7 +162,7 @@ def _median(rounds: Sequence[Measured]) -> Measured:
 
 
 def claims(measured: Sequence[Measured]) -> list[tuple[str, bool]]:
-    """What is claimed of waiting, and whether it holds in these rows, of rounds in the median."""
+    """Return the claims about waiting, each with True if the medians of the rows fulfil it."""
     rounds: dict[tuple[int, float, float], list[Measured]] = {}
     for each in measured:
         rounds.setdefault((each.publishers, each.delay_ms, each.wait_ms), []).append(each)
@@ -192,7 +192,7 @@ def claims(measured: Sequence[Measured]) -> list[tuple[str, bool]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print a table; gives the exit status."""
+    """Measure and print a table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.group_commit", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each row")
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk in question")

@@ -1,1 +1,1 @@
-"""Made histories: runs of any size that nobody ran, right or wrong in known places."""
+"""Generated histories: run folders of any size, correct or with planted mistakes."""

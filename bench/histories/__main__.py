@@ -1,4 +1,4 @@
-"""`python -m bench.histories`: make a history to try judges on, of any size."""
+"""`python -m bench.histories`: generate a history of any size to test checkers with."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from brokerd.errors import ConfigError
 
 
 def main() -> int:
-    """Make one, and print its folder; what is in it as JSON with --json."""
+    """Generate a history, and print its folder; with --json print its content as JSON."""
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in MUTATIONS.items())
     parser = argparse.ArgumentParser(prog="python -m bench.histories", description=__doc__)
     parser.add_argument("--deliveries", type=int, default=100_000, help="about so many")

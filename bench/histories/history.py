@@ -1,9 +1,9 @@
-"""Histories of any size, right or with known mistakes in them, to try judges on.
+"""Histories of any size, correct or with planted mistakes, to test checkers.
 
-A history is a run's folder as load generators leave it, of publishers and subscribers at one
-broker that never met one. What is published and owed is decided by the seed, as always; everything
-owed is delivered, in order, unless a mutation says otherwise. Time goes on by a microsecond with
-each publication.
+A history is a run folder in the format of load generators, for publishers and subscribers at a
+broker that never existed. As usual, the seed determines published and owed publications. Every owed
+publication is delivered in order, apart from mutations. Time advances by a microsecond with every
+publication.
 """
 
 from array import array
@@ -34,7 +34,7 @@ BROKER: Final = "c1"
 HOST: Final = "h1"
 INCARNATION: Final = 1
 CHUNK: Final = 4_096
-"""So many publications of one publisher, then of the next one."""
+"""Number of consecutive publications of one publisher, before the next publisher."""
 SETS: Final = 100
 SIZE: Final = "100B"
 ATTRIBUTES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -54,11 +54,11 @@ _SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True)
 class Asked:
-    """What is made.
+    """The parameters of a history.
 
     Attributes:
-        deliveries: about so many in all.
-        mutations: how many of each kind of mistake, at places drawn from the seed.
+        deliveries: approximate number of deliveries.
+        mutations: number of mistakes by kind, at places drawn from the seed.
     """
 
     deliveries: int
@@ -77,12 +77,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Made:
-    """What was made.
+    """A generated history.
 
     Attributes:
-        run: its folder.
-        published, delivered: rows of data, fences left out.
-        mistakes: how many of each kind are in it.
+        run: the folder.
+        published, delivered: rows of data, without fences.
+        mistakes: number of mistakes by kind.
     """
 
     run: Path
@@ -95,7 +95,7 @@ def make_history(asked: Asked, runs: Path) -> Made:
     """Write a history into a new folder below `runs`.
 
     Raises:
-        ConfigError: it is too small for the mistakes that are wanted.
+        ConfigError: the history is too small for the requested mistakes.
     """
     directory = RunDirectory(new_run_directory(runs, NAME))
     try:
@@ -161,10 +161,10 @@ class _Maker:
         for publisher in range(asked.publishers):
             self._fence(publisher, self._chunks * CHUNK + 1)
         self._close(end_ns)
-        published = self._chunks * CHUNK - 1  # the first number is the fence's
+        published = self._chunks * CHUNK - 1  # the first number is the fence
         return Made(directory.path, published * asked.publishers, self._delivered, self.mistakes)
 
-    # ------------------------------------------------------------ what is published
+    # ------------------------------------------------------------ publications
 
     def _publish(self, publisher: int, chunk: int) -> None:
         first = max(2, chunk * CHUNK + 1)
@@ -208,7 +208,7 @@ class _Maker:
             )
         )
 
-    # ------------------------------------------------------------ what is delivered
+    # ------------------------------------------------------------ deliveries
 
     def _deliver(
         self, subscription: int, publisher: int, sequences: Sequence[int], digests: "array[int]",
@@ -228,7 +228,7 @@ class _Maker:
         self, kinds: Sequence[str], sequences: Sequence[int], chosen: "array[int]",
         digests: "array[int]", first: int,
     ) -> tuple[list[int], "array[int]"]:  # fmt: skip
-        """The deliveries of a chunk with mistakes in it, each far from the others."""
+        """Return the deliveries of a chunk with mistakes, each far from the others."""
         rows = [*zip(sequences, chosen, strict=True)]
         step = len(rows) // (len(kinds) + 1)
         for place, kind in zip(range(step * len(kinds), 0, -step), kinds, strict=False):
@@ -243,14 +243,14 @@ class _Maker:
                 rows[place] = sequence, digest ^ 1
             else:
                 while rows[place + 1][0] == rows[place][0] + 1:
-                    place += 1  # between these two there is none that does not match
+                    place += 1  # no publication in between fails to match
                 other = rows[place][0] + 1
                 rows.insert(place + 1, (other, digests[other - first]))
             self.mistakes[kind] += 1
         return [sequence for sequence, _ in rows], array("I", [digest for _, digest in rows])
 
     def _drawn(self) -> dict[tuple[int, int, int], list[str]]:
-        """Which mistakes are made, by subscription, publisher and first number of the chunk."""
+        """Return the mistakes by subscription, publisher and first number of the chunk."""
         found: dict[tuple[int, int, int], list[str]] = {}
         narrow = [n for n, text in enumerate(self._filters) if "symbol" in text]
         drawn = splitmix64(self._asked.seed ^ 0x6D61)

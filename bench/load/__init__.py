@@ -1,1 +1,1 @@
-"""What publishes, receives and judges while it receives."""
+"""Load generators: publishers, subscribers, and checks of deliveries on receipt."""

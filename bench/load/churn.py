@@ -1,8 +1,8 @@
-"""Churn: subscribers that lose their connection and come back, as the workload says.
+"""Churn: disconnections and reconnections of subscribers as the workload defines.
 
-Who is away subscribes to nothing anew: its client library goes on where it was, by what it told
-its broker last. Each absence that is over is a line of absences.jsonl, which is what checkers take
-to have been at risk. Who comes back late leaves late the next time.
+A disconnected subscriber does not subscribe anew. Its client library resumes from its last
+acknowledgement. Each completed absence is a line of absences.jsonl, from which checkers derive the
+publications at risk. A late return delays the next absence.
 
 Paper: [DS03] §5.1.
 """
@@ -24,8 +24,8 @@ class Churn:
     """The absences of one load generator's subscribers.
 
     Args:
-        start: begins a task that lives as long as the load generator.
-        write_line: adds a line to a file of this name.
+        start: starts a task that lives as long as the load generator.
+        write_line: appends a line to a file of this name.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Churn:
         self._write_line = write_line
 
     async def on_churn(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Command `churn`: measure_from_ns, which all absences count from."""
+        """Handle command `churn`: measure_from_ns, the origin of all absences."""
         for client in self._clients:
             if client.absences:
                 self._start(self._keep_away, client, arguments["measure_from_ns"])
@@ -52,13 +52,13 @@ class Churn:
             await _sleep_until(measure_from_ns + from_ns)
             session, left_ns = client.session, time.monotonic_ns()
             client.gate.shut()
-            # Where this process is late, the absence is as long as it should be all the same.
+            # The absence has its full length even if this process is late.
             await _sleep_until(left_ns + to_ns - from_ns)
             back_ns = time.monotonic_ns()
             client.gate.open()
             line = {"subscriber": client.name, "t_left_ns": left_ns, "t_back_ns": back_ns}
             self._write_line("absences", line)
-            # Two absences without a session between them would be one, and longer than planned.
+            # Two absences without a session in between would be one long absence.
             while client.session == session:
                 await trio.sleep(_POLL_S)
 

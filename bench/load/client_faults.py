@@ -1,7 +1,7 @@
-"""Faults of a load generator's clients: applied on command, looked at, and undone.
+"""Faults of a load generator's clients: application, observation and end on command.
 
-What lasts ends when it is told to, or by this process's own clock when its lease is not renewed;
-the process itself does not outlive its controller for long.
+A lasting fault ends on command, or by the clock of this process when its lease expires. The process
+itself does not outlive its controller for long.
 """
 
 import time
@@ -29,14 +29,14 @@ AnyClient = LoadClient | ProcessSubscriber
 
 @dataclass(slots=True, eq=False)
 class ClientFault:
-    """One fault of one client.
+    """A fault of one client.
 
     Attributes:
-        applied_ns, ended_ns: when, by this machine's clock; 0 as long as it has not ended.
-        session: of the client when it was applied.
-        taken: how many runs the client had taken in by then.
-        taken_before_end: the same when it ended.
-        lease: cancelled when it is over; a roam has none.
+        applied_ns, ended_ns: times by this machine's clock; 0 for a fault that has not ended.
+        session: session of the client at the application of the fault.
+        taken: number of runs that the client had processed at the application.
+        taken_before_end: number of runs that the client had processed at the end.
+        lease: cancelled at the end of the fault; a roam has no lease.
     """
 
     fault_id: str
@@ -53,7 +53,7 @@ class ClientFault:
 
     @property
     def crashes(self) -> dict[str, int]:
-        """How often it has killed its client's process, by when."""
+        """Number of kills of the client's process by this fault, by moment."""
         if not isinstance(self.client, ProcessSubscriber):
             return {}
         before = self.crashes_before
@@ -61,11 +61,11 @@ class ClientFault:
 
     @property
     def is_active(self) -> bool:
-        """Whether it holds."""
+        """True until the fault ends."""
         return self.ended_by is None
 
     def to_row(self) -> dict[str, Any]:
-        """What there is to be seen of it, and of its client."""
+        """Return the observable state of the fault and its client."""
         client = self.client
         return {
             "fault_id": self.fault_id,
@@ -90,11 +90,11 @@ class ClientFault:
 
 
 class ClientFaults:
-    """What is done to the clients of one load generator.
+    """The faults of the clients of one load generator.
 
     Args:
-        start: begins a task that lives as long as the load generator.
-        note_problem: is told what a verdict may have to know.
+        start: starts a task that lives as long as the load generator.
+        note_problem: receives problems for the verdict.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class ClientFaults:
 
     @property
     def active(self) -> list[str]:
-        """The ids of those that hold."""
+        """The ids of the active faults."""
         return [fault.fault_id for fault in self._faults.values() if fault.is_active]
 
     async def on_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Command `fault_apply`: fault_id, verb, client, lease_ms; of a roam also to, address.
+        """Handle command `fault_apply`: fault_id, verb, client, lease_ms; for a roam to, address.
 
-        Of a crash, `down_ms` is how long the process stays down each time.
+        For a crash, `down_ms` is the time between a kill and the next start of the process.
         """
         fault_id, verb = arguments["fault_id"], arguments["verb"]
         client = self._client(arguments["client"], verb)
@@ -150,11 +150,11 @@ class ClientFaults:
         return fault.to_row()
 
     async def on_look(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Command `fault_look`: what there is to be seen."""
+        """Handle command `fault_look`: return the observable state."""
         return self._fault(arguments).to_row()
 
     async def on_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Command `fault_renew`: let it last `lease_ms` from now."""
+        """Handle command `fault_renew`: renew the lease to `lease_ms` from now."""
         fault = self._fault(arguments)
         if not fault.is_active:
             raise ControlError("user", f"fault {fault.fault_id} is over: {fault.ended_by}")
@@ -162,7 +162,7 @@ class ClientFaults:
         return {}
 
     async def on_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Command `fault_heal`: undo it; what is over already stays so."""
+        """Handle command `fault_heal`: undo a fault. A fault that has ended remains so."""
         fault = self._fault(arguments)
         if fault.verb != ROAM:
             self._end(fault, "request")

@@ -11,7 +11,7 @@ from bench.load.receiving import Receiver
 
 
 class ClientHost(Protocol):
-    """A load generator, as its clients see it.
+    """A load generator, as an interface for its clients.
 
     Attributes:
         setting: settings of the load generator.

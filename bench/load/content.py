@@ -1,9 +1,9 @@
-"""What publications contain: tables prepared from the seed, and which entry each one uses.
+"""Contents of publications: tables from the seed, and the choice of an entry per publication.
 
-Nothing is drawn while a run is going on. Attribute sets and payloads are tables that follow
-from the seed alone, and publication `sequence` of a source uses the entries that a hash of
-(seed, publisher, incarnation, sequence) names. So publisher, subscriber and checker each know
-what any publication holds without telling each other, and a log need not be trusted for it.
+Nothing is drawn during a run. Attribute sets and payloads are tables that follow from the seed
+alone, and publication `sequence` of a source uses the entries named by a hash of (seed, publisher,
+incarnation, sequence). So publisher, subscriber and checker compute the content of any publication
+independently, and no log has to be trusted for contents.
 """
 
 import zlib
@@ -33,19 +33,19 @@ _PAYLOADS_KEPT = 4
 
 
 def choice_base(seed: int, publisher_index: int, incarnation: int) -> int:
-    """What a publication's sequence number is added to before it is hashed."""
+    """Return the offset that is added to a sequence number before the hash."""
     return (seed + GOLDEN * (publisher_index + 1) + MIX_A * (incarnation + 1)) & WORD
 
 
 def draw_attribute_sets(
     seed: int, definitions: Mapping[str, Mapping[str, Any]], sets: int
 ) -> list[dict[str, Scalar]]:
-    """The attribute sets of a workload, attribute by attribute in the order of `definitions`.
+    """Return the attribute sets of a workload, with attributes in the order of `definitions`.
 
-    A definition is {"choose": N}, {"choose": [values]}, {"uniform": [low, high]}, {"cycle": N}
-    or {"sequence": START}; bounds are included, and floats (one bound is a float) are rounded to
-    two decimals. What cycles is not drawn: set k has value k modulo N. Nor is what counts: the
-    sets have START, and publication n of a source START + n - 1.
+    A definition is {"choose": N}, {"choose": [values]}, {"uniform": [low, high]}, {"cycle": N} or
+    {"sequence": START}. Bounds are included, and floats (one bound is a float) are rounded to two
+    decimals. A cycle is not drawn: set k has value k modulo N. A sequence is not drawn either: the
+    sets have START, and publication n of a source has START + n - 1.
     """
     start = splitmix64(seed ^ 0xA5A5)
     return [
@@ -76,7 +76,7 @@ def _draw(name: str, definition: Mapping[str, Any], number: int, random: int) ->
 
 
 def draw_payloads(seed: int, size_bytes: int, payloads: int = PAYLOADS) -> list[bytes]:
-    """The payload table for publications of `size_bytes`."""
+    """Return the payload table for publications of `size_bytes`."""
     start = splitmix64(seed ^ 0x5A5A)
     words = -(-size_bytes // 8)
     return [
@@ -89,7 +89,7 @@ def draw_payloads(seed: int, size_bytes: int, payloads: int = PAYLOADS) -> list[
 
 
 def content_digest(attribute_blob: bytes, payload: bytes | memoryview) -> int:
-    """The digest of a delivery: CRC-32 of the attribute blob, continued over the payload."""
+    """Return the digest of a delivery: CRC-32 of the attribute blob, continued over the payload."""
     return zlib.crc32(payload, zlib.crc32(attribute_blob))
 
 
@@ -98,10 +98,10 @@ class ContentTables:
     """The tables of one payload size.
 
     Attributes:
-        attribute_sets: what the blobs say.
+        attribute_sets: the content of the blobs.
         blobs: encoded attribute sets, one per set.
         payloads: payload blobs, all of one size.
-        numbered: makes the blobs instead, where an attribute counts.
+        numbered: maker of the blobs for workloads with a counting attribute.
     """
 
     attribute_sets: Sequence[AttributeSet]
@@ -110,7 +110,7 @@ class ContentTables:
     numbered: NumberedBlobs | None = None
 
     def first_places(self) -> list[int]:
-        """Per attribute set, the first set with the same blob: sets may be drawn alike."""
+        """Return per attribute set the first set with the same blob; draws may coincide."""
         first: dict[bytes, int] = {}
         return [first.setdefault(blob, place) for place, blob in enumerate(self.blobs)]
 
@@ -119,14 +119,14 @@ class ContentTables:
         cls, seed: int, attribute_sets: Sequence[AttributeSet], size_bytes: int,
         encode: AttributeEncoder, definitions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> "ContentTables":  # fmt: skip
-        """The tables for one seed, given the attribute sets drawn from it, and how they were."""
+        """Return the tables for a seed, from the drawn attribute sets and their definitions."""
         blobs = [encode(attributes) for attributes in attribute_sets]
         numbered = NumberedBlobs.of_workload(attribute_sets, definitions or {}, encode)
         return cls(attribute_sets, blobs, draw_payloads(seed, size_bytes), numbered)
 
     @property
     def size_bytes(self) -> int:
-        """The size of each payload."""
+        """The size of a payload."""
         return len(self.payloads[0])
 
 
@@ -135,12 +135,12 @@ class ContentBlock:
 
     Attributes:
         first: the lowest sequence number.
-        sets: per publication, its attribute set (bytes where there are at most 256 sets).
-        blob_places: per publication, the first attribute set with the same blob; on the wire
-            no blob may stand twice in a table.
-        payload_numbers: per publication, its place in the payload table.
-        digests: per publication, the digest of a delivery of it; empty where nobody asked.
-        blobs: per publication, its attribute blob, where no two have the same; else empty.
+        sets: attribute set per publication (bytes for at most 256 sets).
+        blob_places: per publication, the first attribute set with the same blob; tables on the wire
+            contain no blob twice.
+        payload_numbers: place in the payload table per publication.
+        digests: digest of a delivery per publication; empty if not requested.
+        blobs: attribute blob per publication if all blobs differ; empty otherwise.
     """
 
     __slots__ = ("_by_set", "blob_places", "blobs", "digests", "first", "payload_numbers", "sets")
@@ -163,12 +163,12 @@ class ContentBlock:
         self._by_set: dict[int, list[int]] | None = None
 
     def __len__(self) -> int:
-        """How many publications."""
+        """Return the number of publications."""
         return len(self.payload_numbers)
 
     @property
     def by_set(self) -> Mapping[int, list[int]]:
-        """By attribute set, the sequence numbers that use it, rising."""
+        """The ascending sequence numbers with each attribute set."""
         if self._by_set is None:
             found: dict[int, list[int]] = {}
             for sequence, chosen in enumerate(self.sets, self.first):
@@ -181,14 +181,14 @@ class ContentBlock:
 
 
 class SourceContent:
-    """The contents of one source (publisher and incarnation), a block at a time.
+    """The contents of one source (publisher and incarnation), in blocks.
 
-    Blocks are computed when first asked for and the last ones are kept, because publishers and
-    subscribers alike walk through sequence numbers upwards, and the subscribers of a process
-    not in step. Sequence numbers start at 1; block k holds those from k * block_size + 1 on.
+    Blocks are computed on first use and the last blocks are kept: publishers and subscribers read
+    sequence numbers upwards, but the subscribers of a process are not in step. Sequence numbers
+    start at 1; block k contains the numbers from k * block_size + 1 on.
 
     Args:
-        with_digests: whether blocks are to have digests; publishers need none.
+        with_digests: True for blocks with digests; publishers need none.
     """
 
     def __init__(
@@ -222,12 +222,12 @@ class SourceContent:
             ]
 
     def choice(self, sequence: int) -> tuple[int, int]:
-        """(attribute set, payload number) of one publication."""
+        """Return (attribute set, payload number) of a publication."""
         hashed = splitmix64(self._base + sequence)
         return hashed % len(self.tables.blobs), (hashed >> 32) % len(self.tables.payloads)
 
     def blob(self, sequence: int) -> bytes:
-        """The attribute blob of one publication."""
+        """Return the attribute blob of a publication."""
         attribute_set, _ = self.choice(sequence)
         numbered = self.tables.numbered
         if numbered is not None:
@@ -235,23 +235,23 @@ class SourceContent:
         return self.tables.blobs[attribute_set]
 
     def block_of(self, sequence: int) -> ContentBlock:
-        """The block that holds publication `sequence` (1 or higher)."""
+        """Return the block with publication `sequence` (1 or higher)."""
         number = (sequence - 1) // self.block_size
         block = self._blocks.get(number)
         if block is not None:
             return block
         if self._computed < number <= self._computed + _BLOCKS_KEPT // 2:
-            # In order, even where nobody wants those between: watchers add up.
+            # Compute all blocks in order, because watchers add up.
             for passed in range(self._computed, number):
                 self.compute(passed)
         return self.compute(number)
 
     def first_of_block(self, sequence: int) -> int:
-        """The lowest number of the block that holds publication `sequence`."""
+        """Return the lowest number of the block with publication `sequence`."""
         return (sequence - 1) // self.block_size * self.block_size + 1
 
     def compute(self, number: int) -> ContentBlock:
-        """Block `number`, from the first publication on when 0; its watchers are told of it."""
+        """Compute block `number`, counted from 0, and notify the watchers."""
         block = self._compute(number)
         self._computed = max(self._computed, number + 1)
         _keep(self._blocks, number, block, _BLOCKS_KEPT)
@@ -260,13 +260,13 @@ class SourceContent:
         return block
 
     def watch(self, watcher: Callable[[int, ContentBlock], None]) -> None:
-        """Have a watcher told of each block that is kept or computed, and of its number."""
+        """Add a watcher, which receives number and block of every kept or computed block."""
         for number, block in sorted(self._blocks.items(), key=itemgetter(0)):
             watcher(number, block)
         self._watchers.append(watcher)
 
     def payload_of(self, block: ContentBlock) -> bytes:
-        """All payloads of a block, one after the other."""
+        """Return all payloads of a block, joined."""
         payload = self._payloads.get(block.first)
         if payload is None:
             payload = b"".join(map(self.tables.payloads.__getitem__, block.payload_numbers))
@@ -301,7 +301,7 @@ _Kept = TypeVar("_Kept")
 
 
 def _keep(kept: dict[int, _Kept], number: int, value: _Kept, limit: int) -> None:
-    """Add a value; the oldest gives way where there are too many."""
+    """Add a value; evict the oldest value if the limit is reached."""
     if len(kept) >= limit:
         del kept[next(iter(kept))]
     kept[number] = value

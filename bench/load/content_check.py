@@ -1,4 +1,4 @@
-"""What received runs contain, held against what the seed says, a whole run at a time."""
+"""Comparison of received runs with the contents that follow from the seed, for whole runs."""
 
 from array import array
 from bisect import bisect_left
@@ -12,12 +12,12 @@ from brokerd.model.publication import PublicationRun
 
 @dataclass(frozen=True, slots=True)
 class RunContent:
-    """What a received run contains, held against what the seed says.
+    """The content of a received run, compared with the content from the seed.
 
     Attributes:
-        digests: per publication, CRC-32 of the attribute blob and payload as received.
-        corrupted: positions whose content is not what the seed says.
-        fences: positions that are fences.
+        digests: CRC-32 of attribute blob and payload as received, per publication.
+        corrupted: positions with a content other than the content from the seed.
+        fences: positions of fences.
     """
 
     digests: "array[int]"
@@ -26,23 +26,23 @@ class RunContent:
 
 
 class ContentCheck:
-    """Digests of received runs, fast where the contents are what they should be.
+    """Digests of received runs, fast for correct contents.
 
-    Bytes that equal the expected ones have the expected digest, so comparing whole runs saves
-    computing it publication by publication. Where a run differs anywhere, each is computed.
+    Bytes that equal the expected bytes have the expected digest. So the comparison of a whole run
+    replaces the digest of every publication. If a run differs anywhere, each digest is computed.
     """
 
     def __init__(self, blobs: Sequence[bytes], fence_blob: bytes) -> None:
         self._fence_blob = fence_blob
-        # Sets drawn alike have one blob, so a blob stands for the first set that has it.
+        # Equal sets have the same blob, so a blob stands for the first set with this blob.
         self._place_of_blob: dict[bytes, int] = {}
         for place, blob in enumerate(blobs):
             self._place_of_blob.setdefault(blob, place)
 
     def examine(self, run: PublicationRun, content: SourceContent | None) -> RunContent:
-        """The run's digests and which of its publications are fences or corrupted.
+        """Return the digests of a run, with its fences and corrupted publications.
 
-        Without `content`, of a source that is nobody's of this run, there is nothing to compare.
+        `content` is None for a source outside this run, and nothing is compared.
         """
         if content is None:
             digests = [content_digest(blob, payload) for _, blob, payload in run.publications()]
@@ -57,7 +57,7 @@ class ContentCheck:
         return self._examine_singly(run, content)
 
     def _examine_one(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
-        """As `_examine_whole`, for the run of one publication that low rates are made of."""
+        """Examine a run of one publication, the usual case at low rates; see `_examine_whole`."""
         sequence = run.sequences[0]
         block = content.block_of(sequence)
         place = sequence - block.first
@@ -70,7 +70,7 @@ class ContentCheck:
         return None
 
     def _examine_whole(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
-        """The digests if the run is exactly as expected, else None."""
+        """Return the digests if the run is exactly as expected, else None."""
         if content.tables.numbered is not None:
             return self._examine_numbered(run, content)
         translation = [self._place_of_blob.get(blob, -1) for blob in run.attribute_table]
@@ -91,7 +91,7 @@ class ContentCheck:
             places = []
             payloads = content.tables.payloads
             for block, offsets in _offsets(run.sequences, content):
-                pick = itemgetter(*offsets, offsets[0])  # twice one, so that it is a tuple
+                pick = itemgetter(*offsets, offsets[0])  # two items always make a tuple
                 digests.extend(pick(block.digests)[:-1])
                 places.extend(pick(block.blob_places)[:-1])
                 payload.extend([payloads[n] for n in pick(block.payload_numbers)[:-1]])
@@ -100,7 +100,7 @@ class ContentCheck:
         return digests if b"".join(payload) == b"".join(run.payload) else None
 
     def _examine_numbered(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
-        """As `_examine_whole`, where each publication has a blob of its own."""
+        """Examine a run of publications with different blobs; see `_examine_whole`."""
         digests = array("I")
         blobs: list[bytes] = []
         payload: list[bytes] = []
@@ -129,12 +129,12 @@ class ContentCheck:
 
 
 def _blob(content: SourceContent, block: ContentBlock, place: int) -> bytes:
-    """The blob that a publication of a block should have."""
+    """Return the expected blob of a publication of a block."""
     return block.blobs[place] if block.blobs else content.tables.blobs[block.sets[place]]
 
 
 def _stretches(sequences: range, content: SourceContent) -> Iterable[tuple[ContentBlock, int, int]]:
-    """The blocks that consecutive sequence numbers lie in, with the part of each block."""
+    """Yield the blocks of consecutive sequence numbers, with the range in each block."""
     first, end = sequences[0], sequences[-1] + 1
     while first < end:
         block = content.block_of(first)
@@ -147,7 +147,7 @@ def _stretches(sequences: range, content: SourceContent) -> Iterable[tuple[Conte
 def _offsets(
     sequences: Sequence[int], content: SourceContent
 ) -> Iterable[tuple[ContentBlock, list[int]]]:
-    """The blocks that rising sequence numbers lie in, with their places in each block."""
+    """Yield the blocks of ascending sequence numbers, with the places in each block."""
     start = 0
     while start < len(sequences):
         block = content.block_of(sequences[start])
@@ -164,7 +164,7 @@ def _joined(parts: Sequence[bytes | list[int]]) -> bytes | list[int]:
 
 
 def _are_same(index: Sequence[int], translation: list[int], places: list[int] | bytes) -> bool:
-    """Whether the blobs that a run's index leads to are those at `places`."""
+    """Return True if the blobs in the index of a run are the blobs at `places`."""
     if isinstance(places, bytes) and isinstance(index, bytes):
         return index.translate(bytes(translation).ljust(256, b"\0")) == places
     return [translation[place] for place in index] == list(places)

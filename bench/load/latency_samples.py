@@ -1,10 +1,9 @@
-"""A sample of what passed lately, so that latency can be told while a run goes on.
+"""Samples of recent publications, for latencies during a run.
 
-Publishers and subscribers are different processes, and nothing in a publication says when it was
-due. Either side notes the stamps of those publications whose sequence number is a multiple of a
-power of two, a larger one the more there are. The multiples of the larger power are in both
-samples, so they meet without anybody agreeing on anything. What is judged later is read from
-the logs, never from here.
+Publishers and subscribers are different processes, and a publication does not contain its intended
+time. Both sides record the stamps of publications with a sequence number that is a multiple of a
+power of two; the power grows with the rate. The multiples of the larger power are in both samples,
+so the sides need no agreement. Verdicts use the logs, never these samples.
 """
 
 from collections import deque
@@ -19,10 +18,10 @@ MOST_ROWS = 4096
 
 
 class LatencySamples:
-    """Stamps of a sample of publications, of the last few seconds.
+    """Stamps of a sample of publications of the last few seconds.
 
     Attributes:
-        stride: sequence numbers that are multiples of it are noted.
+        stride: multiples of this sequence number are recorded.
     """
 
     def __init__(self) -> None:
@@ -35,10 +34,10 @@ class LatencySamples:
     def note(
         self, source: str, sequences: Sequence[int], stamps_ns: Sequence[int] | int, now_ns: int
     ) -> None:
-        """A run of `source` passed now.
+        """Record a run of `source` that passed now.
 
         Args:
-            stamps_ns: one per publication, or one for all of them.
+            stamps_ns: a stamp per publication, or the same stamp for all publications.
         """
         first, last = sequences[0], sequences[-1]
         self._adapt(last // self.stride - (first - 1) // self.stride, now_ns)
@@ -55,7 +54,7 @@ class LatencySamples:
             self._rows.append((now_ns, number, sequence, stamp_ns))
 
     def since(self, after_ns: int) -> dict[str, Any]:
-        """What was noted after an instant, as a control answer carries it.
+        """Return the records after an instant, for a control answer.
 
         Returns:
             sources: names; rows: [place in `sources`, sequence, stamp_ns].
@@ -73,7 +72,7 @@ class LatencySamples:
         }
 
     def _adapt(self, would_note: int, now_ns: int) -> None:
-        """Note about as many a second whatever the rate."""
+        """Adapt the stride so that the number of records per second depends little on the rate."""
         second = now_ns // SECOND_NS
         if second != self._second:
             if self._in_second < PER_SECOND // 4 and self.stride > 1:

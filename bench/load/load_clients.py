@@ -1,4 +1,4 @@
-"""The clients of a load generator: the client library, with a log of what it does."""
+"""The clients of a load generator: the client library, with a log of sessions and deliveries."""
 
 import math
 import time
@@ -21,21 +21,21 @@ from brokerd.model.identity import SourceId
 
 DETACH_TIMEOUT_S = 2.0
 _RECEIVED_AT_ONCE = 64
-"""Runs, after which others may get their turn."""
+"""Number of runs after which other tasks may run."""
 
 
 class LoadClient:
-    """One client of one broker, for as long as the load generator keeps it.
+    """A client of one broker, for the time of the load generator.
 
     Attributes:
-        name: as logs have it.
-        broker: where it is now.
-        gate: its way there.
-        session: how many sessions it has had.
-        attached_ns, lost_ns: when the last one began, and when the last one was lost; 0 for never.
-        lost_because: why.
-        attach_failure: why the last attempt to begin one came to nothing; "" when none did.
-        taken: runs that its application has taken in.
+        name: name in logs.
+        broker: the present broker.
+        gate: gate of the connection to the broker.
+        session: number of sessions so far.
+        attached_ns, lost_ns: begin of the last session, and time of the last loss; 0 for never.
+        lost_because: reason of the last loss.
+        attach_failure: reason why the last attempt to attach failed; "" without a failure.
+        taken: number of runs that the application has processed.
     """
 
     def __init__(
@@ -57,31 +57,31 @@ class LoadClient:
 
     @property
     def is_known(self) -> bool:
-        """Whether its broker knows it, on the session it has now."""
+        """True if the client is attached on its present session."""
         return self._client is not None and self._client.attached
 
     @property
     def waiting_bytes(self) -> int:
-        """How much has come to it that its application has not taken in."""
+        """Number of bytes that arrived and that the application has not processed."""
         return self._client.waiting_bytes if self._client is not None else 0
 
     @property
     def leaves_freely(self) -> bool:
-        """Whether it goes on at another broker as who it is, as a publisher too."""
+        """True if the client keeps its identity at another broker, as a publisher too."""
         return self._client is not None and self._client.leaves_freely
 
     async def move(self, broker: str, address: str) -> None:
-        """Go on at another broker; ClientError when that one will not have it."""
+        """Move to another broker; raise ClientError if the broker refuses the client."""
         assert self._client is not None, f"{self.name} is nowhere"
         self._moving_to = broker
         await self._client.move(address)
 
     def leave(self) -> None:
-        """Take leave of the broker, which then keeps nothing; `run` returns when that is done."""
+        """Detach from the broker, which then keeps no state; `run` returns after the detachment."""
         self._serving.cancel()
 
     async def run(self) -> None:
-        """Be connected until `leave`, or refused for good."""
+        """Remain connected until `leave`, or until a final refusal."""
         try:
             async with connect(
                 self._addresses,
@@ -98,8 +98,8 @@ class LoadClient:
                 self._client = client
                 with self._serving:
                     await self.serve(client)
-                # Else its broker would keep its subscriptions for a client that comes back, and
-                # hold what the next run publishes.
+                # Without a detachment the broker would keep the subscriptions for a return of
+                # the client, and hold publications of the next run.
                 with trio.move_on_after(DETACH_TIMEOUT_S):
                     await client.detach(drain=False)
         except ClientError as error:
@@ -108,7 +108,7 @@ class LoadClient:
             self._tried()
 
     def _tried(self) -> None:
-        """Its first attempt is over: the next client may begin."""
+        """Let the next client begin, after the first attempt of this client."""
         if not self._has_tried:
             self._has_tried = True
             self._generator.beginning.release()
@@ -116,11 +116,11 @@ class LoadClient:
     publishes = False
 
     async def serve(self, client: Client) -> None:
-        """What to do while the client is there."""
+        """Serve the client while it is connected."""
         raise NotImplementedError
 
     def callbacks(self) -> Callbacks:
-        """What the library is to tell."""
+        """Return the callbacks for the library."""
         return Callbacks(on_session=self._on_session, on_refused=self._on_refused)
 
     def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class LoadClient:
             self._attached()
         elif what == "lost":
             self._lost(details["reason"])
-        else:  # an attempt that came to nothing; the library tries again
+        else:  # the attempt failed; the library tries again
             self.attach_failure = details["reason"]
 
     def _attached(self) -> None:
@@ -169,14 +169,14 @@ class LoadClient:
         self._generator.note_problem(f"{self.name}: {request} refused: {reason}")
 
     def on_attached(self, source: SourceId | None) -> None:
-        """The broker knows the client, on a new session."""
+        """Handle the attachment of the client on a new session."""
 
 
 class PublisherClient(LoadClient):
     """A publisher and its client.
 
     Attributes:
-        load: what it is to publish.
+        load: the publications of the publisher.
     """
 
     publishes = True
@@ -196,7 +196,7 @@ class PublisherClient(LoadClient):
         self._number = number
 
     def describe(self) -> dict[str, Any]:
-        """What others must know of it."""
+        """Return the description of the publisher for other load generators."""
         load = self.load
         return {
             "name": load.setting.name,
@@ -212,7 +212,7 @@ class PublisherClient(LoadClient):
         await trio.sleep_forever()
 
     def pump(self, now_ns: int) -> None:
-        """Hand over what is due, and see that numbers stay reserved."""
+        """Send due publications, and request a reservation of numbers if necessary."""
         self.load.pump(now_ns)
         if self.load.wants_numbers():
             self._generator.reserve_wanted.set()
@@ -237,11 +237,12 @@ class PublisherClient(LoadClient):
 
 
 class SubscriberClient(LoadClient):
-    """A subscriber with its one subscription.
+    """A subscriber with its only subscription.
 
     Attributes:
-        is_started: whether its broker has said that the subscription has started.
-        absences: from when until when churn keeps it away, in ns from the start of the measurement.
+        is_started: True after the broker has announced the start of the subscription.
+        absences: begin and end of each absence under churn, in ns from the start of the
+            measurement.
     """
 
     def __init__(self, generator: ClientHost, setting: SubscriberSetting, number: int) -> None:
@@ -255,15 +256,15 @@ class SubscriberClient(LoadClient):
         self._may_take.set()
 
     def stop_taking(self) -> None:
-        """Take nothing more in, and so acknowledge nothing, until `take_on`."""
+        """Stop processing, and so acknowledging, until `take_on`."""
         self._may_take = trio.Event()
 
     def take_on(self) -> None:
-        """Take in what waits, and go on."""
+        """Process waiting deliveries, and resume."""
         self._may_take.set()
 
     def subscribe(self) -> None:
-        """Subscribe, once."""
+        """Subscribe, at most once."""
         if self._client is not None and not self._issued_ns:
             self._issued_ns = time.monotonic_ns()
             run_id = self._generator.setting.run_id
@@ -277,7 +278,7 @@ class SubscriberClient(LoadClient):
             self.taken += len(received)
             for deliveries in received:
                 self._take_down(deliveries, now_ns)
-            # Not in between: what others then took down would stand before, with later stamps.
+            # Not in between: records of other clients would precede with later stamps.
             if turn.is_over(time.monotonic_ns() - now_ns):
                 await trio.lowlevel.checkpoint()
                 turn.renew()

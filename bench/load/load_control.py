@@ -1,8 +1,9 @@
-"""The load generators of a run as the coordinator has them: started, told, waited for, ended.
+"""The coordinator's control of the load generators of a run: start, commands, waits and end.
 
-They share the machine with what they measure, and may answer late. A late answer is waited for,
-with a line that says whose; it fails a run only after minutes, or when the process has ended. Until
-there is load, so does the first problem that one has: what it has not got then never comes.
+Load generators share the machine with the brokers, and may answer late. The coordinator waits for a
+late answer, and shows a line with the name of the process. A run fails only after minutes, or at
+the end of the process. Before the load begins, any problem of a load generator fails the run,
+because the awaited clients would then never be ready.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -31,12 +32,12 @@ _WORDS_BYTES: Final = 2_000
 
 
 class LoadControl:
-    """What the coordinator does with the load generators of one run.
+    """The control of the load generators of one run.
 
     Attributes:
-        processes: all of them.
-        started: those that were started so far.
-        finished: what each said at its end.
+        processes: all load generators.
+        started: the started load generators.
+        finished: final report of each load generator.
     """
 
     def __init__(self, testbed: Testbed, processes: list[LoadProcess], progress: Progress) -> None:
@@ -48,18 +49,18 @@ class LoadControl:
 
     @property
     def publishing(self) -> list[LoadProcess]:
-        """Those with publishers."""
+        """The load generators with publishers."""
         return [process for process in self.processes if process.publishers]
 
     @property
     def subscribing(self) -> list[LoadProcess]:
-        """Those with subscribers."""
+        """The load generators with subscribers."""
         return [process for process in self.processes if process.subscribers]
 
     # ------------------------------------------------------------ before the load
 
     async def start(self, certificate: Mapping[str, str] | None) -> None:
-        """Start all of them, each with this certificate for its clients."""
+        """Start all load generators, with this certificate for their clients."""
         for process in self.processes:
             config = {**process.config, "tls": certificate}
             await self._testbed.clients_agent.start(
@@ -84,14 +85,14 @@ class LoadControl:
             await trio.sleep(_POLL_S)
 
     async def _last_words(self, process: LoadProcess) -> str:
-        """The last line that it has printed; an exception's, if that was its end."""
+        """Return the last line of stderr, which is the message of a fatal exception."""
         tails = await self._testbed.clients_agent.tail(process.name, {}, last_bytes=_WORDS_BYTES)
         printed = [file["data"] for file in tails["files"] if file["name"] == "stderr.log"]
         lines = b"".join(printed).decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     async def attach(self) -> None:
-        """Connect all clients, and let subscribers know who publishes."""
+        """Connect all clients, and announce the publishers to all subscribers."""
         await self.tell_all("connect")
         await self._need(
             ATTACH_TIMEOUT_S, self._who("not_attached", "attach", "attached", self.processes)
@@ -101,20 +102,20 @@ class LoadControl:
             await self.tell(process, "know_publishers", publishers=publishers)
 
     async def subscribe(self) -> None:
-        """Subscribe for all, and wait until every subscription has started."""
+        """Subscribe all clients, and wait until every subscription has started."""
         await self.tell_all("subscribe")
         what = "start their subscriptions"
         await self._need(
             SUBSCRIBE_TIMEOUT_S, self._who("not_started", what, "started", self.subscribing)
         )
 
-    # ------------------------------------------------------------ what is said
+    # ------------------------------------------------------------ commands
 
     async def tell(self, process: LoadProcess, command: str, **arguments: Any) -> dict[str, Any]:
-        """What one of them answers, however long that takes within reason.
+        """Send a command to a load generator and return the answer, however late within reason.
 
         Raises:
-            ControlError: it has ended, refuses, or did not answer for ANSWER_PATIENCE_MS.
+            ControlError: the process has ended, refuses, or did not answer for ANSWER_PATIENCE_MS.
         """
         answers: list[dict[str, Any]] = []
         failures: list[ControlError] = []
@@ -148,21 +149,21 @@ class LoadControl:
         return answers[0]
 
     async def tell_all(self, command: str) -> list[dict[str, Any]]:
-        """What each of them answers."""
+        """Send a command to every load generator, and return the answers."""
         return [await self.tell(process, command) for process in self.processes]
 
     async def publishers(self) -> list[dict[str, Any]]:
-        """Every publisher, as its load generator describes it."""
+        """Return the descriptions of all publishers by their load generators."""
         answers = [await self.tell(process, "publishers") for process in self.publishing]
         return [publisher for answer in answers for publisher in answer["publishers"]]
 
     async def now_ns(self) -> int:
-        """The clock that all stamps of this run are of."""
+        """Return the time of the clock of all stamps of this run."""
         status = await self.tell(self.processes[0], "status")
         return int(status["now_ns"])
 
     async def show(self) -> None:
-        """Tell how it goes."""
+        """Show the progress."""
         self._show(await self.tell_all("status"))
 
     def _show(self, statuses: Iterable[Mapping[str, Any]]) -> None:
@@ -175,13 +176,13 @@ class LoadControl:
     # ------------------------------------------------------------ facts to wait for
 
     def timeout_s(self, limit_s: float) -> float:
-        """As much, and more where many brokers and clients share the machines."""
+        """Return a limit that is extended for the brokers and clients on the machines."""
         clients = sum(len(each.publishers) + len(each.subscribers) for each in self.processes)
         brokers = len(self._testbed.brokers)
         return limit_s + TIMEOUT_PER_BROKER_S * brokers + TIMEOUT_PER_CLIENT_S * clients
 
     async def open(self, limit_s: float) -> None:
-        """Let every publisher publish its opening fence, and wait until all that has come."""
+        """Publish the opening fence of every publisher, and wait until all fences arrived."""
         limit_s = self.timeout_s(limit_s)
         patience = Patience(trio.current_time(), limit_s, limit_s)
         if waiting_for := await self._fence("opening", patience, before_load=True):
@@ -193,7 +194,7 @@ class LoadControl:
         return sum(int(status["sent"]) + int(status["delivered"]) for status in statuses)
 
     async def close(self, limit_s: float, bound_s: float) -> Drained:
-        """Let every publisher publish its closing fence, and wait until everything has arrived.
+        """Publish the closing fence of every publisher, and wait until everything has arrived.
 
         The wait is over after `limit_s`, unless deliveries still arrive; then after `bound_s`.
         """
@@ -225,9 +226,9 @@ class LoadControl:
         return unpublished or await self._wait(patience, partial(self._unsettled, before_load))
 
     async def _wait(self, patience: Patience, awaited: Callable[[], Awaitable[str]]) -> str:
-        """Ask until nothing is awaited any more or patience is over; return the last answer.
+        """Poll until nothing is awaited any more or patience is over; return the last answer.
 
-        At least once is asked, so a fact that holds already is never too late.
+        There is at least one poll, so a fact that is already true is never too late.
         """
         said_after = trio.current_time() + _PATIENCE_S
         while True:
@@ -244,11 +245,11 @@ class LoadControl:
             if now_s >= said_after:
                 self._progress.say(f"waiting for {waiting_for}")
                 said_after = now_s + 5 * _PATIENCE_S
-            # Who takes long to answer has better things to do than to answer again at once.
+            # A slow answer shows a busy process, so the next poll follows later.
             await trio.sleep(max(_POLL_S, now_s - asked_s))
 
     async def _need(self, limit_s: float, awaited: Callable[[], Awaitable[str]]) -> None:
-        """As `_wait`, and RunFailed when it was not enough."""
+        """Wait as `_wait`, and raise RunFailed if the wait did not succeed."""
         limit_s = self.timeout_s(limit_s)
         patience = Patience(trio.current_time(), limit_s, limit_s)
         waiting_for = await self._wait(patience, awaited)
@@ -258,7 +259,7 @@ class LoadControl:
     async def _statuses(
         self, processes: list[LoadProcess], before_load: bool
     ) -> list[dict[str, Any]]:
-        """How they are; RunFailed with the first problem if there is to be no load with any."""
+        """Return the statuses; raise RunFailed with the first problem if `before_load`."""
         statuses = [await self.tell(process, "status") for process in processes]
         for text in chain.from_iterable(status.get("problems", ()) for status in statuses):
             if before_load:
@@ -273,7 +274,7 @@ class LoadControl:
         processes: list[LoadProcess],
         before_load: bool = True,
     ) -> Callable[[], Awaitable[str]]:
-        """A fact to wait for: nobody is in the status list `key` any more."""
+        """Return a condition to wait for: the list `key` of the statuses is empty."""
         total = sum(len(each.publishers) + len(each.subscribers) for each in processes)
 
         async def awaited() -> str:
@@ -290,7 +291,7 @@ class LoadControl:
         return awaited
 
     async def _unsettled(self, before_load: bool) -> str:
-        """Fences that have not arrived, or what they should be behind, and open publications."""
+        """Return in words the missing fences or publications, and the open publications."""
         statuses = await self._statuses(self.processes, before_load)
         self._show(statuses)
         fences = sum(status["fences_missing"] for status in statuses)
@@ -304,7 +305,7 @@ class LoadControl:
     # ------------------------------------------------------------ the end
 
     async def finish(self) -> list[str]:
-        """End all of them in order, and their files with them; returns what went wrong."""
+        """End all load generators and close their files in order; return the problems."""
         problems: list[str] = []
 
         async def finish(process: LoadProcess) -> None:

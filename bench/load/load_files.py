@@ -1,4 +1,4 @@
-"""What a load generator is told, and everything it writes."""
+"""Settings and files of a load generator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,24 +16,25 @@ from brokerd.history.writer import LineWriter, RecordWriter
 
 @dataclass(frozen=True, slots=True)
 class LoadSetting:
-    """What the controller says to a load generator when it starts it.
+    """The settings of a load generator, from the controller.
 
     Attributes:
-        process: its name.
-        log_folder, control_socket: where it writes, and obeys.
-        run_id, seed: of the run.
-        brokers: names in topology order, to name the sources of deliveries.
-        attributes: [name, definition] pairs of the workload; a list, because their order counts.
-        sets: how many attribute sets to draw.
-        protocol, deployment_id, topology_digest: of the brokers it may talk to.
-        session: what brokers and clients agree on about sessions.
-        lateness_limit_ns: later than this, a second counts as saturated.
-        order: of the guarantee; "total": all subscribers get shared publications in the same order.
-        may_overtake: whether a publication may come before an earlier one of its source.
-        records: how much is written down of deliveries; see `bench.load.stretches`.
-        tls: the certificate of all its clients; None for plaintext on loopback.
-        publishers, subscribers: who there is.
-        addresses: of brokers, each with its name; clients go there if their broker says so.
+        process: name of the process.
+        log_folder, control_socket: folder of its files, and its control socket.
+        run_id, seed: id and seed of the run.
+        brokers: names in topology order, for the sources of deliveries.
+        attributes: [name, definition] pairs of the workload; a list, because the order counts.
+        sets: number of attribute sets.
+        protocol, deployment_id, topology_digest: facts about the allowed brokers.
+        session: common session parameters of brokers and clients.
+        lateness_limit_ns: lateness beyond which a second counts as saturated.
+        order: order of the guarantee; "total": all subscribers receive shared publications in the
+            same order.
+        may_overtake: True if a publication may arrive before an earlier publication of its source.
+        records: amount of records of deliveries; see `bench.load.stretches`.
+        tls: certificate of all clients; None for plaintext on loopback.
+        publishers, subscribers: the clients.
+        addresses: address → broker; clients move there after a redirect of their broker.
     """
 
     process: str
@@ -59,7 +60,7 @@ class LoadSetting:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """From a control message's content; `core` is the agent's business."""
+        """Return the settings in the content of a control message; `core` is ignored."""
         given = {key: value for key, value in values.items() if key != "core"}
         given["log_folder"] = Path(values["log_folder"])
         given["brokers"] = tuple(values["brokers"])
@@ -79,9 +80,10 @@ class LoadFiles:
     """The files of one load generator: closed in order by `close`, or not at all.
 
     Attributes:
-        publications, acks, intents: of a process with publishers.
-        deliveries: of a process with subscribers; positions beside it once there are any.
-        is_closed: whether nothing may be written any more.
+        publications, acks, intents: files of a process with publishers.
+        deliveries: file of a process with subscribers; with a file of positions after the first
+            position.
+        is_closed: True after the last write.
     """
 
     def __init__(self, setting: LoadSetting) -> None:
@@ -99,18 +101,18 @@ class LoadFiles:
         ):
             if wanted:
                 self._records[layout.name] = RecordWriter(folder, layout, setting.run_id)
-        # Written every second, perhaps while no descriptor is free.
+        # Statistics are written every second, perhaps while no descriptor is free.
         self._lines = {"stats": LineWriter(folder / "stats.jsonl")}
 
     def append(self, layout: str, rows: bytes | bytearray) -> None:
-        """Add rows to the record file of this layout."""
+        """Append rows to the record file of this layout."""
         if layout not in self._records:
             assert layout == POSITIONS.name, f"nobody here writes {layout}"
             self._records[layout] = RecordWriter(self._folder, POSITIONS, self._run_id)
         self._records[layout].append(rows)
 
     def write_line(self, name: str, value: Mapping[str, Any]) -> None:
-        """Add a line to `<name>.jsonl`, such as stats, sessions or subscriptions."""
+        """Append a line to `<name>.jsonl`, for example stats, sessions or subscriptions."""
         if self.is_closed:
             return
         lines = self._lines.get(name)
@@ -119,11 +121,11 @@ class LoadFiles:
         lines.write(value)
 
     def sync(self, layout: str) -> None:
-        """Wait until what was flushed is on disk; may run in another thread."""
+        """Fsync flushed rows; may run in another thread."""
         self._records[layout].sync()
 
     def flush(self, *layouts: str) -> None:
-        """Hand what was appended to the operating system: of these layouts, or of all."""
+        """Flush appended rows to the operating system, of these layouts or of all layouts."""
         if not self.is_closed:
             for layout in layouts or self._records:
                 self._records[layout].flush()
@@ -134,7 +136,7 @@ class LoadFiles:
         deliveries: Mapping[str, Any],
         online: Mapping[str, Any] | None,
     ) -> None:
-        """End all files in order, with the string tables of each kind."""
+        """Close all files in order, with the string tables of each kind."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -146,7 +148,7 @@ class LoadFiles:
             write_whole(self._folder / "online.json", json_text(online))
 
     def abandon(self) -> None:
-        """Flush everything and say nothing about its being whole."""
+        """Flush all files without a statement that the files are complete."""
         if self.is_closed:
             return
         self.is_closed = True

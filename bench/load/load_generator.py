@@ -1,22 +1,22 @@
-"""A load generator: one process with many publishers and subscribers, told what to do.
+"""A load generator: one process with many publishers and subscribers, controlled by commands.
 
-It is started by an agent and obeys a control socket. Commands begin things; how far they have
-come is in `status`, so that no answer has to wait for the brokers:
+An agent starts the process, which obeys a control socket. Commands begin actions; `status` contains
+their progress, so that no answer has to wait for the brokers:
 
     connect          attach every client
-    know_publishers  tell subscribers who publishes what
-    subscribe        subscribe, where that has not been done
-    fence            each publisher publishes a fence, after all that is due
-    expect_fences    tell subscribers the fences' numbers
+    know_publishers  announce all publishers to the subscribers
+    subscribe        subscribe all clients without a subscription
+    fence            each publisher publishes a fence, after all due publications
+    expect_fences    announce the fences' numbers to the subscribers
     start            publish by the schedule from t0_ns on until end_ns
-    churn            keep subscribers away when the workload says, from measure_from_ns on
-    stop             offer nothing more; what was due is still sent
-    fault_apply      do something to a client; fault_look, fault_renew and fault_heal go with it
-    latency_samples  totals, and stamps of a sample of what passed lately, for who watches
-    finish           close the clients and all files, and give the online checker's counts
+    churn            disconnect subscribers by the workload, from measure_from_ns on
+    stop             offer nothing more; due publications are still sent
+    fault_apply      apply a fault to a client; also fault_look, fault_renew and fault_heal
+    latency_samples  totals, and recent stamps of a sample, for live display
+    finish           close the clients and all files, and return the online checker's counts
 
-Logs are closed orderly by `finish` alone: a process that ends otherwise leaves sidecars that
-say so, and a run with such a log proves nothing.
+Only `finish` closes logs in order. A process with another end leaves sidecars that record an
+incomplete log, and a run with an incomplete log is no evidence.
 """
 
 import heapq
@@ -52,29 +52,29 @@ from brokerd.wire.attributes import EncodedAttributes, encode_attributes
 BEGINNING_AT_ONCE = 64
 """Clients that make their first attempt at the same time.
 
-A broker has room for some hundreds who have not said who they are, and puts out those that came
-first when there are more: a thousand at once would all begin again and again.
+A broker has room for some hundreds of unidentified sessions, and closes the oldest beyond. A
+thousand simultaneous attempts would all begin again and again.
 """
 FLUSH_S = 1.0
 LEAVE_TIMEOUT_S = 5.0
 TURN_NS = 50_000_000
 _GATHERING = ((20_000, 1_000_000), (5_000, 250_000))
-"""Publications per second from which on to wake no more often than so many nanoseconds."""
+"""Publications per second, and the least time between two wake-ups at this rate or above, in ns."""
 
 logger = logging.getLogger(__name__)
 
 
 class LoadGenerator:
-    """The process: its clients, its files, and what it answers.
+    """The process, with its clients, its files, and its commands.
 
     Attributes:
-        setting: what it was told.
+        setting: the settings.
         reserve_wanted: set when a publisher runs short of reserved sequence numbers.
-        turn: how long subscribers take down deliveries before the control socket is looked after.
-        beginning: of clients that make their first attempt; each releases it after that.
-        files: what it writes.
+        turn: time for which subscribers record deliveries before the control socket is served.
+        beginning: semaphore of clients in their first attempt; each client releases it afterwards.
+        files: the record files.
         fence_blob: the attributes of this run's fences.
-        samples_of_sent: of what was handed over lately.
+        samples_of_sent: samples of recently sent publications.
         receiver: records and judges deliveries.
     """
 
@@ -142,7 +142,7 @@ class LoadGenerator:
         return kind(self, setting, number)
 
     async def run(self) -> None:
-        """Obey the control socket until SIGTERM; end at once then, files closed or not."""
+        """Obey the control socket until SIGTERM; then end at once, with closed files or not."""
         commands = {
             "status": self._on_status,
             "latency_samples": self._on_latency_samples,
@@ -278,7 +278,7 @@ class LoadGenerator:
         }
 
     async def _finish(self) -> None:
-        """Take leave of the brokers and end all files in order."""
+        """Detach from the brokers and close all files in order."""
         await self._on_stop({})
         for client in self._clients:
             client.leave()
@@ -308,21 +308,21 @@ class LoadGenerator:
             self._clients_ended.set()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Begin a task that lives as long as the load generator."""
+        """Start a task that lives as long as the load generator."""
         self._nursery.start_soon(task, *arguments)
 
     def note_problem(self, text: str) -> None:
-        """Something went wrong that the run's verdict may have to know."""
+        """Record a problem for the verdict of the run."""
         if text not in self._problems and len(self._problems) < 100:
             logger.error("%s", text)
         self._problems[text] = self._problems.get(text, 0) + 1
 
     def record_publications(self, rows: bytes | bytearray) -> None:
-        """Write down what was published."""
+        """Record publications."""
         self.files.append("publications", rows)
 
     def tables_for(self, size_bytes: int) -> ContentTables:
-        """The contents of publications of this size."""
+        """Return the contents of publications of this size."""
         tables = self._tables.get(size_bytes)
         if tables is None:
             payloads = draw_payloads(self.setting.seed, size_bytes)
@@ -333,7 +333,7 @@ class LoadGenerator:
     # ------------------------------------------------------------ publishing
 
     async def _publish(self, t0_ns: int, measure_from_ns: int, end_ns: int) -> None:
-        """Offer every publication when its time has come, from `t0_ns` on until `end_ns`."""
+        """Offer every publication at its intended time, from `t0_ns` on until `end_ns`."""
         for client in self._publishers:
             client.load.measure_from_ns = measure_from_ns
         alarm = Alarm()
@@ -383,7 +383,7 @@ class LoadGenerator:
         return schedules
 
     def _quantum_ns(self) -> int:
-        """How long to let due publications gather at rates where waking for each costs more."""
+        """Return the time for which due publications gather, if single wake-ups cost more."""
         rates = [client.load.setting.rate for client in self._publishers]
         per_second = sum(numerator / denominator for numerator, denominator in rates)
         return next((pause_ns for limit, pause_ns in _GATHERING if per_second >= limit), 0)
@@ -396,7 +396,7 @@ class LoadGenerator:
                 client.pump(now_ns)
 
     async def _reserve_numbers(self) -> None:
-        """Keep sequence numbers reserved on disk ahead of what is sent."""
+        """Keep sequence numbers reserved on disk, ahead of sent publications."""
         while True:
             await self.reserve_wanted.wait()
             self.reserve_wanted = trio.Event()
@@ -413,7 +413,7 @@ class LoadGenerator:
                 client.load.reserved = up_to
                 client.pump(now_ns)
 
-    # ------------------------------------------------------------ what is written down
+    # ------------------------------------------------------------ records
 
     async def _write_statistics(self) -> None:
         while True:
@@ -483,7 +483,7 @@ class LoadGenerator:
 
 
 class _Schedule:
-    """Where one publisher is in its schedule; ordered by what is due next."""
+    """The position of a publisher in its schedule; ordered by the next intended time."""
 
     def __init__(
         self, client: PublisherClient, offsets: "Iterator[array[int]]", t0_ns: int
@@ -501,7 +501,7 @@ class _Schedule:
         return self.next_ns < other.next_ns
 
     def take_due(self, now_ns: int) -> "array[int]":
-        """The intended times up to `now_ns`, of one chunk; `next_ns` is the one after them."""
+        """Return the intended times up to `now_ns`, of one chunk; `next_ns` is the next time."""
         end = bisect_right(self._chunk, now_ns - self._t0_ns, self._place)
         due = array("q", [self._t0_ns + offset for offset in self._chunk[self._place : end]])
         self._place = end
@@ -520,12 +520,12 @@ class _Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Second:
-    """When the last line of statistics was written, and the processor time by then."""
+    """Time of the last line of statistics, and the processor time until then."""
 
     at_ns: int
     cpu_s: float
 
 
 def run_load(mapping: dict[str, Any]) -> None:
-    """Be a load generator until told to end by SIGTERM (role "load" of the agent)."""
+    """Run a load generator until SIGTERM (role "load" of the agent)."""
     trio.run(LoadGenerator(LoadSetting.from_mapping(mapping)).run)

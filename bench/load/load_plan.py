@@ -1,4 +1,4 @@
-"""Which load generators a run needs, and what each of them is told."""
+"""The load generators of a run, and their settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _Plan = TypeVar("_Plan", PublisherPlan, SubscriberPlan)
 
 @dataclass(frozen=True)
 class LoadProcess:
-    """One load generator.
+    """A load generator.
 
     Attributes:
-        name: of the process.
+        name: name of the process.
         role: publisher or subscriber.
-        program: what its agent starts.
-        config: what it is started with.
-        publishers, subscribers: who runs in it.
+        program: program for the agent to start.
+        config: settings of the process.
+        publishers, subscribers: the clients of the process.
     """
 
     name: str
@@ -36,9 +36,10 @@ class LoadProcess:
 def load_processes(
     spec: ExperimentSpec, testbed: Testbed, run_id: str, under_test: UnderTest
 ) -> list[LoadProcess]:
-    """Publishers and subscribers in processes of their own, so that neither delays the other.
+    """Return the load generators, with separate processes for publishers and subscribers.
 
-    As many of each as the workload says. Neighbours in the workload go to different ones.
+    So neither delays the other. The workload sets both numbers. Neighbours in the workload belong
+    to different processes.
     """
     load, program = spec.workload.load, under_test.load_role
     common = {**_order(spec, under_test), **under_test.load_setting(spec)}
@@ -57,7 +58,7 @@ def load_processes(
 
 
 def _shared_out(name: str, plans: Sequence[_Plan], count: int) -> list[tuple[str, Sequence[_Plan]]]:
-    """The plans by process; with a number behind the name where there are several."""
+    """Return the plans by process; names have a number if there are several processes."""
     if count == 1:
         return [(name, plans)]
     return [(f"{name}-{place + 1}", plans[place::count]) for place in range(count)]
@@ -65,19 +66,19 @@ def _shared_out(name: str, plans: Sequence[_Plan], count: int) -> list[tuple[str
 
 @dataclass(frozen=True)
 class RunningLoad:
-    """The load generators of a run, as those who do things to their clients see them."""
+    """The load generators of a run, as an interface for faults on clients."""
 
     testbed: Testbed
     load: Sequence[LoadProcess]
 
     @property
     def clients_host(self) -> str:
-        """Whose clock their stamps are of."""
+        """The host with the clock of all stamps."""
         return self.testbed.clients_host
 
     @property
     def processes(self) -> Mapping[str, str]:
-        """Client → the load generator that it is in."""
+        """Client → the load generator that runs the client."""
         found: dict[str, str] = {}
         for process in self.load:
             found.update({plan.name: process.name for plan in process.publishers})
@@ -86,19 +87,19 @@ class RunningLoad:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Broker → where clients reach it."""
+        """Broker → the address for clients."""
         return {name: place.address for name, place in self.testbed.brokers.items()}
 
     async def load_command(self, process: str, command: str, **arguments: Any) -> dict[str, Any]:
-        """What a load generator answers."""
+        """Send a command to a load generator, and return the answer."""
         return await self.testbed.load_command(process, command, **arguments)
 
 
 def client_suffix(run_id: str) -> str:
-    """What the names of all clients of a run end in, behind a dot.
+    """Return the suffix of the names of all clients of a run, behind a dot.
 
-    A broker remembers its clients by name, and their numbers and positions with it: a run on
-    brokers that have seen others needs names of its own.
+    Brokers keep numbers and positions of clients by name, so a run on brokers with earlier clients
+    needs new names.
     """
     return run_id.rpartition("-")[2]
 
@@ -111,7 +112,7 @@ def _config(
     publishers: Sequence[PublisherPlan],
     subscribers: Sequence[SubscriberPlan],
 ) -> dict[str, Any]:
-    """The mapping that `bench.load.load_files.LoadSetting` reads."""
+    """Return the mapping for `bench.load.load_files.LoadSetting`."""
     suffix = client_suffix(run_id)
     return {
         "process": name,

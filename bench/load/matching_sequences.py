@@ -1,9 +1,9 @@
-"""Which sequence numbers of a source match a predicate, from what the seed says they contain.
+"""Sequence numbers of a source that match a predicate, computed from the seed.
 
-A predicate is asked once for each attribute set; what it says of a publication follows from the
-set that the seed chose for it. Of each block of publications the sets are sorted out once, for all
-predicates, and each remembers how many matched before every block: how many lie between two
-numbers costs two blocks, however far they are apart.
+A predicate is evaluated once for each attribute set; the match of a publication follows from the
+set that the seed chose. The sets of a block of publications are sorted once for all predicates.
+Each predicate keeps the number of matches before every block, so the number of matches between two
+sequence numbers costs two blocks at any distance.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,14 +15,14 @@ from results.rules.expectation import PredicateNode
 
 _LISTS_KEPT = 64
 _FEW_SETS = 16
-"""Up to so many matching attribute sets, their sorted sequence numbers are put together."""
+"""Number of matching attribute sets up to which their sorted sequence numbers are merged."""
 
 
 class MatchingSequences:
-    """Which sequence numbers of one source match one predicate, a block at a time.
+    """Sequence numbers of one source that match one predicate, in blocks.
 
     Args:
-        matching: one byte per attribute set, 1 where the predicate matches.
+        matching: one byte per attribute set, 1 for a match.
     """
 
     def __init__(self, content: SourceContent, matching: bytes) -> None:
@@ -35,11 +35,11 @@ class MatchingSequences:
         content.watch(self._on_block)
 
     def matches(self, sequence: int) -> bool:
-        """Whether the publication with this number matches (unless it is a fence)."""
+        """Return True if the publication with this number matches (unless it is a fence)."""
         return bool(self._matching[self._content.choice(sequence)[0]])
 
     def in_block_of(self, sequence: int) -> Sequence[int]:
-        """The matching sequence numbers of the block that `sequence` is in, rising."""
+        """Return the matching sequence numbers of the block with `sequence`, ascending."""
         first = self._content.first_of_block(sequence)
         found = self._lists.get(first)
         if found is None:
@@ -62,7 +62,7 @@ class MatchingSequences:
         return list(compress(numbers, map(self._matching.__getitem__, block.sets)))
 
     def _on_block(self, number: int, block: ContentBlock) -> None:
-        """Add up what matches, where the blocks before this one are added up."""
+        """Add the matches of a block to the sums, if the sums of all blocks before are complete."""
         if number == len(self._before) - 1 and self._sets and not self.everything:
             self._before.append(self._before[-1] + self._count(block))
 
@@ -74,7 +74,7 @@ class MatchingSequences:
         return sum(map(self._matching.__getitem__, block.sets))
 
     def count_between(self, after: int, up_to: int) -> int:
-        """How many matching sequence numbers there are above `after`, to `up_to` included."""
+        """Return the number of matching sequence numbers above `after`, to `up_to` included."""
         if self.everything:
             return up_to - after
         if not self._sets:
@@ -91,7 +91,7 @@ class MatchingSequences:
         return self._before[number] + bisect_right(self.in_block_of(last), last)
 
     def are_next(self, after: int, sequences: Sequence[int]) -> bool:
-        """Whether `sequences` are exactly the matching ones that follow `after`."""
+        """Return True if `sequences` are exactly the matching numbers that follow `after`."""
         if self.everything:
             return sequences[0] == after + 1 and sequences[-1] == after + len(sequences)
         position, at, last = 0, after + 1, sequences[-1]
@@ -108,10 +108,10 @@ class MatchingSequences:
 
 
 class MatchTables:
-    """Which attribute sets predicates match; equal tables are one object.
+    """Matches of attribute sets and predicates; equal tables are one object.
 
-    A predicate is asked once for each combination of values of the attributes that it names, so
-    a million sets of which few differ there cost little.
+    A predicate is evaluated once for each combination of values of its attributes, so a million
+    sets with few combinations cost little.
     """
 
     def __init__(self, attribute_sets: Sequence[AttributeSet]) -> None:
@@ -120,7 +120,7 @@ class MatchTables:
         self._tables: dict[bytes, bytes] = {}
 
     def table(self, predicate: PredicateNode) -> bytes:
-        """One byte per attribute set: 1 where the predicate holds."""
+        """Return one byte per attribute set: 1 if the predicate holds."""
         table = bytearray(len(self._attribute_sets))
         for numbers in self._sets_alike(frozenset(predicate.attributes())):
             if predicate.holds(self._attribute_sets[numbers[0]]):
@@ -130,7 +130,7 @@ class MatchTables:
         return self._tables.setdefault(found, found)
 
     def _sets_alike(self, names: frozenset[str]) -> list[list[int]]:
-        """The sets sorted into those that have the same values, of the same types, there."""
+        """Return the sets in groups with equal values, of equal types, of these attributes."""
         alike = self._alike.get(names)
         if alike is None:
             by_values: dict[tuple[object, ...], list[int]] = {}

@@ -1,7 +1,7 @@
-"""Attribute blobs of which no two publications of a source have the same: one attribute counts.
+"""Attribute blobs with a counting attribute, so that all publications of a source differ.
 
-The attribute sets say everything else, and what of a publication is wanted by whom, so that a
-table of them stays small however many publications there are.
+The attribute sets determine all other attributes, and all matches. So the table of sets stays small
+for any number of publications.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ from typing import Any, Self
 from brokerd.wire.items import INTEGERS
 
 NUMBERED = "sequence"
-"""How a workload says that an attribute counts: { sequence = START }."""
+"""Key of a counting attribute in a workload: { sequence = START }."""
 
 
 def numbered_attribute(definitions: Mapping[str, Mapping[str, Any]]) -> tuple[str, int] | None:
-    """The attribute that counts, and what it is in publication 1; None where there is none."""
+    """Return the counting attribute, and its value in publication 1; None without one."""
     for name, definition in definitions.items():
         if NUMBERED in definition:
             return name, definition[NUMBERED]
@@ -22,10 +22,10 @@ def numbered_attribute(definitions: Mapping[str, Mapping[str, Any]]) -> tuple[st
 
 
 class NumberedBlobs:
-    """Encoded attribute sets, with the attribute that counts put into them.
+    """Encoded attribute sets, with places for the counting attribute.
 
     Args:
-        start: what the attribute is in publication 1 of each source.
+        start: value of the attribute in publication 1 of a source.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class NumberedBlobs:
         definitions: Mapping[str, Mapping[str, Any]],
         encode: Callable[[Mapping[str, Any]], bytes],
     ) -> Self | None:
-        """Those of a workload; None where no attribute counts."""
+        """Return the blobs of a workload; None without a counting attribute."""
         found = numbered_attribute(definitions)
         return None if found is None else cls(attribute_sets, *found, encode)
 
     def blob(self, attribute_set: int, sequence: int) -> bytes:
-        """The blob of one publication."""
+        """Return the blob of a publication."""
         before, after = self._around[attribute_set]
         return before + INTEGERS[self._before_first + sequence] + after
 
     def blobs(self, sets: Sequence[int], first: int) -> list[bytes]:
-        """The blobs of consecutive publications from number `first` on."""
+        """Return the blobs of consecutive publications from number `first` on."""
         around = self._around
         numbers = _integers(self._before_first + first, len(sets))
         return [
@@ -67,14 +67,14 @@ class NumberedBlobs:
 def _around(
     attributes: Mapping[str, Any], name: str, encode: Callable[[Mapping[str, Any]], bytes]
 ) -> tuple[bytes, bytes]:
-    """What precedes and what follows the attribute's value: where 0 and 1 make a difference."""
+    """Return the bytes before and after the attribute's value: the place where 0 and 1 differ."""
     zero, one = encode({**attributes, name: 0}), encode({**attributes, name: 1})
     place = next(at for at, pair in enumerate(zip(zero, one, strict=True)) if pair[0] != pair[1])
     return zero[:place], zero[place + 1 :]
 
 
 def _integers(first: int, count: int) -> list[bytes]:
-    """Consecutive integers as CBOR has them; nearly always all of one length."""
+    """Return consecutive integers in CBOR; nearly always all of one length."""
     head, last = INTEGERS[first], INTEGERS[first + count - 1]
     size_bytes = len(head) - 1
     if not size_bytes or len(last) != len(head):

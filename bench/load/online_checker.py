@@ -1,13 +1,13 @@
-"""The rank-delta rule while the run is going on, in constant memory per subscription and source.
+"""The rank-delta rule during the run, in constant memory per subscription and source.
 
-A subscriber's process knows the seed, so it knows what every publication contains and which
-ones match. It need not keep any: usually a run of deliveries is exactly the matching
-publications that come next, which is one comparison.
+From the seed, a subscriber's process computes the content of every publication, and its matches.
+Nothing is kept: usually a run of deliveries is exactly the next matching publications, which costs
+one comparison.
 
-It takes every sequence number for published and acknowledged, up to the last fence. Where a
-publisher was refused one, or does not know, only the checkers that read the publishers' logs can
-tell; whether a partition had a reason, only those that read the fault log. The verdict of record is
-theirs, and this one is there to agree with them.
+The rule assumes that every sequence number up to the last fence was published and acknowledged.
+Only checkers with the publishers' logs decide about rejected publications and open outcomes, and
+only checkers with the fault log about the reasons of partitions. Their verdict is the verdict of
+record, and this checker must agree.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,18 +20,19 @@ from bench.load.stream_progress import StreamCounts, StreamProgress
 
 
 class OnlineChecker:
-    """Judges the deliveries of every subscription of one process.
+    """A checker of the deliveries of every subscription of one process.
 
     Args:
-        matching: for a subscription, one byte per attribute set: 1 where it matches.
+        matching: for a subscription, one byte per attribute set: 1 for a match.
         content_of: the contents of a source, by publisher identity and incarnation; None for a
             source that is no publisher of this run.
-        in_total_order: whether subscriptions must get what two of them get in the same order.
-        may_overtake: whether a publication may come before an earlier one of its source.
+        in_total_order: True if all subscriptions must receive shared publications in the same
+            order.
+        may_overtake: True if a publication may arrive before an earlier publication of its source.
 
     Attributes:
-        foreign: publications delivered of sources that are no publishers of this run.
-        order: compares subscriptions; None where each may have an order of its own.
+        foreign: delivered publications of sources that are no publishers of this run.
+        order: compares subscriptions; None if subscriptions may have different orders.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class OnlineChecker:
     def progress_of(
         self, subscription: str, publisher: str, incarnation: int
     ) -> StreamProgress | None:
-        """How far a subscription has come with a source; None: the source is not of this run."""
+        """Return the progress of a subscription with a source; None for a foreign source."""
         key = (subscription, publisher, incarnation)
         lane = self._progress.get(key)
         if lane is None:
@@ -70,7 +71,7 @@ class OnlineChecker:
         return lane
 
     def know_fence(self, publisher: str, incarnation: int, sequence: int) -> None:
-        """A publisher says that this sequence number is one of its fences."""
+        """Record the sequence number of a fence, as announced by its publisher."""
         self._with_fences.add((publisher, incarnation))
         for subscription in self._matching:
             lane = self.progress_of(subscription, publisher, incarnation)
@@ -78,10 +79,10 @@ class OnlineChecker:
                 lane.know_fence(sequence)
 
     def fences_missing(self, fences: Iterable[tuple[str, int, int]]) -> int:
-        """How many of these fences (publisher, incarnation, sequence) a subscription awaits.
+        """Return the number of fences (publisher, incarnation, sequence) that subscriptions await.
 
-        Where publications may overtake each other, one that has come is awaited as long as
-        something from before it is: only with that it says that all has come.
+        If publications may overtake each other, an arrived fence is awaited until all publications
+        before it have arrived. Only then does the fence prove that everything arrived.
         """
         missing = 0
         for publisher, incarnation, sequence in fences:
@@ -95,14 +96,14 @@ class OnlineChecker:
         return missing
 
     def report(self) -> dict[str, Any]:
-        """What was seen, in all and per subscription and source (`online.json`)."""
+        """Return the counts, in total and per subscription and source (`online.json`)."""
         lanes = []
         totals = StreamCounts().as_mapping()
         del totals["low"], totals["high"]
         for (subscription, publisher, incarnation), lane in self._progress.items():
             counts = lane.settled()
             if self._with_fences and (publisher, incarnation) not in self._with_fences:
-                # Its publisher never was in this incarnation.
+                # The publisher never had this incarnation.
                 phantom = counts.deliveries + counts.fences
                 counts = StreamCounts(counts.deliveries, counts.fences, phantom=phantom)
             row = counts.as_mapping()

@@ -1,7 +1,7 @@
-"""Waking at given instants of CLOCK_MONOTONIC, to some tens of microseconds.
+"""Wake-ups at given instants of CLOCK_MONOTONIC, exact to some tens of microseconds.
 
-An event loop's own sleep is rounded up to whole milliseconds by epoll, which would be most of
-the latency measured at low rates. A timerfd is a file that becomes readable at the instant.
+epoll rounds the sleep of an event loop up to whole milliseconds, which would dominate latencies at
+low rates. A timerfd is a file that becomes readable at the instant.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Alarm:
-    """Sleeps until instants; for one task at a time."""
+    """A timer that sleeps until instants; for one task at a time."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -33,11 +33,11 @@ class Alarm:
             raise OSError(error, f"timerfd_create: {os.strerror(error)}")
 
     def close(self) -> None:
-        """Give the timer back."""
+        """Close the timer."""
         os.close(self._descriptor)
 
     async def sleep_until(self, at_ns: int) -> None:
-        """Return at `at_ns` or as soon after it as the machine lets us."""
+        """Sleep until `at_ns`, or return at once if the instant has passed."""
         if at_ns <= time.monotonic_ns():
             await trio.lowlevel.checkpoint()
             return
@@ -54,11 +54,11 @@ class Alarm:
 
 
 class Turn:
-    """How long tasks that could work on for ever may do so before others get their turn.
+    """A limit on the work of busy tasks before other tasks run.
 
-    It is shared by all such tasks of a process: when it is over, it is for all of them, until
-    the first that gave way is back. So whoever else is there, the control socket too, waits for
-    little more than one turn, however many they are.
+    All busy tasks of a process share the turn. The end of the turn is the end for all busy tasks,
+    until the first task that yielded resumes. So every other task, with the control socket, waits
+    for little more than one turn, for any number of busy tasks.
     """
 
     def __init__(self, length_ns: int) -> None:
@@ -66,12 +66,12 @@ class Turn:
         self._spent_ns = 0
 
     def is_over(self, worked_ns: int) -> bool:
-        """One of the tasks has worked for so long; whether to give way now, and then `renew`."""
+        """Add the working time of a task; return True if the task must yield, and then `renew`."""
         self._spent_ns += worked_ns
         return self._spent_ns >= self._length_ns
 
     def renew(self) -> None:
-        """Others had their turn."""
+        """Begin a new turn, after other tasks ran."""
         self._spent_ns = 0
 
 
@@ -92,7 +92,7 @@ class Histogram:
         self.sum_ns = 0
 
     def add(self, duration_ns: int, times: int = 1) -> None:
-        """Count a duration; one below nothing counts as nothing."""
+        """Count a duration; a negative duration counts as 0."""
         duration_ns = max(0, duration_ns)
         bucket = _bucket(duration_ns)
         self.counts[bucket] = self.counts.get(bucket, 0) + times
@@ -101,7 +101,7 @@ class Histogram:
         self.largest_ns = max(self.largest_ns, duration_ns)
 
     def add_all(self, other: "Histogram") -> None:
-        """Count all that `other` counted."""
+        """Add all counts of another histogram."""
         for bucket, times in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + times
         self.total += other.total
@@ -109,7 +109,10 @@ class Histogram:
         self.largest_ns = max(self.largest_ns, other.largest_ns)
 
     def told(self) -> dict[str, Any]:
-        """For a collector: bounds in seconds, and how many are no longer than each, at least."""
+        """Return cumulative counts for a collector, with bounds in seconds.
+
+        A count is a lower bound of the number of durations up to its bound.
+        """
         return {
             "le_s": [bound / 1e9 for bound in BOUNDS_NS],
             "counts": [
@@ -121,7 +124,7 @@ class Histogram:
         }
 
     def quantile_ns(self, share: float) -> int:
-        """The least upper bound of a bucket below which at least `share` lie; 0 when empty."""
+        """Return the least upper bound of a bucket with at least `share` below; 0 if empty."""
         seen = 0
         for bucket in sorted(self.counts):
             seen += self.counts[bucket]
@@ -141,7 +144,7 @@ def _bucket(duration_ns: int) -> int:
 
 
 def _upper_bound(bucket: int) -> int:
-    """The largest duration of a bucket."""
+    """Return the largest duration of a bucket."""
     if bucket < _STEPS:
         return bucket
     doublings = bucket // _STEPS - 1

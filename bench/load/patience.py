@@ -1,15 +1,15 @@
 """The end of a drain: on evidence, in silence, or at its bound.
 
-A drain that gives up while deliveries still arrive proves nothing about those that had not arrived.
-So it continues while anything arrives, up to a bound; a run whose drain the bound ended is judged
-UNKNOWN.
+A drain that ends while deliveries still arrive is no evidence about missing deliveries. So the
+drain continues while anything arrives, up to a bound. A run with a drain that ended at the bound is
+judged UNKNOWN.
 """
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 QUIET_S: Final = 5.0
-"""Nothing arrives any more if nothing has arrived for so long, behind the limit."""
+"""Time without arrivals behind the limit that counts as silence."""
 
 DrainEnd = Literal["evidence", "silence", "bound"]
 
@@ -45,17 +45,17 @@ class Patience:
         self._arrived_s = began_s
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether to wait no longer, as far as it is known what has arrived."""
+        """Return True if the wait is over, by the recorded arrivals."""
         if self.is_at_bound(now_s):
             return True
         is_quiet = now_s - self._arrived_s >= QUIET_S
         return now_s >= self._limit_s and (self._arrived is None or is_quiet)
 
     def is_at_bound(self, now_s: float) -> bool:
-        """Return whether the bound is reached."""
+        """Return True if the bound is reached."""
         return now_s >= self._bound_s
 
     def note_arrivals(self, now_s: float, arrived: int) -> None:
-        """Record how much has arrived in all."""
+        """Record the total number of arrivals."""
         if arrived != self._arrived:
             self._arrived, self._arrived_s = arrived, now_s

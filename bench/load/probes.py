@@ -1,4 +1,4 @@
-"""What brokers cost: their processor time, over restarts, from what their agents see."""
+"""Processor time of brokers over restarts, from the reports of their agents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from typing import Any
 class ProcessorTime:
     """Processor time of named processes, summed over their restarts.
 
-    What a killed process used after the last sample is lost: sample often.
+    The processor time of a killed process after the last sample is lost: sample often.
     """
 
     _used_s: dict[str, dict[tuple[int, int], float]] = field(default_factory=dict)
 
     def sample(self, processes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what agents report: name → {"pid", "start_time", "processor_s"}."""
+        """Add the reports of agents: name → {"pid", "start_time", "processor_s"}."""
         for name, row in processes.items():
             if (used_s := row["processor_s"]) is not None:
                 used = self._used_s.setdefault(name, {})
                 used[row["pid"], row["start_time"]] = used_s
 
     def totals_s(self) -> dict[str, float]:
-        """Seconds by name, of all that was sampled so far."""
+        """Return the seconds by name, over all samples so far."""
         return {name: sum(used.values()) for name, used in self._used_s.items()}

@@ -1,7 +1,7 @@
-"""Subscribers that are processes of their own, as their load generator sees them.
+"""Subscribers in processes of their own, as controlled by their load generator.
 
-What such a process has committed to its database is what its application has: from there, and
-from nowhere else, deliveries are recorded and judged, across any number of crashes.
+The committed content of the database of the process is the state of its application. All records
+and checks of deliveries use only this content, across any number of crashes.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
 
 CRASHES: Final = (*MOMENTS, "starting", "any")
-"""When a process is killed: at a moment of a transaction, while it starts, at any time."""
+"""Moments of a kill: a moment of a transaction, during the start, or any time."""
 MOMENT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _LEAVE_TIMEOUT_S: Final = 4.0
@@ -38,10 +38,10 @@ _READ: Final = "SELECT * FROM received WHERE place > ? ORDER BY place LIMIT ?"
 
 
 class ProcessGate:
-    """See Gate: that of a subscriber's process, also of one that begins while it is shut.
+    """The gate of a subscriber's process, also of a process that starts with a shut gate.
 
     Args:
-        order: has the process told something.
+        order: sends an order to the process.
     """
 
     def __init__(self, order: Callable[[str], None]) -> None:
@@ -49,22 +49,20 @@ class ProcessGate:
         self.is_shut = False
 
     def shut(self) -> None:
-        """See Gate."""
         self.is_shut = True
         self._order("shut")
 
     def open(self) -> None:
-        """See Gate."""
         self.is_shut = False
         self._order("open")
 
 
 class ProcessSubscriber:
-    """A subscriber in a process of its own, for as long as the load generator keeps it.
+    """A subscriber in a process of its own, for the time of the load generator.
 
     Attributes: see LoadClient; and
-        crashes: how often it was killed, by when.
-        gate: its way to its broker.
+        crashes: number of kills by moment.
+        gate: gate of the connection to the broker.
         absences: see SubscriberClient.
     """
 
@@ -96,7 +94,7 @@ class ProcessSubscriber:
     # ------------------------------------------------------------ the process
 
     async def run(self) -> None:
-        """Have the process, and start it again when it was killed, until `leave`."""
+        """Run the process, and restart it after a kill, until `leave`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read_on)
             while not self._is_leaving:
@@ -162,7 +160,7 @@ class ProcessSubscriber:
         try:
             await process.stdin.send_all(f"{order}\n".encode())
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # it was killed, and the next one is told by `_live`
+            pass  # the process was killed, and `_live` sends the order to its successor
 
     def _heard(self, said: dict[str, Any]) -> None:
         self._tried()
@@ -222,16 +220,16 @@ class ProcessSubscriber:
             },
         )
 
-    # ------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------ orders
 
     def subscribe(self) -> None:
-        """Subscribe, once."""
+        """Subscribe, at most once."""
         if not self._issued_ns:
             self._issued_ns = time.monotonic_ns()
             self._generator.start_task(self._tell, "subscribe")
 
     def leave(self) -> None:
-        """End its subscription and process; `run` returns when that is done."""
+        """End subscription and process; `run` returns after both."""
         self._is_leaving = True
         self._may_live.set()
         self._generator.start_task(self._say_goodbye)
@@ -245,7 +243,7 @@ class ProcessSubscriber:
             self._process.kill()
 
     async def crash_again_and_again(self, down_s: float) -> None:
-        """Kill it and start it again, at each moment in turn, until cancelled."""
+        """Kill and restart the process, at each moment in turn, until cancelled."""
         try:
             for moment in itertools.cycle(CRASHES):
                 await self._crash(moment)
@@ -275,7 +273,7 @@ class ProcessSubscriber:
         self._generator.files.write_line("crashes", line)
 
     async def _going(self, is_starting: bool) -> trio.Process:
-        """The process, when it has taken something in, or anywhere on the way there."""
+        """Return the process after its next progress, or at a random time during its start."""
         while self._process is None:
             await self._changed.wait()
         process = self._process
@@ -291,7 +289,7 @@ class ProcessSubscriber:
         self._changed.set()
         self._changed = trio.Event()
 
-    # ------------------------------------------------------------ what it has
+    # ------------------------------------------------------------ received publications
 
     async def _read_on(self) -> None:
         while True:
@@ -299,14 +297,14 @@ class ProcessSubscriber:
             self._read()
 
     def _read(self) -> None:
-        """Record what its application has committed since."""
+        """Record the new commits of the application."""
         if not self._database.exists():
             return
         database = sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)
         try:
             rows = database.execute(_READ, (self._place, _ROWS_AT_ONCE)).fetchall()
         except sqlite3.OperationalError:
-            return  # it has just been made, and has no table
+            return  # a new database has no table yet
         finally:
             database.close()
         if rows:
@@ -315,7 +313,7 @@ class ProcessSubscriber:
             self._announce()
 
     def _record(self, rows: list[tuple[Any, ...]]) -> None:
-        """As received now: stamps go up in a file, whoever else it is of."""
+        """Record rows as received now, so that stamps in a file ascend over all subscribers."""
         now_ns = time.monotonic_ns()
         receiver = self._generator.receiver
         for _, group in groupby(rows, key=lambda row: (row[1:5], row[8], row[11])):
@@ -331,7 +329,7 @@ class ProcessSubscriber:
 
 
 def _runs(rows: list[tuple[Any, ...]]) -> Iterator[PublicationRun]:
-    """Rows of one source as runs: numbers go up in each, as they do unless something is wrong."""
+    """Yield rows of one source as runs with ascending numbers; a descent begins a new run."""
     start = 0
     for place in range(1, len(rows) + 1):
         if place == len(rows) or rows[place][5] <= rows[place - 1][5]:

@@ -1,23 +1,23 @@
-"""Whom to tell how far a run has come, and how a run says that it came no further."""
+"""The display of a run's progress, and the error of a failed run."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 
 class Progress(Protocol):
-    """Whom to tell how far a run has come."""
+    """A display of the progress of a run."""
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """A new phase begins, which will take about so long (None: nobody knows)."""
+        """Show a new phase, with its expected duration if known."""
 
     def update(self, numbers: Mapping[str, Any]) -> None:
-        """What is known now; later values replace earlier ones of the same name."""
+        """Show numbers; later values replace earlier values of the same name."""
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Show a permanent line."""
 
 
 class RunFailed(Exception):
-    """A run could not be carried out to its end; says what was waited for, or what failed."""
+    """A run that could not be completed; the message names the awaited or failed step."""
 
     exit_status: ClassVar[int] = 3

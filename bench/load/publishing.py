@@ -1,8 +1,8 @@
-"""The publishers of one load generator: what is due, what was handed over, what is done.
+"""The publishers of one load generator: due, sent and acknowledged publications.
 
-A publisher is offered publications by the clock and hands them to the client library as soon
-as it is attached and its window has room. What has to wait keeps its intended time. So the
-broker can slow down sending, never the schedule.
+The clock offers publications to a publisher, which sends them through the client library as soon as
+it is attached and its window has room. A waiting publication keeps its intended time. So a broker
+can slow down sending, but never the schedule.
 """
 
 from array import array
@@ -22,11 +22,11 @@ _BATCH_SHARE = 8  # at rate `max`, a batch waits for this part of the window to 
 
 
 class PublishingClient(Protocol):
-    """What a publisher needs of the client library."""
+    """The part of the client library that a publisher needs."""
 
     @property
     def attached(self) -> bool:
-        """Whether what is published now can be sent at once."""
+        """True if a publication can be sent at once."""
 
     @property
     def next_sequence(self) -> int:
@@ -34,26 +34,26 @@ class PublishingClient(Protocol):
 
     @property
     def outstanding(self) -> int:
-        """How many publications are not known to be done."""
+        """The number of publications without a known outcome."""
 
     def publish_many_nowait(
         self, attribute_table: Any, attribute_index: Any, payload_lengths: int, payload: Any
     ) -> range:
-        """Take consecutive publications; returns their numbers."""
+        """Accept consecutive publications, and return their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherSetting:
-    """What the controller says about one publisher.
+    """The settings of one publisher, from the controller.
 
     Attributes:
-        index: in the content formula.
-        name: of the publisher, in logs.
-        client: its name at its broker; another in every run.
-        broker, address: where it publishes.
-        rate: (numerator, denominator) per second; (0, 1) for as fast as the window lets it.
-        window: publications it may have unacknowledged.
-        failover: where it goes on, in this order, when that broker cannot be reached.
+        index: index in the content formula.
+        name: name of the publisher in logs.
+        client: name of the client at its broker; different in every run.
+        broker, address: the broker of the publisher.
+        rate: (numerator, denominator) per second; (0, 1) for the highest rate of the window.
+        window: greatest number of unacknowledged publications.
+        failover: addresses of further brokers, in this order, if the broker is unreachable.
     """
 
     index: int
@@ -69,7 +69,7 @@ class PublisherSetting:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """From a control message's content."""
+        """Return the settings in the content of a control message."""
         numerator, denominator = values["rate"]
         failover = tuple(values.get("failover", ()))
         return cls(**{**values, "rate": (numerator, denominator), "failover": failover})
@@ -77,16 +77,16 @@ class PublisherSetting:
 
 @dataclass(slots=True)
 class PublisherCounts:
-    """What a publisher did so far.
+    """The counts of a publisher so far.
 
     Attributes:
-        offered: publications that were due.
-        sent: handed to the client library, fences too.
-        acknowledged, rejected: of those.
-        blocked_ns: how long something was due and could not be handed over.
-        lateness: from intended to when this process got to it, whatever the broker did; since
-            `take_lateness` was last called.
-        measured_lateness: the same, of all that was intended for the measure phase.
+        offered: due publications.
+        sent: publications passed to the client library, with fences.
+        acknowledged, rejected: outcomes of sent publications.
+        blocked_ns: time in which a due publication could not be sent.
+        lateness: time from intended publication to offer by this process, independent of the
+            broker; since the last call of `take_lateness`.
+        measured_lateness: lateness of all publications that were intended in the measure phase.
     """
 
     offered: int = 0
@@ -102,13 +102,13 @@ class PublisherLoad:
     """One publisher.
 
     Attributes:
-        counts: since the start.
-        client: to hand publications over to, once there is one.
+        counts: counts since the start.
+        client: the client for publications, once it exists.
         fences: sequence numbers of its fences, in order.
         reserved: the highest sequence number reserved on disk.
-        measure_from_ns: when the measure phase begins.
-        is_flooding: whether to publish as fast as the window lets it.
-        identity: "<broker>/<publisher number>"; empty until the broker has said the number.
+        measure_from_ns: begin of the measure phase.
+        is_flooding: True to publish at the highest rate of the window.
+        identity: "<broker>/<publisher number>"; empty until the broker has assigned the number.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PublisherLoad:
         self._blocked_since = 0
 
     def identified(self, publisher: int, incarnation: int, number: int, seed: int) -> None:
-        """The broker gave the publisher its number; `number` is its place in our tables."""
+        """Set the identity from the broker; `number` is the place in the tables of the process."""
         self.identity = f"{self.setting.broker}/{publisher}"
         self.incarnation = incarnation
         self._sampled_as = f"{self.identity}/{incarnation}"
@@ -152,27 +152,27 @@ class PublisherLoad:
 
     @property
     def backlog(self) -> int:
-        """Publications that were due and have not been handed over."""
+        """The number of due publications that were not sent."""
         return len(self._pending) - self._pending_from
 
     @property
     def is_fence_due(self) -> bool:
-        """Whether a fence waits to be handed over."""
+        """True if a fence waits."""
         return self._fence_due
 
     @property
     def open(self) -> int:
-        """Publications, the fence too, that are due and not known to be done."""
+        """The number of due publications, with the fence, without a known outcome."""
         outstanding = self.client.outstanding if self.client is not None else 0
         return self.backlog + self._fence_due + outstanding
 
     def take_lateness(self) -> Histogram:
-        """The lateness of everything offered since the last call."""
+        """Return the lateness of all publications offered since the last call."""
         taken, self.counts.lateness = self.counts.lateness, Histogram()
         return taken
 
     def offer(self, intended_ns: "array[int]", now_ns: int) -> None:
-        """These publications are due; `pump` hands them over."""
+        """Queue due publications for `pump`."""
         counts = self.counts
         counts.offered += len(intended_ns)
         for intended in intended_ns:
@@ -185,16 +185,16 @@ class PublisherLoad:
         self._pending += intended_ns
 
     def offer_fence(self) -> None:
-        """A fence is due, after everything that is due already."""
+        """Queue a fence, after all due publications."""
         self._fence_due = True
 
     def pump(self, now_ns: int) -> None:
-        """Hand over what is due, as far as session, window and reserved numbers let us."""
+        """Send due publications, as far as session, window and reserved numbers allow."""
         client = self.client
         blocked = False
         if client is not None and client.attached:
             self._hand_over(client, now_ns)
-            if self._fence_due:  # where there is room for it, nothing that was due before waits
+            if self._fence_due:  # with room for the fence, no earlier publication waits
                 blocked = self._hand_over_fence(client, now_ns)
         blocked = blocked or self.backlog > 0
         if blocked and not self._blocked_since:
@@ -230,7 +230,7 @@ class PublisherLoad:
             room -= count
 
     def _hand_over_fence(self, client: PublishingClient, now_ns: int) -> bool:
-        """Hand over the fence; whether it has to wait."""
+        """Send the fence. Return True if the fence has to wait."""
         assert self._content is not None
         if self._room(client) <= 0:
             return True
@@ -262,7 +262,7 @@ class PublisherLoad:
         )
 
     def acknowledged_row(self, first: int, last: int, now_ns: int, outcome: int) -> bytes:
-        """Count publications that are done; returns their row of acks.rec."""
+        """Count publications with an outcome, and return their row of acks.rec."""
         count = last - first + 1
         if outcome == ACKNOWLEDGED:
             self.counts.acknowledged += count
@@ -271,9 +271,9 @@ class PublisherLoad:
         return ACKS.row.pack(first, last, now_ns, self._number, self.incarnation, outcome)
 
     def wants_numbers(self) -> int:
-        """Up to which sequence number to reserve next; 0 while enough are reserved.
+        """Return the next sequence number to reserve up to; 0 while enough are reserved.
 
-        Nothing is reserved for a publisher that has no number yet.
+        No number is reserved for a publisher without an identity.
         """
         if not self.identity:
             return 0
@@ -283,14 +283,17 @@ class PublisherLoad:
         return self.reserved + block if ahead < block // 2 else 0
 
     def intent_row(self, reserve_to: int, now_ns: int) -> bytes:
-        """The row of intents.rec that reserves numbers; `reserved` follows once it is on disk."""
+        """Return the row of intents.rec that reserves numbers; set `reserved` after the fsync."""
         return INTENTS.row.pack(reserve_to, now_ns, self._number, self.incarnation)
 
 
 def _attributes(
     tables: ContentTables, block: ContentBlock, low: int, high: int
 ) -> tuple[Sequence[bytes], bytes | list[int]]:
-    """A table to hand over with a run, and the index into it: of a large one, what is used."""
+    """Return an attribute table for a run, and the index into the table.
+
+    Of a large table, the result contains only the used part.
+    """
     if block.blobs:
         index = range(high - low)
         return EncodedAttributes(block.blobs[low:high]), bytes(index) if len(

@@ -1,12 +1,12 @@
-"""The subscribers of one load generator: what came, when, and whether it should have.
+"""The subscribers of one load generator: records and checks of received deliveries.
 
-Every delivery becomes a row of deliveries.rec and a step of the online checker. Both work on
-runs: what is exactly what had to come next costs a few comparisons, however long the run is.
+Every delivery becomes a row of deliveries.rec and a step of the online checker. Both work on runs:
+a run of exactly the expected publications costs a few comparisons, at any length.
 
-Rows have layer 1 (application): what the client library gave on, after its duplicate check.
-What it withheld gets a row of layer 0 (wire), so the wire saw the rows of both layers. What is
-said of many publications at once, and seldom, are lines of gaps.jsonl and commits.jsonl, each with
-its place: how many rows of deliveries.rec came before it.
+Rows have layer 1 (application) for deliveries that passed the duplicate check of the client
+library. Deliveries that the library withheld have layer 0 (wire), so the wire had the rows of both
+layers. Rare records about many publications are lines of gaps.jsonl and commits.jsonl, each with
+its place: the number of earlier rows of deliveries.rec.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +32,17 @@ from results.rules.terms import Partition
 
 @dataclass(frozen=True, slots=True)
 class SubscriberSetting:
-    """What the controller says about one subscriber.
+    """The settings of one subscriber, from the controller.
 
     Attributes:
-        name: of the subscriber, in logs.
-        client: its name at its broker; another in every run.
-        broker, address: where it subscribes.
-        predicate: as the workload has it, without the fence.
-        own_process: whether it is a process of its own, with its application's database.
-        absences: from when until when churn keeps it away, in ns from the start of the measurement.
-        failover: where it goes on, in this order, when that broker cannot be reached.
+        name: name of the subscriber in logs.
+        client: name of the client at its broker; different in every run.
+        broker, address: the broker of the subscriber.
+        predicate: predicate of the workload, without the fence.
+        own_process: True for a process of its own, with a database of its application.
+        absences: begin and end of each absence under churn, in ns from the start of the
+            measurement.
+        failover: addresses of further brokers, in this order, if the broker is unreachable.
     """
 
     name: str
@@ -55,26 +56,26 @@ class SubscriberSetting:
 
     @property
     def subscription(self) -> str:
-        """How logs call its one subscription."""
+        """The name of the only subscription in logs."""
         return f"{self.name}/1"
 
     def predicate_with_fence(self, run_id: str) -> str:
-        """The predicate it subscribes with: what it wants, and the fences of this run."""
+        """Return the predicate of the subscription, with the fences of this run."""
         return f"({self.predicate}) or fence = '{run_id}'"
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """From a control message's content."""
+        """Return the settings in the content of a control message."""
         absences = tuple((from_ns, to_ns) for from_ns, to_ns in values.get("absences", ()))
         failover = tuple(values.get("failover", ()))
         return cls(**{**values, "absences": absences, "failover": failover})
 
 
 class SourceDirectory:
-    """Which sources there are, and what each of them publishes.
+    """The sources of a run, with their contents.
 
     Attributes:
-        names: publisher identities by their numbers in our records, strangers too.
+        names: publisher identities by their numbers in records, with unknown publishers.
     """
 
     def __init__(
@@ -92,17 +93,17 @@ class SourceDirectory:
         self._contents: dict[tuple[str, int], SourceContent] = {}
 
     def know(self, identity: str, publisher_index: int, size_bytes: int) -> None:
-        """The publisher `identity` is number `publisher_index` of the workload."""
+        """Register publisher number `publisher_index` of the workload as `identity`."""
         self._known[identity] = (publisher_index, size_bytes)
 
     def identity(self, source: SourceId) -> str:
-        """How logs call the publisher of a source."""
+        """Return the name of a source's publisher in logs."""
         if source.broker < len(self._brokers):
             return f"{self._brokers[source.broker]}/{source.publisher}"
         return f"#{source.broker}/{source.publisher}"
 
     def partition(self, partition: PartitionId) -> Partition:
-        """How logs call a partition."""
+        """Return a partition with the names of logs."""
         detector, *nodes = [
             self._brokers[number] if number < len(self._brokers) else f"#{number}"
             for number in (partition.detector, *partition.nodes)
@@ -110,7 +111,7 @@ class SourceDirectory:
         return Partition(detector, partition.incarnation, partition.number, tuple(nodes))
 
     def number(self, source: SourceId) -> int:
-        """The number that stands for a source's publisher in our records."""
+        """Return the number of a source's publisher in records."""
         number = self._numbers.get(source)
         if number is None:
             identity = self.identity(source)
@@ -120,7 +121,7 @@ class SourceDirectory:
         return number
 
     def content(self, identity: str, incarnation: int) -> SourceContent | None:
-        """What a source publishes; None when it is nobody of this run."""
+        """Return the contents of a source; None for a source outside this run."""
         known = self._known.get(identity)
         if known is None:
             return None
@@ -134,14 +135,14 @@ class SourceDirectory:
 
 
 class Receiver:
-    """Records and judges what the subscribers of this process receive.
+    """A recorder and judge of the deliveries to all subscribers of this process.
 
     Attributes:
-        delivered: rows of layer 1 so far, fences too.
-        withheld: rows of layer 0.
-        notices: rows that announce what a partition withholds.
-        rows: all of these together.
-        partitions: the partitions of notices, by their numbers in our records.
+        delivered: number of rows of layer 1, with fences.
+        withheld: number of rows of layer 0.
+        notices: number of rows that announce publications withheld by a partition.
+        rows: number of all rows.
+        partitions: the partitions of notices, by their numbers in records.
     """
 
     def __init__(
@@ -189,21 +190,21 @@ class Receiver:
 
     @property
     def rows(self) -> int:
-        """Places taken in deliveries.rec; a row that stands for a stretch takes one for each."""
+        """The number of places in deliveries.rec; a row of a stretch takes a place per delivery."""
         return self._rows + (self._stretches.written if self._stretches is not None else 0)
 
     @property
     def sample(self) -> dict[str, Any]:
-        """Which publications keep the time at which they came, where not all do."""
+        """The publications with a time of receipt, if not all publications have one."""
         return {} if self._stretches is None else {"sample": self._stretches.sample}
 
     def settle(self, now_ns: int) -> None:
-        """Write what has been received and is not written yet."""
+        """Write all received deliveries."""
         if self._stretches is not None:
             self._stretches.settle(now_ns, now_ns)
 
     def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
-        """The application of subscription number `subscription` was given this run."""
+        """Record and judge a run that the application of a subscription received."""
         stream = self._stream(subscription, run.source)
         examined = self._content_check.examine(run, stream.content)
         is_next = stream.lane is not None and stream.lane.take(run.sequences, examined)
@@ -229,7 +230,7 @@ class Receiver:
         received_ns: int,
         examined: RunContent,
     ) -> None:
-        """Write down a run that is exactly what comes next: as stretches, and what is sampled."""
+        """Record a run of exactly the expected publications, as stretches and sampled rows."""
         numbers = stream.subscription, stream.publisher, stream.incarnation
         for part, is_sampled in stretches.parts(sequences):
             if not is_sampled and stretches.take(*numbers, sequences[part], received_ns):
@@ -240,7 +241,7 @@ class Receiver:
             self._rows += len(digests)
 
     def note_notice(self, subscription: int, notice: Notice, received_ns: int) -> None:
-        """A partition keeps these publications from the subscription."""
+        """Record publications that a partition withholds from the subscription."""
         stream = self._stream(subscription, notice.source)
         partition = self._directory.partition(notice.partition)
         if partition not in self.partitions:
@@ -258,7 +259,7 @@ class Receiver:
                 stream.lane.withhold(first, last, str(partition), received_ns)
 
     def note_gap(self, subscription: int, gap: GapAnnounced, received_ns: int) -> None:
-        """The subscription does not get these publications, now or ever."""
+        """Record publications that the subscription never receives."""
         stream = self._stream(subscription, gap.source)
         self._end_stretch(stream, received_ns)
         line = self._line(stream, gap.first, gap.last, received_ns)
@@ -269,15 +270,15 @@ class Receiver:
     def note_commit(
         self, subscription: int, source: SourceId, first: int, last: int, committed_ns: int
     ) -> None:
-        """The application is done with these, and need not get them when it starts again."""
+        """Record that the application committed publications, so that no restart repeats them."""
         stream = self._stream(subscription, source)
         self._end_stretch(stream, committed_ns)
         self._write("commits", self._line(stream, first, last, committed_ns))
 
     def note_redelivered(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
-        """The application started again, and was given this run as one that it may have had.
+        """Record a run that was delivered again after a restart of the application.
 
-        Whether it may have been is for those to say who know what the protocol promises.
+        Only checkers with the protocol's promises decide whether the redelivery was allowed.
         """
         stream = self._stream(subscription, run.source)
         examined = self._content_check.examine(run, stream.content)
@@ -285,14 +286,14 @@ class Receiver:
         self.delivered += len(run)
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
-        """The client library kept this run to itself, because the application has had it."""
+        """Record a run that the client library withheld as already delivered."""
         stream = self._stream(subscription, run.source)
         examined = self._content_check.examine(run, stream.content)
         self._write_run(stream, run, received_ns, WIRE, examined)
         self.withheld += len(run)
 
     def _end_stretch(self, stream: "_Stream", now_ns: int) -> None:
-        """What comes now has its place behind all that came before."""
+        """End the open stretch, so that the next record has its place behind earlier deliveries."""
         if self._stretches is not None:
             self._stretches.end(stream.subscription, stream.publisher, stream.incarnation, now_ns)
 
@@ -348,7 +349,7 @@ class Receiver:
         self._rows += len(run)
 
     def _write_place(self, place: Place, received_ns: int) -> None:
-        """Where the next rows stand in a stream that is not their source's."""
+        """Record the positions of the next rows in a stream that is not their source's."""
         if self._record_positions is None:
             return
         name = "/".join(map(str, place.stream))
@@ -360,7 +361,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One source as one subscription receives it: its numbers in records, and its checks."""
+    """One source for one subscription: its numbers in records, and its checks."""
 
     subscription: int
     publisher: int

@@ -1,7 +1,7 @@
-"""Rows of the record files, built for whole runs at once.
+"""Rows of the record files, for whole runs at once.
 
-A row is 32 bytes, so four 64-bit words; a column of a run is written with one strided
-assignment. Row by row, `struct` would cost as much as everything else a message costs here.
+A row has 32 bytes, so four 64-bit words; one strided assignment writes a column of a run. Row by
+row, `struct` would cost as much as all other work per message here.
 """
 
 from array import array
@@ -21,8 +21,8 @@ from brokerd.history.records import (
 )
 
 _LONGEST = (1 << 32) - 1
-_SHORT_RANGE = 32  # below which an array of the numbers is faster than a sum
-_SINGLE = 4  # rows up to which packing them one by one is faster
+_SHORT_RANGE = 32  # an array is faster than a sum below this length
+_SINGLE = 4  # packing row by row is faster up to this number
 
 
 def publication_rows(
@@ -33,7 +33,7 @@ def publication_rows(
     incarnation: int,
     sets: Sequence[int],
 ) -> bytes | bytearray:
-    """Rows of publications.rec for publications that were sent at one instant."""
+    """Return rows of publications.rec for publications that were sent at one instant."""
     count = len(sequences)
     if count <= _SINGLE:
         return b"".join(
@@ -45,7 +45,7 @@ def publication_rows(
     words[0::4] = _as_words(sequences)
     words[1::4] = memoryview(intended_ns)
     if isinstance(sets, bytes):
-        rows[28::ROW_BYTES] = sets  # an array would take them for its memory, not its items
+        rows[28::ROW_BYTES] = sets  # an array would read the bytes as its memory
     else:
         memoryview(rows).cast("I")[7::8] = memoryview(array("I", sets))
     return rows
@@ -59,7 +59,7 @@ def notice_rows(
     incarnation: int,
     partition: int,
 ) -> bytes:
-    """Rows of deliveries.rec for publications that were announced as withheld, one per stretch."""
+    """Return rows of deliveries.rec for publications announced as withheld, one per stretch."""
     return b"".join(
         DELIVERIES.row.pack(
             start, received_ns, min(last - start + 1, _LONGEST), subscription, publisher,
@@ -73,7 +73,7 @@ def notice_rows(
 def position_rows(
     positions: Sequence[int], received_ns: int, first_row: int, stream: int
 ) -> bytes | bytearray:
-    """Rows of positions.rec for a run whose rows of deliveries.rec begin with `first_row`."""
+    """Return rows of positions.rec for a run with rows of deliveries.rec from `first_row` on."""
     count = len(positions)
     if count <= _SINGLE:
         return b"".join(
@@ -99,11 +99,11 @@ def delivery_rows(
     *,
     again: bool = False,
 ) -> bytes | bytearray:
-    """Rows of deliveries.rec for a run that was received at one instant.
+    """Return rows of deliveries.rec for a run that was received at one instant.
 
     Args:
-        fences: the positions of the fences in it.
-        again: it is marked as given again, fences too.
+        fences: positions of the fences in the run.
+        again: True to mark all rows as redelivered, fences too.
     """
     count = len(sequences)
     kind = REDELIVERED if again else DATA
@@ -128,7 +128,7 @@ def delivery_rows(
 
 
 def _as_words(sequences: Sequence[int]) -> memoryview:
-    """The numbers as 64-bit words; those of a range by one sum over all of them."""
+    """Return the numbers as 64-bit words; a range needs only one sum over all words."""
     if not isinstance(sequences, range) or len(sequences) < _SHORT_RANGE:
         return memoryview(array("q", sequences))
     count = len(sequences)
@@ -140,6 +140,6 @@ def _as_words(sequences: Sequence[int]) -> memoryview:
 
 @lru_cache(maxsize=16)
 def _series(length: int) -> tuple[int, int]:
-    """The number 1 in each of so many words, and each word's place."""
+    """Return the number 1 in each of `length` words, and the place of each word."""
     ones, places = array("q", [1]) * length, array("q", range(length))
     return int.from_bytes(ones, "little"), int.from_bytes(places, "little")

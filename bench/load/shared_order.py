@@ -1,27 +1,26 @@
-"""Whether subscriptions of one process get what two of them get in the same order, as it comes.
+"""Comparison of the orders in which subscriptions of one process receive shared publications.
 
-In bounded memory: of the last publications, for the first few subscriptions. Those that come
-later than so many others, and subscriptions of other processes, are for the checkers that read all
-logs.
+Memory is bounded: the comparison covers the last publications, and the first few subscriptions.
+Checkers that read all logs compare later deliveries, and subscriptions of other processes.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 _KEPT: Final = 8192
-"""So many publications' places are remembered."""
+"""Number of publications with remembered places."""
 COMPARED: Final = 16
-"""So many subscriptions are compared with each other; each delivery costs as many steps."""
+"""Number of subscriptions that are compared; each delivery costs as many steps."""
 
 Publication = tuple[str, int, int]
 """Publisher, incarnation, sequence number."""
 
 
 class SharedOrder:
-    """Compares each delivery with those of the same publication to other subscriptions.
+    """A comparison of each delivery with deliveries of the same publication to other subscriptions.
 
     Args:
-        subscriptions: all of this process.
+        subscriptions: all subscriptions of this process.
     """
 
     def __init__(self, subscriptions: Sequence[str]) -> None:
@@ -34,13 +33,13 @@ class SharedOrder:
 
     @property
     def differing(self) -> int:
-        """How many pairs of subscriptions got something in different orders."""
+        """The number of pairs of subscriptions with different orders."""
         return len(self._differing)
 
     def got(
         self, subscription: str, publisher: str, incarnation: int, sequences: Sequence[int]
     ) -> None:
-        """A subscription was given these, in this order; what it had before does not count."""
+        """Record publications in the order of a subscription; repetitions do not count."""
         number = self._numbers.get(subscription)
         if number is None:
             return

@@ -1,6 +1,6 @@
-"""The numbers that decide what publications contain, a block of them at a time.
+"""The random numbers that determine the contents of publications, in blocks.
 
-One large integer carries all numbers of a block, 128 bits apart, so that a product by a 64-bit
+One large integer contains all numbers of a block, 128 bits apart, so that a product with a 64-bit
 constant stays in its own lane: the arithmetic of a whole block is a dozen operations.
 """
 
@@ -13,11 +13,11 @@ MIX_B = 0x94D049BB133111EB
 
 _LANE_BYTES = 16
 _MOST_SETS_IN_LANES = 128
-"""Twice as much still fits a byte."""
+"""Twice this number still fits a byte."""
 
 
 def splitmix64(value: int) -> int:
-    """One step of splitmix64 on an unsigned 64-bit number."""
+    """Return the next number of splitmix64 for an unsigned 64-bit number."""
     value = (value + GOLDEN) & WORD
     value = ((value ^ (value >> 30)) * MIX_A) & WORD
     value = ((value ^ (value >> 27)) * MIX_B) & WORD
@@ -25,23 +25,23 @@ def splitmix64(value: int) -> int:
 
 
 def splitmix64_series(start: int, count: int) -> list[int]:
-    """splitmix64 of `start`, `start` + 1, …, `count` of them."""
+    """Return splitmix64 of `start`, `start` + 1, …, as `count` numbers."""
     return _numbers(_mixed_lanes(start, count).to_bytes(_LANE_BYTES * count, "little"))
 
 
 def choices(
     start: int, count: int, set_count: int, payload_count: int
 ) -> tuple[bytes | list[int], bytes]:
-    """What `count` publications use: of each, its attribute set and its place among payloads.
+    """Return attribute set and payload place for each of `count` publications.
 
-    With m = splitmix64(`start` + place) that is m mod `set_count` and (m >> 32) mod
-    `payload_count`, as single numbers would give it.
+    With m = splitmix64(`start` + place) the results are m mod `set_count` and (m >> 32) mod
+    `payload_count`, equal to the results from single numbers.
 
     Args:
         payload_count: at most 256.
 
     Returns:
-        The sets (bytes where there are at most 256), and the places.
+        The sets (bytes for at most 256 sets), and the places.
     """
     lanes = _mixed_lanes(start, count)
     content = lanes.to_bytes(_LANE_BYTES * count, "little")
@@ -64,10 +64,10 @@ def _mixed_lanes(start: int, count: int) -> int:
 
 
 def _lanes_modulo(lanes: int, count: int, divisor: int) -> bytes:
-    """Each lane modulo `divisor`.
+    """Return each lane modulo `divisor`.
 
-    The quotient by the reciprocal rounded down is right or one too small, so what remains is
-    below twice the divisor.
+    The quotient by the reciprocal rounded down is exact or 1 too small, so the remainder is below
+    twice the divisor.
     """
     low_words = _lanes(count)[2]
     quotients = ((lanes * ((1 << 64) // divisor)) >> 64) & low_words
@@ -81,13 +81,13 @@ def _numbers(content: bytes) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _remainders(divisor: int) -> bytes:
-    """By byte, what it leaves when divided."""
+    """Return the remainder of each byte."""
     return bytes([byte % divisor for byte in range(256)])
 
 
 @lru_cache(maxsize=8)
 def _lanes(count: int) -> tuple[int, int, int]:
-    """Per lane: the number 1, the lane's own number, and a mask of its low 64 bits."""
+    """Return per lane the number 1, the lane's own number, and a mask of its low 64 bits."""
     ones = int.from_bytes(b"".join([(1).to_bytes(_LANE_BYTES, "little")] * count), "little")
     steps = int.from_bytes(
         b"".join(place.to_bytes(_LANE_BYTES, "little") for place in range(count)), "little"

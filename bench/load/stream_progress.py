@@ -1,11 +1,11 @@
-"""How far one subscription has come with one source, in constant memory.
+"""The progress of one subscription with one source, in constant memory.
 
-What is kept is the highest number, and the holes below it. A protocol that keeps a publisher's
-order leaves none; where publications may overtake each other they are many, and filled later.
-Where they are more than are kept, what is certain is said: at least so many are missing.
+The state is the highest number, and the gaps below. A protocol that keeps publisher order leaves no
+gaps. If publications may overtake each other, gaps are many, and are filled later. Beyond the
+greatest number of gaps, counts are lower bounds.
 
-Every number is taken for published until the publisher says which fence was its last: what came
-of higher numbers was never sent, and whatever such a number seemed to skip is not missing.
+Every number counts as published until the publisher announces its last fence. Higher numbers were
+then never sent, and publications that only such a number seemed to skip are not missing.
 """
 
 from bisect import insort
@@ -18,39 +18,41 @@ from bench.load.holes import Holes
 from bench.load.matching_sequences import MatchingSequences
 
 OPENING_FENCE = 1
-"""The first publication of every publisher of a run is its opening fence."""
+"""Sequence number of the opening fence, the first publication of every publisher of a run."""
 
 HOLES_KEPT = 1 << 16
-"""Of one subscription and source, at most: a megabyte."""
+"""Greatest number of gaps per subscription and source: a megabyte."""
 
 _LEAPS_KEPT = 64
-_FARTHEST_JUMP = 1 << 26  # no publisher is that far ahead of what was delivered of it
+_FARTHEST_JUMP = 1 << 26  # no publisher is this far ahead of its deliveries
 
 
 @dataclass(slots=True)
 class StreamCounts:
-    """What one subscription saw of one source, by the checker's names for what is wrong.
+    """The counts of one subscription and one source, by the checker's names of errors.
 
-    Always owed = delivered + missing; while the closing fence is not known, of what lies between
-    the opening one and the highest number delivered.
+    Always owed = delivered + missing; without a closing fence, for publications between the opening
+    fence and the highest delivered number.
 
     Attributes:
-        deliveries: data publications delivered, repeated ones and wrong ones too, fences not.
-        fences: fences delivered.
-        duplicate: delivered before.
-        unsure: delivered behind more holes than are kept, so that it may have come before or not;
-            taken for a first delivery as long as that can be.
-        reordered: first delivered after a later one of the source.
-        wrong_match: the subscription does not match it.
-        corrupted: the content is not what the seed says.
-        withheld_delivered: delivered though it, or a later one, had been announced as withheld.
-        owed: data publications between the fences that were not withheld; counted for a report
-            only, as all that follow.
-        delivered: of those owed, how many arrived at least once.
-        missing: of those owed, how many were skipped and neither delivered since nor announced.
-        fence_missing: the same of fences.
-        phantom: delivered though it was never published.
-        withheld_late: announced as withheld after the source had been heard.
+        deliveries: delivered data publications, with repetitions and wrong deliveries, without
+            fences.
+        fences: delivered fences.
+        duplicate: publications that were delivered before.
+        unsure: publications delivered behind forgotten gaps, so that a repetition is possible;
+            counted as first deliveries while this is possible.
+        reordered: publications first delivered after a later publication of the source.
+        wrong_match: publications that do not match the subscription.
+        corrupted: publications with a content other than the content from the seed.
+        withheld_delivered: publications delivered although they, or later publications, had been
+            announced as withheld.
+        owed: data publications between the fences that were not withheld; computed for a report
+            only, as are all counts below.
+        delivered: owed publications that arrived at least once.
+        missing: owed publications that were skipped and neither delivered since nor announced.
+        fence_missing: fences that were skipped and neither delivered since nor announced.
+        phantom: deliveries of numbers that were never published.
+        withheld_late: publications announced as withheld after a delivery of the source.
         withheld: data publications between the fences, announced and not delivered.
         low, high: the lowest and highest matching sequence number delivered; 0 before any.
     """
@@ -74,18 +76,18 @@ class StreamCounts:
     high: int = 0
 
     def as_mapping(self) -> dict[str, int]:
-        """By name."""
+        """Return the counts by name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class ToldStretch:
-    """Consecutive sequence numbers that a subscriber was told it does not get.
+    """Consecutive sequence numbers that were announced as not delivered.
 
     Attributes:
-        partition: which withholds them, or "gap: " and the reason of a gap.
-        told_ns: when the first of them was announced.
-        late: whether something of the source had been delivered before.
+        partition: the partition that withholds the numbers, or "gap: " and the reason of a gap.
+        told_ns: time of the first announcement.
+        late: True if a publication of the source had been delivered before.
     """
 
     first: int
@@ -97,11 +99,11 @@ class ToldStretch:
 
 @dataclass(frozen=True, slots=True)
 class _Return:
-    """A step back to below where a leap over a hole had led.
+    """A step back to a number below the target of an earlier leap over a gap.
 
     Attributes:
-        leap: the number it had led to.
-        is_back: whether it was also a step back from where the leap began.
+        leap: the target of the leap.
+        is_back: True if the step also led back from the origin of the leap.
     """
 
     leap: int
@@ -109,13 +111,13 @@ class _Return:
 
 
 class StreamProgress:
-    """One subscription's deliveries of one source, in the order they came.
+    """One subscription's deliveries of one source, in order of arrival.
 
     Attributes:
-        counts: of everything so far, but for those that are counted for a report.
-        told: what was announced as withheld, each number once, in the order it was.
-        exact: False once there were so many holes that the oldest was given up; from then on
-            missing and duplicate are the least that they can be.
+        counts: all counts so far, without the counts for a report.
+        told: announced numbers, without duplicates, in the order of announcements.
+        exact: False once the oldest gap was forgotten for want of room; missing and duplicate are
+            then lower bounds.
     """
 
     def __init__(self, matching: MatchingSequences, holes_kept: int = HOLES_KEPT) -> None:
@@ -135,16 +137,16 @@ class StreamProgress:
         self._told_to = 0
 
     def know_fence(self, sequence: int) -> None:
-        """Sequence number `sequence` is a fence, which every subscription matches."""
+        """Record sequence number `sequence` as a fence, which every subscription matches."""
         if sequence not in self._fences:
             insort(self._fences, sequence)
 
     def withhold(self, first: int, last: int, partition: str, told_ns: int) -> None:
-        """The subscriber was told that it does not get the numbers from `first` to `last`."""
+        """Record the announcement that the numbers from `first` to `last` are withheld."""
         self._tell(first, last, partition, told_ns, self.counts.high > 0)
 
     def announce_gap(self, first: int, last: int, reason: str, told_ns: int) -> None:
-        """The same, wherever the stream has come to."""
+        """Record the announcement of a gap, at any progress of the stream."""
         self._tell(first, last, f"gap: {reason}", told_ns, late=False)
 
     def _tell(self, first: int, last: int, partition: str, told_ns: int, late: bool) -> None:
@@ -162,11 +164,11 @@ class StreamProgress:
         self._told_to = max(self._told_to, last)
 
     def accounted_to(self) -> int:
-        """The highest sequence number that was delivered or announced as withheld."""
+        """Return the highest sequence number that was delivered or announced as withheld."""
         return max(self.counts.high, self._told_to)
 
     def has_hole_below(self, sequence: int) -> bool:
-        """Whether something owed before this number has neither come nor been announced."""
+        """Return True if an owed number below this number was neither delivered nor announced."""
         holes = self._holes.within(1, sequence - 1)
         if self._given_up or not self.told:
             return self._given_up > 0 or any(self._data_in(hole) for hole in holes)
@@ -178,7 +180,7 @@ class StreamProgress:
         return sum(map(self._data_in, holes)) > told
 
     def take(self, sequences: Sequence[int], content: RunContent) -> bool:
-        """Judge a delivered run; whether it is exactly the data that was to come next."""
+        """Judge a delivered run. Return True if the run is exactly the next expected data."""
         counts = self.counts
         high = counts.high
         if (
@@ -226,7 +228,7 @@ class StreamProgress:
         self._previous = sequence
 
     def _note_return(self, sequence: int) -> None:
-        """Remember why this step back was one, should what it comes back from prove unreal."""
+        """Record the reason of this step back, in case the number before is unpublished."""
         if self._leap is None or sequence > self._leap[0]:
             return
         leap, began = self._leap
@@ -239,7 +241,7 @@ class StreamProgress:
         return sequence in self._fences or self._matching.matches(sequence)
 
     def _owed_between(self, after: int, up_to: int) -> int:
-        """How many of the sequence numbers above `after`, to `up_to` included, are owed."""
+        """Return the number of owed sequence numbers above `after`, to `up_to` included."""
         fences = self._fences_between(after, up_to)
         count = self._matching.count_between(after, up_to) if up_to > after else 0
         return count + sum(not self._matching.matches(fence) for fence in fences)
@@ -254,7 +256,7 @@ class StreamProgress:
         self._keep_no_more()
 
     def _keep_no_more(self) -> None:
-        """Give up the lowest hole where there are too many."""
+        """Forget the lowest gap if there are too many."""
         if len(self._holes) > self._holes_kept:
             first, last = self._holes.pop_lowest()
             self._given_up += self._silent_data_between(first - 1, last)
@@ -262,7 +264,7 @@ class StreamProgress:
             self.exact = False
 
     def _fill(self, sequence: int) -> bool:
-        """Whether `sequence` was still to come; if so it is no longer."""
+        """Remove `sequence` from the gaps. Return False if the number was in no gap."""
         place = self._holes.place_of(sequence)
         if place is None:
             return False
@@ -275,9 +277,9 @@ class StreamProgress:
         return True
 
     def _may_fill_what_was_given_up(self, sequence: int, is_fence: bool) -> bool:
-        """Whether `sequence` may have been still to come, as far as anybody remembers.
+        """Return True if `sequence` may have been in a forgotten gap.
 
-        Each number that was given up can come once, so not more of them than there were.
+        Each forgotten number can arrive only once, which bounds the count.
         """
         if sequence > self._given_up_to:
             return False
@@ -288,10 +290,10 @@ class StreamProgress:
         self._given_up -= 1
         return True
 
-    # --- For a report -----------------------------------------------------------------------
+    # --- Report -----------------------------------------------------------------------------
 
     def settled(self) -> StreamCounts:
-        """All counts, as they are by what has been said of fences so far."""
+        """Return all counts, by the fences announced so far."""
         unreal = [one for one in self._returns if one.leap > self._last() and not one.is_back]
         withheld = sum(self.withheld().values())
         absent = sum(map(self._data_in, self._absent()))
@@ -311,7 +313,7 @@ class StreamProgress:
         )
 
     def withheld(self) -> dict[str, int]:
-        """By partition, the data publications between the fences that never came."""
+        """Return by partition the data publications between the fences that never arrived."""
         found: dict[str, int] = {}
         for part in self.told:
             absent = self._absent(part.first, part.last)
@@ -319,32 +321,32 @@ class StreamProgress:
         return {partition: n for partition, n in found.items() if n}
 
     def announcements(self) -> list[dict[str, Any]]:
-        """What was announced, with how many publications of each stretch match."""
+        """Return the announcements, with the number of matching publications of each stretch."""
         return [
             {**asdict(part), "publications": self._owed_between(part.first - 1, part.last)}
             for part in self.told
         ]
 
     def _late(self) -> int:
-        """How many were announced after something of the source had been delivered."""
+        """Return the number of publications announced after a delivery of the source."""
         return sum(self._owed_between(part.first - 1, part.last) for part in self.told if part.late)
 
     def _window(self) -> tuple[int, int]:
-        """The opening fence, and the last number of which anybody has said that it was sent."""
+        """Return the opening fence, and the last number that was announced as sent."""
         return self._fences[0], self._last()
 
     def _last(self) -> int:
-        """The highest number that was published, as far as anybody has said."""
+        """Return the highest published number, by the announcements so far."""
         return self._fences[-1] if len(self._fences) > 1 else max(self.counts.high, OPENING_FENCE)
 
     def _absent(self, after: int = 1, up_to: int | None = None) -> list[tuple[int, int]]:
-        """What was published and did not arrive, between two numbers, both included."""
+        """Return published ranges that did not arrive, between two numbers, both included."""
         last = self._last() if up_to is None else min(self._last(), up_to)
         unheard = (max(after, self.counts.high + 1), last)
         return [*self._holes.within(after, last), unheard]
 
     def _beyond(self) -> int:
-        """How many arrived of those that were never published."""
+        """Return the number of arrived publications that were never published."""
         last, high = self._last(), self.counts.high
         if high <= last:
             return 0
@@ -360,7 +362,7 @@ class StreamProgress:
         return is_absent and not any(part.first <= fence <= part.last for part in self.told)
 
     def _silent_data_between(self, after: int, up_to: int) -> int:
-        """How many data publications were not announced either."""
+        """Return the number of data publications that were not announced."""
         told = sum(
             self._data_between(max(after, part.first - 1), min(up_to, part.last))
             for part in self.told
@@ -376,7 +378,7 @@ class StreamProgress:
 
 
 def _left_of(first: int, last: int, told: Iterable[ToldStretch]) -> list[tuple[int, int]]:
-    """The stretches of [first, last] of which nothing has been told."""
+    """Return the parts of [first, last] without an announcement."""
     parts = [(first, last)]
     for known in told:
         parts = [

@@ -1,14 +1,14 @@
-"""Deliveries written down as stretches: who got what stays exact, in a fraction of the rows.
+"""Stretches: exact records of deliveries in a fraction of the rows.
 
-A stretch is a run of deliveries of one source to one subscription that are exactly the matching
-publications that come next, with the content that the seed says. One row says how many and up to
-which number; who reads it knows the rest from the seed. Whatever else comes is written row by
-row, at once, so that nothing that could be wrong is ever folded into a stretch.
+A stretch is a run of deliveries of one source to one subscription that are exactly the next
+matching publications, with the content from the seed. One row contains the number of deliveries and
+the last sequence number; readers derive the rest from the seed. Any other delivery is written at
+once in a row of its own, so that no possible error is ever part of a stretch.
 
-What is lost is when each delivery of a stretch came: only that it was within the time that the row
-says. A sample, the same publications for all subscriptions, and the first delivery after a pause
-are written row by row and keep their times. Latencies are those of the sample alone, because what
-comes after a pause is not like the rest.
+The time of each delivery of a stretch is lost, except that it lies within the duration in the row.
+A sample, the same publications for all subscriptions, and the first delivery after a pause are
+written row by row with their times. Latencies use the sample alone, because deliveries after a
+pause are not typical.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ Level = Literal["full", "sampled", "hist"]
 RESOLUTION_NS: Final = 100_000_000
 SAMPLED_BLOCK: Final = 16
 ONE_BLOCK_IN: Final[dict[Level, int]] = {"sampled": 16, "hist": 256}
-"""Of so many blocks of consecutive publications of a source, one is written row by row."""
+"""Number of blocks of consecutive publications of a source per block that is written row by row."""
 
 _LONGEST_MS: Final = (1 << 16) - 1
 _MOST: Final = 1 << 20
@@ -41,14 +41,14 @@ class _Stretch:
 
 
 class Stretches:
-    """The stretches of one process that have not been written yet, oldest first.
+    """The unwritten stretches of one process, oldest first.
 
     Args:
         level: "sampled" or "hist".
         record: writes rows.
 
     Attributes:
-        written: how many deliveries all rows written so far stand for.
+        written: number of deliveries in all rows written so far.
     """
 
     def __init__(self, level: Level, record: Callable[[bytes], None]) -> None:
@@ -59,7 +59,7 @@ class Stretches:
         self.written = 0
 
     def parts(self, sequences: Sequence[int]) -> Iterator[tuple[slice, bool]]:
-        """Rising numbers cut where the sample begins and ends, and whether each part is in it."""
+        """Yield parts of ascending numbers inside or outside the sample, and True for inside."""
         period, at = SAMPLED_BLOCK * self._one_in, 0
         while at < len(sequences):
             beyond = sequences[at] % period
@@ -71,7 +71,7 @@ class Stretches:
 
     @property
     def sample(self) -> dict[str, int]:
-        """Which publications keep their times, for the sidecar."""
+        """The publications with times, for the sidecar."""
         return {"block": SAMPLED_BLOCK, "one_in": self._one_in}
 
     def take(
@@ -82,9 +82,10 @@ class Stretches:
         sequences: Sequence[int],
         received_ns: int,
     ) -> bool:
-        """Whether what comes next, none of it in the sample, was taken in.
+        """Add expected publications outside the sample to a stretch, if possible.
 
-        Else it is to be written, after `end` was called.
+        Returns:
+            True on success. Otherwise the caller calls `end` and writes rows.
         """
         self.settle(received_ns - RESOLUTION_NS, received_ns)
         key = subscription, publisher, incarnation
@@ -103,7 +104,7 @@ class Stretches:
     def end(self, subscription: int, publisher: int, incarnation: int, now_ns: int) -> None:
         """Write old stretches, then the open stretch of a source and subscription.
 
-        So no stretch goes on for longer than the resolution while anything is received.
+        So no stretch lasts longer than the resolution while any delivery arrives.
         """
         self.settle(now_ns - RESOLUTION_NS, now_ns)
         stretch = self._open.pop((subscription, publisher, incarnation), None)
@@ -119,7 +120,7 @@ class Stretches:
             self._write(self._open.pop(key), now_ns)
 
     def _write(self, stretch: _Stretch, now_ns: int) -> None:
-        """Rows are stamped when they are written, so that stamps of a file only go up."""
+        """Write the row of a stretch, stamped now, so that stamps of a file ascend."""
         lasted_ms = min(-(-(now_ns - stretch.first_ns) // 1_000_000), _LONGEST_MS)
         self._record(
             DELIVERIES.row.pack(

@@ -1,17 +1,17 @@
-"""A subscriber that is a process of its own, with its application's database: it may be killed.
+"""A subscriber in a process of its own with its application's database, which may be killed.
 
-`python -m bench.load.subscriber_process` is told who it is by the first line of its standard
+`python -m bench.load.subscriber_process` reads its settings from the first line of its standard
 input, as JSON, and obeys the lines that follow:
 
-    subscribe      resume its subscription, or begin it
-    die MOMENT     end by SIGKILL when this moment of a transaction comes next
-    shut           lose its connection, and get no other one
-    open           get one again
-    leave          end the subscription, and then itself
+    subscribe      resume the subscription, or begin it
+    die MOMENT     end by SIGKILL at the next such moment of a transaction
+    shut           lose the connection, and refuse any other
+    open           connect again
+    leave          end the subscription, and then the process
 
-What it is given goes into table `received` of its SQLite file, in the transaction that commits
-how far it has come: what is in there is what its application has, however often it was killed.
-Where it is with its broker it says on standard output, a JSON object per line.
+Deliveries are written to table `received` of its SQLite file, in the transaction that commits the
+resume token: the content of the table is the state of its application, after any number of kills.
+The process reports the state of its session on standard output, a JSON object per line.
 """
 
 import json
@@ -36,8 +36,8 @@ from brokerd.model.client_messages import Deliveries
 
 Moment = Literal["taken", "writing", "written", "token", "committed"]
 MOMENTS: Final[tuple[Moment, ...]] = ("taken", "writing", "written", "token", "committed")
-"""Of a transaction: when events were taken, half of them written, all, the token too, and when
-that is committed and the broker not yet told."""
+"""Moments of a transaction: events taken, half of them written, all written, the token too, and
+committed before the broker is notified."""
 
 TABLE: Final = """
 CREATE TABLE IF NOT EXISTS received (
@@ -54,17 +54,17 @@ Row = tuple[Any, ...]
 
 
 class MortalConnection(sqlite3.Connection):
-    """A connection whose process can be told to die at a moment of its next transaction."""
+    """A connection that kills its process at a given moment of its next transaction."""
 
     dies_at = ""
 
     def reach(self, moment: Moment) -> None:
-        """This moment has come."""
+        """Kill the process if this is the given moment."""
         if self.dies_at == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        """See sqlite3.Connection; what the library says tells how far a transaction is."""
+        """Execute a statement; the statements of the library show the moments of a transaction."""
         if sql.startswith("RELEASE"):
             self.reach("written")
         if sql != "COMMIT":
@@ -76,7 +76,7 @@ class MortalConnection(sqlite3.Connection):
 
 
 def open_database(path: str) -> MortalConnection:
-    """The application's file, with its table."""
+    """Return the application's database, with its table."""
     database = sqlite3.connect(path, factory=MortalConnection)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
@@ -85,7 +85,7 @@ def open_database(path: str) -> MortalConnection:
 
 
 class SubscriberProcess:
-    """The process: its client, its application and what it is told."""
+    """The process: its client, its application and its orders."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
@@ -96,7 +96,7 @@ class SubscriberProcess:
         self._scope = trio.CancelScope()
 
     async def run(self, orders: AsyncIterator[str]) -> None:
-        """Be a subscriber until told to leave, or until nobody is there who could."""
+        """Run the subscriber until `leave`, or until the end of standard input."""
         config = self._config
         tls = config["tls"]
         async with trio.open_nursery() as nursery:

@@ -1,10 +1,9 @@
-"""Experiments that a figure is drawn from and that need no testbed, by name.
+"""Experiments for figures that need no testbed, by name.
 
-Ten kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
-brokers, on what the protocol does around a failure, on the links that publications go over, on
-how hierarchies grow, on slow links, on topics behind proxies, on what changes of subscriptions
-take, on what a disk bears, and on how much brokers of this machine commit. The file's schema says
-which.
+There are ten kinds: the shape of a tree alone, the protocol at the papers' scale on simulated
+brokers, the protocol around a failure, the links of publications, the growth of hierarchies, slow
+links, topics behind proxies, the traffic of changes of subscriptions, the throughput of a disk, and
+the commits of brokers on this machine. The schema of a file selects the kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,26 +75,26 @@ FigureExperiment = (
 
 
 def figures(schemas: Sequence[str] = SIMULATED_SCHEMAS) -> list[str]:
-    """The figures that have an experiment of ours of these kinds."""
+    """Return the figures with an experiment of these kinds."""
     files = map(read_toml, EXPERIMENTS.glob("*.toml"))
     return sorted({str(each.get("figure")) for each in files if each.get("schema") in schemas})
 
 
 def measured_figures() -> list[str]:
-    """The figures whose experiment measures this machine, with nothing simulated."""
+    """Return the figures with an experiment that measures this machine, without simulation."""
     return figures(MEASURED_SCHEMAS)
 
 
 def is_figure_experiment(path: Path) -> bool:
-    """Whether a file is of an experiment that a figure is drawn from."""
+    """Return True if a file is an experiment for a figure."""
     return path.is_file() and read_toml(path).get("schema") in SCHEMAS
 
 
 def load_figure_experiment(name: str | Path) -> FigureExperiment:
-    """The experiment in a file, of a figure (`dft11.fig9`), or of ours with this bare name.
+    """Return the experiment in a file, for a figure (`dft11.fig9`), or with this bare name.
 
     Raises:
-        SpecError: there is none, or it cannot be used; says file, key, value, what is valid.
+        SpecError: no experiment, or an invalid experiment; names file, key, value and valid values.
     """
     text = str(name)
     if "/" in text or text.endswith(".toml"):
@@ -134,7 +133,7 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
 def _asked(
     kinds: Mapping[str, type[Question]], values: Mapping[str, Any], path: Path
 ) -> type[Question]:
-    """The kind of experiment that answers the question of a file."""
+    """Return the kind of experiment for the question of a file."""
     question = str(values.get("question"))
     if question not in kinds:
         raise SpecError(f"{path}: question = {question!r}{nearest(question, [*kinds])}")
@@ -142,10 +141,10 @@ def _asked(
 
 
 def in_full(experiment: FigureExperiment) -> FigureExperiment:
-    """The experiment with all its draws.
+    """Return the experiment with all its draws.
 
     Raises:
-        SpecError: it has no larger size than the usual one.
+        SpecError: the experiment has no larger size than the usual size.
     """
     if not isinstance(experiment, SimulatedExperiment):
         draws = getattr(experiment, "runs", getattr(experiment, "repetitions", 1))
@@ -163,11 +162,11 @@ def run_figure_experiment(
     """Carry out an experiment.
 
     Args:
-        runs: where run folders lie.
-        processes: how many may simulate at the same time.
+        runs: folder of run folders.
+        processes: number of simultaneous simulations.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
     """
     if isinstance(experiment, SimulatedExperiment):
         return run_simulated_experiment(experiment, runs, progress, processes, labels)

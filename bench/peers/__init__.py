@@ -1,6 +1,5 @@
-"""Brokers that people run today, under our load beside ours: `make peers` prints the table.
+"""External brokers under the same load as the project's brokers: `make peers` prints the table.
 
-A system is a definition (`systems`): how its servers are started, and a client that turns
-publications into bytes and bytes into what came. Servers, load, measuring and the table know
-none of them by name.
+A system is a definition (`systems`): the start of its servers, and a client that converts between
+publications and bytes. Servers, load, measurement and table depend on no system.
 """

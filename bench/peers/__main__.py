@@ -1,4 +1,4 @@
-"""`python -m bench.peers`: our brokers and those of others in turn, and one table of it."""
+"""`python -m bench.peers`: measure our brokers and external brokers in turn, and print a table."""
 
 import argparse
 import json
@@ -24,13 +24,13 @@ _INTERRUPTED, _TERMINATED, _USAGE = 130, 143, 2
 
 
 class _Wrong(Exception):
-    """A word of the command line that cannot be; says what can."""
+    """An invalid word of the command line, with valid words; the user's fault."""
 
     exit_status = _USAGE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; gives the exit status: 2, 3, 4 as `pubsubctl help exit-statuses` says."""
+    """Measure and print; return the exit status: 2, 3, 4 as in `pubsubctl help exit-statuses`."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
         chosen = _options().parse_args(arguments)
@@ -68,7 +68,7 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _systems(words: str) -> list[System]:
-    """Those that are asked for; ours is always there."""
+    """Return the chosen systems, without the project's brokers, which are always measured."""
     known = {system.name: system for system in SYSTEMS}
     chosen = [word for word in words.split(",") if word and word != ours.NAME]
     for word in chosen:
@@ -80,7 +80,7 @@ def _systems(words: str) -> list[System]:
 def _round(
     systems: Sequence[System], lengths: Sequence[int], seconds: float, turn: str
 ) -> list[Figures]:
-    """Everything once, each system between two others."""
+    """Measure every system once per load, in turn."""
     found = []
     for brokers in lengths:
         for rate in (0, PACED_RATE):
@@ -100,7 +100,7 @@ def _promises(systems: Sequence[System]) -> dict[str, Promises]:
 
 
 def _machine(systems: Sequence[System]) -> str:
-    """What everything ran on, and beside what."""
+    """Return a line about the machine, the load and the versions."""
     versions = sorted({version_of(system) for system in systems})
     load = os.getloadavg()[0]
     return " · ".join(
@@ -124,7 +124,7 @@ def _tell(text: str) -> None:
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave through every `finally`, so that servers end and folders go."""
+    """Exit through every `finally`, so that servers end and folders are removed."""
     raise SystemExit(_TERMINATED)
 
 

@@ -1,8 +1,8 @@
-"""What a load client of any system does: attach, subscribe, publish, deliver, acknowledge.
+"""The interface of load clients: attach, subscribe, publish, deliver, acknowledge.
 
-Clients do no input or output, so that tests feed them recorded bytes. They write batches that
-they have encoded before and count what comes by whole buffers where they can, because a load
-client that is slower than the system would be what is measured.
+Clients do no input or output, so that tests can feed recorded bytes. They write batches encoded in
+advance and count deliveries by whole buffers if possible, because a load client that is slower than
+the system would be measured instead.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 
 
 class ServerRefused(Exception):
-    """A server answered what no working server would; says what."""
+    """An answer that no working server would send; the server's fault."""
 
 
 class Deliveries(NamedTuple):
-    """So many publications in one buffer: the payload of the k-th begins at start + k · step."""
+    """Publications in one buffer: the payload of the k-th begins at start + k · step."""
 
     start: int
     size: int
@@ -25,12 +25,12 @@ class Deliveries(NamedTuple):
 
 @dataclass(slots=True)
 class Came:
-    """What some received bytes brought.
+    """The content of some received bytes.
 
     Attributes:
         buffer, deliveries: publications, as places in the buffer.
-        acknowledged: how many publications of ours the server took responsibility for.
-        answer: what is to be sent back.
+        acknowledged: number of own publications that the server took responsibility for.
+        answer: bytes to send back.
     """
 
     buffer: bytes
@@ -40,11 +40,11 @@ class Came:
 
     @property
     def delivered(self) -> int:
-        """How many publications came."""
+        """The number of delivered publications."""
         return sum(each.number for each in self.deliveries)
 
     def payloads(self) -> Iterator[bytes]:
-        """Each publication's payload, in order."""
+        """Yield the payload of each publication, in order."""
         for start, size, step, count in self.deliveries:
             for place in range(start, start + count * step, step):
                 yield self.buffer[place : place + size]
@@ -54,22 +54,22 @@ class Client(Protocol):
     """One connection of a publisher or a subscriber.
 
     Attributes:
-        is_attached: what `attach` began is done; a subscriber's subscription is there.
-        awaits_acknowledgements: publications are answered with acknowledgements.
+        is_attached: True once the connection, and a subscriber's subscription, is established.
+        awaits_acknowledgements: True if the server acknowledges publications.
     """
 
     is_attached: bool
     awaits_acknowledgements: bool
 
     def attach(self) -> bytes:
-        """What a new connection begins with."""
+        """Return the first bytes of a new connection."""
 
     def publish(self, payload: bytes, count: int) -> bytes:
-        """A payload as so many publications; the same one again costs next to nothing."""
+        """Return the bytes of `count` publications; a repeated payload costs next to nothing."""
 
     def feed(self, data: bytes) -> Came:
-        """What was received.
+        """Decode received bytes.
 
         Raises:
-            ServerRefused: the server says no, or what came is not of its protocol.
+            ServerRefused: the server refuses, or the bytes do not follow its protocol.
         """

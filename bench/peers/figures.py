@@ -1,4 +1,4 @@
-"""What one measurement came to, whoever made it."""
+"""Results of one measurement, of any system."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,22 +6,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 SATURATED: Final = 0.9
-"""A process that uses so much of a core has no more to give."""
+"""Share of a core at which a process is saturated."""
 _PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """One system under one load, once.
+    """The result of one system under one load, once.
 
     Attributes:
-        system, brokers, rate: what was measured; a rate of 0 is as fast as it goes.
-        delivered_per_s: while it was measured.
+        system, brokers, rate: the measured system, chain and load; rate 0 is the highest rate.
+        delivered_per_s: deliveries per second of the measurement.
         cpu_us: processor time per delivery, by process; brokers begin with "broker".
         response_us, service_us: percentiles of received minus intended, and minus sent.
-        lost: publications that never came; None where nobody counted.
-        limited_by: what had no more to give: a process, "cores", "other work" of the machine, or
-            "window" where nothing had; "" where nobody looked.
+        lost: publications that never arrived; None if not counted.
+        limited_by: the saturated process, "cores", "other work" of the machine, or "window" if
+            nothing was saturated; "" if not measured.
     """
 
     system: str
@@ -35,25 +35,25 @@ class Figures:
     service_us: Mapping[str, float] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """As a document."""
+        """Return the result as a document."""
         return asdict(self)
 
     def broker_cpu_us(self) -> float:
-        """Processor time per delivery and broker."""
+        """Return the processor time per delivery and broker."""
         costs = [cost for name, cost in self.cpu_us.items() if name.startswith("broker")]
         return sum(costs) / len(costs) if costs else math.nan
 
     def client_cpu_us(self) -> float:
-        """Processor time per delivery of all load clients."""
+        """Return the processor time per delivery of all load clients."""
         return sum(cost for name, cost in self.cpu_us.items() if not name.startswith("broker"))
 
 
 def limit_of(shares: Mapping[str, float], all_cores: float, cores: int) -> str:
-    """What had no more to give.
+    """Return the saturated process or resource.
 
     Args:
-        shares: by process of the measurement, how much of one core it used.
-        all_cores: how many cores' worth the whole machine used, of so many `cores`.
+        shares: by process of the measurement, the used share of one core.
+        all_cores: number of cores that the whole machine used, out of `cores`.
     """
     name, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
     if share >= SATURATED:
@@ -64,7 +64,7 @@ def limit_of(shares: Mapping[str, float], all_cores: float, cores: int) -> str:
 
 
 def percentiles_us(durations_ns: Sequence[int]) -> dict[str, float]:
-    """Percentiles in µs, each the smallest value that so many do not exceed; {} of nothing."""
+    """Return percentiles in µs by the nearest-rank method; {} without durations."""
     ordered = sorted(durations_ns)
     if not ordered:
         return {}

@@ -1,8 +1,8 @@
 """The two processes of a load: a publisher and a subscriber on plain sockets.
 
-They share a board with the process that measures: counts that each writes alone. So the
-publisher has a window from end to end, whatever the system acknowledges, and nothing is asked
-of the processes while they are being measured.
+A board is shared with the measuring process: counts with a single writer. So the publisher has a
+window from end to end, independent of acknowledgements, and the processes receive no request during
+the measurement.
 """
 
 import socket
@@ -30,39 +30,39 @@ _TIMEVAL: Final = struct.Struct("@ll")
 
 
 class Answers(Protocol):
-    """Takes what a process has to say at its end."""
+    """A receiver of the final answer of a process."""
 
     def send(self, answer: Any) -> None:
-        """Say it."""
+        """Send the answer."""
 
 
 class Board:
-    """Numbers in memory that processes forked afterwards share; each is written by one of them.
+    """Numbers in memory shared with processes that are forked later; a number has a single writer.
 
-    sent, received and acknowledged count publications of the load; subscribed, loading and stop
-    are 0 or 1; probes count what is published until one of them arrives.
+    sent, received and acknowledged count publications of the load; subscribed, loading and stop are
+    0 or 1; probes counts publications before the first arrival.
     """
 
     def __init__(self) -> None:
         self._words = memoryview(mmap(-1, 8 * len(_FIELDS))).cast("q")
 
     def get(self, field: str) -> int:
-        """The number of that name."""
+        """Return the number with this name."""
         return self._words[_FIELDS.index(field)]
 
     def set(self, field: str, value: int) -> None:
-        """Write it."""
+        """Set the number with this name."""
         self._words[_FIELDS.index(field)] = value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is published, and to whom.
+    """The load of a measurement.
 
     Attributes:
-        size: of a payload in bytes.
-        rate: publications a second; 0 for as many as the window allows.
-        window, batch: publications in flight, and written at once, where there is no rate.
+        size: size of a payload in bytes.
+        rate: publications per second; 0 for the highest rate of the window.
+        window, batch: publications in flight, and publications per write, without a rate.
     """
 
     publish_at: int
@@ -74,10 +74,9 @@ class Load:
 
 
 def run_subscriber(client: Client, load: Load, board: Board, answers: Answers) -> None:
-    """Count what comes, and with a rate how long it took, until told to stop.
+    """Count deliveries, and with a rate their latencies, until stopped.
 
-    Answers with the latencies: received minus intended, and received minus sent, each with the
-    intended instant.
+    The answer contains received minus intended, received minus sent, and the intended instants.
     """
     end_with_parent()
     try:
@@ -87,7 +86,7 @@ def run_subscriber(client: Client, load: Load, board: Board, answers: Answers) -
 
 
 def run_publisher(client: Client, load: Load, board: Board, answers: Answers) -> None:
-    """Publish probes until one arrives, then the load until told to stop."""
+    """Publish probes until the first arrival, then the load until stopped."""
     end_with_parent()
     try:
         _Publisher(client, load, board).run()
@@ -97,7 +96,7 @@ def run_publisher(client: Client, load: Load, board: Board, answers: Answers) ->
 
 
 class _Connection:
-    """A client on a socket. Reading blocks for a tenth of a second at most."""
+    """A client on a socket. Reads block for a tenth of a second at most."""
 
     def __init__(self, client: Client, port: int) -> None:
         self.client = client
@@ -113,13 +112,13 @@ class _Connection:
             self.receive()
 
     def wait_at_most(self, seconds: float) -> None:
-        """How long reading blocks."""
+        """Set the time for which reads block."""
         whole = int(seconds)
         wait = _TIMEVAL.pack(whole, int((seconds - whole) * 1e6))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
 
     def receive(self, flags: int = 0) -> Came | None:
-        """What came, answered as the protocol wants it; None if nothing did."""
+        """Read, answer by the protocol, and return the content; None without bytes."""
         try:
             data = self.socket.recv(READ_BYTES, flags)
         except BlockingIOError:
@@ -156,7 +155,7 @@ class _Subscriber:
                 return self._latencies
 
     def _wait_for_probes(self) -> int:
-        """Until the load begins; all probes are then here. Gives how much of it came by then."""
+        """Wait for all probes and the begin of the load; return the load received so far."""
         received = 0
         while not received and not self._board.get("stop"):
             came = self._connection.receive()
@@ -200,7 +199,7 @@ class _Publisher:
             self._take_acknowledgements(0)
 
     def _probe(self) -> None:
-        """Publish until the subscriber has seen a probe, and then all of them."""
+        """Publish until the subscriber has received a probe, and then all probes."""
         number = 0
         until = time.monotonic() + ATTACH_WITHIN_S
         while not self._board.get("probe_seen") and not self._board.get("stop"):
@@ -257,7 +256,7 @@ class _Publisher:
         return self._client.awaits_acknowledgements and self._acknowledged < acknowledged
 
     def _take_acknowledgements(self, flags: int) -> None:
-        """Those that are there; without flags the next ones, if they come soon."""
+        """Count waiting acknowledgements; without flags wait a short time for the next."""
         came = self._connection.receive(flags)
         if came is not None:
             self._acknowledged += came.acknowledged

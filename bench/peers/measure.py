@@ -1,4 +1,4 @@
-"""One measurement of a peer: servers and load clients are started, watched, and ended."""
+"""One measurement of a peer: start, observation and end of servers and load clients."""
 
 import multiprocessing
 import os
@@ -22,12 +22,13 @@ _FORK: Final = multiprocessing.get_context("fork")
 
 
 def measure(system: System, brokers: int, rate: int, warmup_s: float, measure_s: float) -> Figures:
-    """One publisher at the first of a chain of brokers, one subscriber at the last.
+    """Measure a chain of brokers with a publisher at the first and a subscriber at the last.
 
-    The measuring begins when a probe has gone all the way, and the warm-up after it is over.
+    The warm-up begins when a probe has passed the whole chain, and the measurement after the
+    warm-up.
 
     Raises:
-        PeerFailed: something ended early, or nothing arrives.
+        PeerFailed: a process ended early, or nothing arrives.
     """
     with ExitStack() as everything:
         servers = everything.enter_context(running(system, brokers))
@@ -59,7 +60,7 @@ def measure(system: System, brokers: int, rate: int, warmup_s: float, measure_s:
 
 
 class _Look(NamedTuple):
-    """What was so at one instant."""
+    """The state at one instant."""
 
     at_ns: int
     received: int
@@ -78,13 +79,13 @@ class _Look(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A load client that runs."""
+    """A running load client."""
 
     process: BaseProcess
     answers: Connection
 
     def answer(self) -> Any:
-        """What it says at its end."""
+        """Return the final answer of the client."""
         if not self.answers.poll(2 * SETTLE_S + 5):
             raise PeerFailed(f"{self.process.name} does not end")
         said = self.answers.recv()
@@ -93,7 +94,7 @@ class _Running(NamedTuple):
         return said
 
     def check(self) -> None:
-        """Raise what it said, if it said anything before it was asked."""
+        """Raise PeerFailed if the client answered early or has ended."""
         if self.answers.poll():
             raise PeerFailed(f"{self.process.name}: {self.answers.recv()}")
         if not self.process.is_alive():

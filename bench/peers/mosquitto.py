@@ -1,4 +1,4 @@
-"""Mosquitto: one broker, or brokers joined by bridges; MQTT 3.1.1 with each quality of service."""
+"""Mosquitto: one broker, or brokers joined by bridges; MQTT 3.1.1 at each quality of service."""
 
 import getpass
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ _TOPIC = b"load"
 
 
 class MqttClient:
-    """A client with one quality of service both ways.
+    """A client with the same quality of service in both directions.
 
-    With quality 2 a publication counts as delivered when it comes first, and its identifier is
-    remembered until its release, as the standard's method B has it: that is when an application
-    may have it first.
+    At quality 2 a publication counts as delivered at the first arrival, and the identifier is kept
+    until the release, as in method B of the standard: an application may receive the publication
+    then at the earliest.
     """
 
     def __init__(self, subscribes: bool, qos: int) -> None:
@@ -33,11 +33,10 @@ class MqttClient:
         self.is_attached = False
 
     def attach(self) -> bytes:
-        """See Client."""
         return mqtt_wire.connect(b"load-sub" if self._subscribes else b"load-pub")
 
     def publish(self, payload: bytes, count: int) -> bytes:
-        """See Client; identifiers come around after 65,535 publications."""
+        """Return the bytes of publications; identifiers repeat after 65,535 publications."""
         if payload != self._payload:
             self._encoded.clear()
             self._payload = payload
@@ -54,7 +53,6 @@ class MqttClient:
         return encoded
 
     def feed(self, data: bytes) -> Came:
-        """See Client."""
         buffer, packets = self._decoder.feed(data)
         came = Came(buffer)
         answers: list[bytes] = []
@@ -106,7 +104,7 @@ class MqttClient:
 def _chain(
     qos: int, program: str, folders: Sequence[Path], ports: Sequence[int]
 ) -> list[ServerStart]:
-    """Brokers of which each has a bridge to the next one."""
+    """Return brokers with a bridge from every broker to the next."""
     starts = []
     for place, (folder, port) in enumerate(zip(folders, ports, strict=False)):
         lines = [
@@ -114,7 +112,7 @@ def _chain(
             "allow_anonymous true",
             f"user {getpass.getuser()}",
             "persistence false",
-            # By default a thousand are queued for a client, and what is more is dropped.
+            # By default a broker queues a thousand messages per client, and drops further ones.
             "max_queued_messages 0",
             "max_inflight_messages 0",
             "set_tcp_nodelay true",

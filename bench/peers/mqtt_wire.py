@@ -26,7 +26,7 @@ _WITH_ID: Final = struct.Struct(">BBH")
 
 
 class Packet(NamedTuple):
-    """One packet: the rest of it is `buffer[start:end]`."""
+    """One packet; its rest is `buffer[start:end]`."""
 
     kind: int
     flags: int
@@ -35,28 +35,28 @@ class Packet(NamedTuple):
 
 
 def connect(client_id: bytes) -> bytes:
-    """Asks for a clean session without a keep-alive."""
+    """Return a request for a clean session without a keep-alive."""
     return packet(CONNECT, text(b"MQTT") + bytes((4, 2, 0, 0)) + text(client_id))
 
 
 def subscribe(topic: bytes, qos: int, number: int) -> bytes:
-    """Asks for a topic with this quality of service."""
+    """Return a subscription to a topic with this quality of service."""
     return packet(SUBSCRIBE, _ID.pack(number) + text(topic) + bytes((qos,)))
 
 
 def publish(topic: bytes, payload: bytes, qos: int, number: int) -> bytes:
-    """A publication; `number` is its packet identifier where `qos` is not 0."""
+    """Return a publication; `number` is its packet identifier if `qos` is not 0."""
     identifier = _ID.pack(number) if qos else b""
     return packet(PUBLISH | qos << 1, text(topic) + identifier + payload)
 
 
 def acknowledgement(kind: int, number: int) -> bytes:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP of a packet identifier."""
+    """Return PUBACK, PUBREC, PUBREL or PUBCOMP of a packet identifier."""
     return _WITH_ID.pack(kind, 2, number)
 
 
 def packet(first: int, rest: bytes) -> bytes:
-    """A packet of which `first` is the byte of type and flags."""
+    """Return a packet with `first` as the byte of type and flags."""
     length = len(rest)
     assert length < 1 << 28, f"{length} bytes"
     head = bytearray((first,))
@@ -68,27 +68,27 @@ def packet(first: int, rest: bytes) -> bytes:
 
 
 def text(value: bytes) -> bytes:
-    """A string with its length before it."""
+    """Return a string behind its length."""
     return _ID.pack(len(value)) + value
 
 
 def number_at(buffer: bytes, place: int) -> int:
-    """The 16-bit number there."""
+    """Return the 16-bit number at a place."""
     found: int = _ID.unpack_from(buffer, place)[0]
     return found
 
 
 class Decoder:
-    """Takes bytes as they come and gives packets."""
+    """A decoder from received bytes to packets."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> tuple[bytes, list[Packet]]:
-        """What is complete, with the buffer that the packets are in.
+        """Return the buffer and its complete packets.
 
         Raises:
-            ServerRefused: a length takes more than four bytes.
+            ServerRefused: a length takes more than four bytes; the server's fault.
         """
         buffer = self._rest + data if self._rest else data
         found: list[Packet] = []
@@ -108,7 +108,7 @@ class Decoder:
 
 
 def _long_length(buffer: bytes, place: int) -> tuple[int, int]:
-    """Where the rest of a packet starts, and its length; (0, 0) if that is not all there."""
+    """Return start and length of the rest of a packet; (0, 0) if the length is incomplete."""
     length = 0
     for digit, value in enumerate(buffer[place : place + 4]):
         length |= (value & 0x7F) << 7 * digit
@@ -120,7 +120,7 @@ def _long_length(buffer: bytes, place: int) -> tuple[int, int]:
 
 
 def refusal(buffer: bytes, found: Packet) -> str | None:
-    """Why a CONNACK or SUBACK means no; None if it means yes."""
+    """Return the reason of a refusal in a CONNACK or SUBACK; None for an acceptance."""
     code = buffer[found.end - 1]
     if found.kind == CONNACK and code:
         return f"the connection is refused with code {code}"

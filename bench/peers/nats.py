@@ -18,7 +18,7 @@ _SID, _ANSWERS_SID = b"1", b"9"
 
 
 class NatsClient:
-    """A client of the core protocol: nothing is acknowledged."""
+    """A client of the core protocol, without acknowledgements."""
 
     awaits_acknowledgements = False
 
@@ -29,18 +29,15 @@ class NatsClient:
         self.is_attached = False
 
     def attach(self) -> bytes:
-        """See Client."""
         subscription = nats_wire.subscribe(_SUBJECT, _SID) if self._subscribes else b""
         return nats_wire.connect() + subscription + nats_wire.ping()
 
     def publish(self, payload: bytes, count: int) -> bytes:
-        """See Client."""
         if self._encoded[:2] != (payload, count):
             self._encoded = (payload, count, self._publication(payload) * count)
         return self._encoded[2]
 
     def feed(self, data: bytes) -> Came:
-        """See Client."""
         buffer, frames = self._decoder.feed(data)
         came = Came(buffer)
         for frame in frames:
@@ -66,10 +63,10 @@ class NatsClient:
 
 
 class JetStreamClient(NatsClient):
-    """A client of a stream: publications and deliveries are acknowledged.
+    """A client of a stream, with acknowledgements of publications and deliveries.
 
-    The subscriber makes the stream and its consumer; it acknowledges all that came so far with
-    the last one of what was read at once.
+    The subscriber creates the stream and its consumer. The acknowledgement of the last delivery of
+    a read covers all deliveries so far.
     """
 
     def __init__(self, subscribes: bool) -> None:
@@ -79,7 +76,6 @@ class JetStreamClient(NatsClient):
         self._last_reply = b""
 
     def attach(self) -> bytes:
-        """See Client."""
         answers = _MADE if self._subscribes else _ACKNOWLEDGED
         first = nats_wire.connect() + nats_wire.subscribe(answers, _ANSWERS_SID)
         if self._subscribes:
@@ -87,7 +83,6 @@ class JetStreamClient(NatsClient):
         return first + nats_wire.ping()
 
     def feed(self, data: bytes) -> Came:
-        """See Client."""
         came = super().feed(data)
         if self._last_reply:
             came.answer += nats_wire.publish(self._last_reply, b"+ACK")
@@ -152,7 +147,7 @@ def _server(program: str, folder: Path, options: Sequence[str], port: int) -> Se
 
 
 def _chain(program: str, folders: Sequence[Path], ports: Sequence[int]) -> list[ServerStart]:
-    """Servers of which each is a leaf node of the next one."""
+    """Return servers with a leaf-node connection from every server to the next."""
     leaf_ports = ports[len(folders) :]
     starts = []
     for place, folder in enumerate(folders):

@@ -1,6 +1,6 @@
 """The text protocol of NATS, as far as a load client needs it.
 
-Lines end with CR LF; behind the line of a MSG come its payload and another CR LF.
+Lines end with CR LF; a payload and another CR LF follow the line of a MSG.
 """
 
 import json
@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """So many MSG frames with equal lines, one behind the other, `step` bytes each."""
+    """MSG frames with equal lines, one behind the other, `step` bytes each."""
 
     sid: bytes
     reply: bytes
@@ -32,47 +32,48 @@ class Messages(NamedTuple):
 
 
 def connect() -> bytes:
-    """The first words of a client."""
+    """Return the first line of a client."""
     return b"CONNECT " + _json({"verbose": False, "pedantic": False, "echo": False}) + _END
 
 
 def ping() -> bytes:
-    """Asks for a PONG, which comes when everything before is done."""
+    """Return a request for a PONG, which follows all earlier requests."""
     return b"PING\r\n"
 
 
 def pong() -> bytes:
-    """Answers a PING."""
+    """Return the answer to a PING."""
     return b"PONG\r\n"
 
 
 def subscribe(subject: bytes, sid: bytes) -> bytes:
-    """Asks for what is published on a subject."""
+    """Return a subscription to a subject."""
     return b"SUB %b %b\r\n" % (subject, sid)
 
 
 def publish(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
-    """A publication."""
+    """Return a publication."""
     words = (b"PUB", subject, reply, b"%d" % len(payload))
     return b" ".join(filter(None, words)) + _END + payload + _END
 
 
 def request(subject: bytes, reply: bytes, body: Mapping[str, Any]) -> bytes:
-    """A request of which the answer comes on the subject `reply`."""
+    """Return a request with an answer on the subject `reply`."""
     return publish(subject, _json(body), reply)
 
 
 class Decoder:
-    """Takes bytes as they come and gives lines and messages."""
+    """A decoder from received bytes to lines and messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> tuple[bytes, list[Line | Messages]]:
-        """What is complete, with the buffer that the places of messages are in.
+        """Return the buffer and its complete lines and messages.
 
         Raises:
-            ServerRefused: no line ends within 64 KiB, or a message is not as long as it says.
+            ServerRefused: no line ends within 64 KiB, or a message has another length than
+                announced; the server's fault.
         """
         buffer = self._rest + data if self._rest else data
         found: list[Line | Messages] = []
@@ -95,7 +96,7 @@ class Decoder:
 
 
 def _messages(buffer: bytes, place: int, line_end: int) -> Messages | None:
-    """The message whose line is there, with those like it behind it; None if it is incomplete."""
+    """Return the message at a line, with equal messages behind; None if it is incomplete."""
     words = buffer[place + 4 : line_end].split()
     if len(words) not in (3, 4) or not words[-1].isdigit():
         raise ServerRefused(f"not a line of a message: {buffer[place:line_end][:80]!r}")
@@ -110,9 +111,9 @@ def _messages(buffer: bytes, place: int, line_end: int) -> Messages | None:
 
 
 def _alike(buffer: bytes, place: int, line_bytes: int, step: int) -> int:
-    """How many messages follow with the same line and length: all that are whole, or just one.
+    """Return the number of complete messages with the same line and length, or 1.
 
-    Compares column by column: a few slices, however many messages there are.
+    The comparison is by column: a few slices for any number of messages.
     """
     count = (len(buffer) - place) // step
     if count < 2 or not buffer.startswith(buffer[place : place + line_bytes], place + step):

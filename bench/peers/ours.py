@@ -1,4 +1,4 @@
-"""Our own brokers under the same load, by the same command that anybody would type."""
+"""The project's brokers under the same load, by the public command."""
 
 import json
 import os
@@ -20,7 +20,7 @@ LARGEST_CHAIN: Final = 3
 _WORKLOADS: Final = {1: "single", 3: "chain3"}
 _LONGEST_S: Final = 300.0
 _PORTS: Final = 60
-"""More than the agents, brokers and clients of three logical hosts take."""
+"""A number above the ports of the agents, brokers and clients of three logical hosts."""
 _INVENTORY: Final = """\
 schema = "pubsubctl/inventory/1"
 name = "peers"
@@ -35,10 +35,10 @@ ports = "{}-{}"
 
 
 def measure(brokers: int, rate: int, measure_s: float) -> Figures:
-    """Run our workload for so many brokers in a row, in a deployment of its own.
+    """Run the workload for this number of brokers in a row, in a deployment of its own.
 
     Raises:
-        PeerFailed: the command did not come to a complete run; says why.
+        PeerFailed: the command did not complete a run; contains the reason.
     """
     workload = _WORKLOADS[brokers] + ("-paced" if rate else "")
     options = ("--no-check", "--json", "--duration", f"{round(measure_s * 1000)}ms")
@@ -54,7 +54,7 @@ def measure(brokers: int, rate: int, measure_s: float) -> Figures:
 
 
 def free_ports() -> tuple[int, int]:
-    """The first and last of ports that nobody listens on, so not a deployment that runs either."""
+    """Return the first and last of free consecutive ports, unused by any deployment."""
     for first in range(22_000, 30_000, _PORTS):
         held = []
         try:
@@ -62,7 +62,7 @@ def free_ports() -> tuple[int, int]:
                 held.append(socket.create_server(("127.0.0.1", port)))
             return first, first + _PORTS - 1
         except OSError:
-            pass  # somebody has one of them
+            pass  # a port is in use
         finally:
             for each in held:
                 each.close()
@@ -70,7 +70,7 @@ def free_ports() -> tuple[int, int]:
 
 
 def _carry_out(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
-    """Status, output and errors; when we are interrupted, it takes down what it has deployed."""
+    """Run a command; return status, output and errors. An interrupt lets the command clean up."""
     with subprocess.Popen(
         command,
         cwd=Path(__file__).parents[2],
@@ -91,7 +91,7 @@ def _carry_out(command: Sequence[str], environment: Mapping[str, str]) -> tuple[
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """Folders of its own, so that it does not meet a deployment that runs already."""
+    """Return an environment with separate folders, apart from any running deployment."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PUBSUBCTL_")}
     runtime = Path(folder) / "run"
     runtime.mkdir(mode=0o700)

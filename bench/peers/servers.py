@@ -1,4 +1,4 @@
-"""Servers of a system: in a folder and on ports of their own, and gone afterwards in any case."""
+"""Servers of a system, in a folder and on ports of their own, and always ended afterwards."""
 
 import ctypes
 import signal
@@ -20,13 +20,13 @@ _DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 
 class PeerFailed(Exception):
-    """A server or a load client that does not do what a measurement needs; says what it said."""
+    """A failed server or load client, with its output."""
 
     exit_status: ClassVar[int] = 3
 
 
 class PackagesMissing(Exception):
-    """Programs that are not installed, with the packages that have them."""
+    """Programs that are not installed, with their packages."""
 
     exit_status: ClassVar[int] = 4
 
@@ -39,33 +39,33 @@ class PackagesMissing(Exception):
 
 
 def program_of(system: System) -> str | None:
-    """Where its program is; None if it is not installed."""
+    """Return the path of the system's program; None if not installed."""
     return programs.program_of(system.program)
 
 
 def check_installed(systems: Sequence[System]) -> None:
-    """Do nothing where all programs are there.
+    """Check that all programs are installed.
 
     Raises:
-        PackagesMissing: they are not.
+        PackagesMissing: a program is missing.
     """
     if missing := [system for system in systems if program_of(system) is None]:
         raise PackagesMissing(missing)
 
 
 def version_of(system: System) -> str:
-    """What its program says of its version, in its first line."""
+    """Return the version of the system's program, the first line of the output."""
     program = program_of(system)
     assert program is not None, system.name
     return programs.version_of(program, system.version_option)
 
 
 class Servers:
-    """Servers that run and take connections.
+    """Running servers that accept connections.
 
     Attributes:
-        ports: where clients reach each of them.
-        pids: their processes.
+        ports: ports for clients, by server.
+        pids: process ids.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Servers:
         self._processes = processes
 
     def check(self) -> None:
-        """Do nothing while all of them run.
+        """Check that all servers run.
 
         Raises:
-            PeerFailed: one has ended.
+            PeerFailed: a server has ended.
         """
         for process in self._processes:
             if process.poll() is not None:
@@ -88,10 +88,10 @@ class Servers:
 
 @contextmanager
 def running(system: System, brokers: int) -> Iterator[Servers]:
-    """A chain of a system's brokers, until the block ends.
+    """Run a chain of a system's brokers until the block ends.
 
     Raises:
-        PeerFailed: one of them ends at once, or takes no connections.
+        PeerFailed: a broker ends at once, or accepts no connections.
     """
     program = program_of(system)
     if program is None:
@@ -103,7 +103,7 @@ def running(system: System, brokers: int) -> Iterator[Servers]:
         starts = system.start(program, folders, programs.free_ports(2 * brokers))
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            # The last one first: each then finds the one that it connects to.
+            # Start the last server first, because each server connects to the next.
             for folder, start in reversed(list(zip(folders, starts, strict=True))):
                 processes.insert(0, _start(folder, start))
                 _wait_up(folder, start, processes[0])
@@ -125,7 +125,7 @@ def _start(folder: Path, start: ServerStart) -> "subprocess.Popen[bytes]":
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent is gone, however that ended."""
+    """Let the kernel kill this process at the end of its parent, for any reason."""
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""What a system under comparison is: how its servers are started, and what its clients say."""
+"""The definition of a system under comparison: the start of its servers, and its clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["Client", "ServerStart", "System"]
 
 @dataclass(frozen=True)
 class ServerStart:
-    """One server: its command, and the port on loopback that clients reach it at."""
+    """A server's command, and its port on loopback for clients."""
 
     command: tuple[str, ...]
     port: int
@@ -22,16 +22,17 @@ class System:
     """A system in one configuration.
 
     Attributes:
-        name: as in the table and behind `--systems`.
-        promise: what it claims of a delivery.
-        kept: what of a publication is on disk, in the configuration measured.
-        package, program: Debian's package, and what it installs.
-        version_option: makes the program print its version.
-        window: publications in flight from publisher to subscriber at most.
-        batch: publications written at once.
-        largest_chain: how many of its brokers in a row can be compared.
-        start: the servers of a chain (program, a folder for each, two free ports for each).
-        client: of a subscriber, or of a publisher.
+        name: name in the table and behind `--systems`.
+        promise: the system's promise of delivery.
+        kept: the part of a publication on disk, in the measured configuration.
+        package, program: Debian's package, and the program in the package.
+        version_option: option that prints the version.
+        window: greatest number of publications in flight from publisher to subscriber.
+        batch: publications per write.
+        largest_chain: greatest number of brokers in a row.
+        start: starts of the servers of a chain (program, a folder per server, two free ports per
+            server).
+        client: creates the client of a subscriber, or of a publisher.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The systems that there are; the one place that knows them by name."""
+"""The list of all systems, and the only place with their names."""
 
 from bench.peers import mosquitto, nats
 from bench.peers.system import System

@@ -1,4 +1,4 @@
-"""All measurements as one table: medians, their spread, and ratios within rounds."""
+"""The table of all measurements: medians, their spread, and ratios within rounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from bench.peers import ours
 from bench.peers.figures import Figures
 
 Rounds = Sequence[Sequence[Figures]]
-"""What was measured in each round: systems one after the other, so within the same minute."""
+"""Results of each round: systems one after the other, so within the same minute."""
 
 _HEADS = (
     "system", "promise", "msg/s", "spread", "× ours", "broker CPU µs/msg", "clients µs/msg",
@@ -18,16 +18,16 @@ _HEADS = (
 
 @dataclass(frozen=True)
 class Promises:
-    """What a system claims of a delivery, and what is on disk by then."""
+    """The promise of a system, and the durable state behind it."""
 
     promise: str
     kept: str
 
 
 def table(rounds: Rounds, promises: Mapping[str, Promises]) -> str:
-    """A section for each length of chain, a line for each system.
+    """Return a section for each length of chain, with a line for each system.
 
-    Latency, and the second column of CPU, are those at the paced rate.
+    Latency, and the second column of CPU, belong to the paced rate.
     """
     sections = []
     lengths = sorted({each.brokers for found in rounds for each in found})
@@ -64,7 +64,7 @@ def _row(rounds: Rounds, system: str, brokers: int, promises: Promises) -> tuple
 
 
 def _ratios(rounds: Rounds, system: str, brokers: int) -> list[float]:
-    """Throughput over ours, in each round that has both."""
+    """Return the ratio to the project's throughput, for each round with both."""
     found = []
     for of_system, of_ours in zip(
         _of(rounds, system, brokers, False), _of(rounds, ours.NAME, brokers, False), strict=True
@@ -75,7 +75,7 @@ def _ratios(rounds: Rounds, system: str, brokers: int) -> list[float]:
 
 
 def _of(rounds: Rounds, system: str, brokers: int, paced: bool | None) -> list[list[Figures]]:
-    """In each round, a system's figures for a length of chain, paced or not."""
+    """Return by round a system's results for a length of chain, paced or not."""
 
     def is_wanted(each: Figures) -> bool:
         is_of_it = (each.system, each.brokers) == (system, brokers)

@@ -1,1 +1,1 @@
-"""How a run is carried out and what it leaves behind."""
+"""Runs of experiments, and their records."""

@@ -1,4 +1,4 @@
-"""How long publishers waited until their publications were done, from their record files."""
+"""Waiting times of publishers for acknowledgements, computed from record files."""
 
 import json
 from array import array
@@ -14,17 +14,17 @@ _SHORTEST_RUN: Final = 16
 _OPEN_SHARE: Final = 0.02
 
 Times = Mapping[tuple[str, int], tuple["array[int]", "array[int]"]]
-"""Per source, intended and sent times by sequence number; 0 where a number is not used."""
+"""Per source, intended and sent times by sequence number; 0 for an unused number."""
 
 
 @dataclass(frozen=True)
 class Acknowledgements:
-    """What became of what was meant to be published in one stretch of time.
+    """The acknowledgements of publications that were intended in one stretch of time.
 
     Attributes:
-        waits_ns: from when it was meant to be sent until it was acknowledged; of many, a sample.
-        due: how many were meant to be sent before the end.
-        done: how many were acknowledged by then.
+        waits_ns: times from intended publication to acknowledgement; a sample of many.
+        due: number of publications that were intended before the end.
+        done: number of publications that were acknowledged before the end.
     """
 
     waits_ns: list[int] = field(default_factory=list)
@@ -33,12 +33,12 @@ class Acknowledgements:
 
     @property
     def kept_up(self) -> bool:
-        """Whether all but what is under way anyway was done by the end."""
+        """True if all due publications were acknowledged by the end, apart from a few in flight."""
         return self.due - self.done <= max(_SHORTEST_RUN, _OPEN_SHARE * self.due)
 
 
 def acknowledgements(raw: Path, times: Times, from_ns: int, to_ns: int) -> Acknowledgements:
-    """Evaluate the acknowledgements below `raw` for what was meant for [`from_ns`, `to_ns`)."""
+    """Return the acknowledgements below `raw` of publications intended in [`from_ns`, `to_ns`)."""
     due = sum(0 < at < to_ns for intended, _ in times.values() for at in intended)
     rows = [
         (source, first, last, at)
@@ -60,7 +60,7 @@ def acknowledgements(raw: Path, times: Times, from_ns: int, to_ns: int) -> Ackno
 
 
 def _rows(path: Path) -> Sequence[tuple[tuple[str, int], int, int, int]]:
-    """(source, first, last, time) of whole rows that acknowledge, of a file that was closed."""
+    """Return (source, first, last, time) of each acknowledgement in a file that was closed."""
     sidecar = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
     publishers = sidecar["tables"].get("publishers")
     if not publishers:

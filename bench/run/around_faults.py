@@ -1,6 +1,6 @@
-"""What each subscription got before, during and after the faults of a run, and how late.
+"""Deliveries and latencies of each subscription before, during and after the faults of a run.
 
-So a run shows whether a fault slows those whom it does not concern.
+The numbers show whether a fault slows unaffected subscriptions.
 """
 
 import math
@@ -16,17 +16,17 @@ from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
 
 STRETCHES: Final = ("before", "during", "after")
 MOST_SUBSCRIPTIONS: Final = 16
-"""Of runs with more, nothing is said: nobody would read it."""
+"""Greatest number of subscriptions in this report; larger runs have no report."""
 _MOST_ROWS: Final = 2_000_000
-"""Of runs with more deliveries every k-th is looked at."""
+"""Number of deliveries beyond which only every k-th delivery is evaluated."""
 
 Times = Mapping[tuple[str, int], tuple["array[int]", "array[int]"]]
-"""Per source, intended and sent times by sequence number; 0 where a number is not used."""
+"""Per source, intended and sent times by sequence number; 0 for an unused number."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one subscription got of what was meant to be published in one stretch of a run.
+    """Deliveries to one subscription of publications intended in one stretch of a run.
 
     Attributes:
         per_s: deliveries per second of the stretch.
@@ -45,9 +45,10 @@ Around = Mapping[str, Mapping[str, Stretch]]
 def fault_edges(
     rows: Sequence[Mapping[str, Any]], measured: tuple[int, int]
 ) -> tuple[int, int, int, int] | None:
-    """Where the stretches of a measure phase begin and end; None where no fault struck in it.
+    """Return begin and end of the stretches of a measure phase; None if no fault struck within.
 
-    From the first fault that was applied to the last that was healed, if any was.
+    The middle stretch reaches from the first applied fault to the last healed fault, or to the end
+    of the phase.
     """
     applied = [row["t_applied_ns"] for row in rows if row["t_applied_ns"]]
     from_ns, to_ns = measured
@@ -58,7 +59,7 @@ def fault_edges(
 
 
 def around_faults(raw: Path, times: Times, edges: tuple[int, int, int, int]) -> Around:
-    """Evaluate the deliveries below `raw`, by when they were meant to be sent."""
+    """Evaluate the deliveries below `raw`, by intended time of the publications."""
     waits: dict[str, list[array[int]]] = {}
     paths = sorted(raw.glob("*/*/deliveries.rec"))
     step = 1 + sum(path.stat().st_size for path in paths) // (ROW_BYTES * _MOST_ROWS)
@@ -68,7 +69,7 @@ def around_faults(raw: Path, times: Times, edges: tuple[int, int, int, int]) -> 
         if not publishers or len({*waits, *subscriptions}) > MOST_SUBSCRIPTIONS:
             return {}
         if "sample" in tables:
-            return {}  # most rows stand for many deliveries, and do not say when each came
+            return {}  # most rows stand for many deliveries without times
         for name in subscriptions:
             waits.setdefault(name, [array("q") for _ in STRETCHES])
         words, halves = rows.cast("q"), rows.cast("I")
@@ -100,7 +101,7 @@ def _stretch(waits_ns: Sequence[int], seconds: float) -> Stretch:
 
 
 def in_words(around: Around) -> list[str]:
-    """A line for each subscription."""
+    """Return a line for each subscription."""
     return [
         f"{name}: "
         + " · ".join(

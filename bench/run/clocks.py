@@ -1,9 +1,9 @@
-"""How far the clocks of hosts are apart, and how wrong that may be.
+"""Offsets between the clocks of hosts, with error bounds.
 
-CLOCK_MONOTONIC of another host is read in many round trips. One that took `rtt` says that the
-host's clock was read somewhere between asking and hearing: its offset is known to half of that.
-The quickest trips say most; over time their line tells the drift. Where two hosts have the same
-clock, because they are one machine, nothing is estimated: they agree by construction.
+CLOCK_MONOTONIC of another host is read in many round trips. The host reads its clock between
+request and answer, so a round trip of `rtt` bounds the offset to half of `rtt`. The quickest trips
+are most exact; the line through their offsets is the drift. Hosts with the same clock, because they
+are one machine, need no estimate: their offset is 0 by construction.
 """
 
 import time
@@ -23,7 +23,7 @@ CLOCK_FILE = "clock.jsonl"
 ROUNDS = 30
 PAUSE_S = 0.002
 UNKNOWN_DRIFT_PPB = 100_000
-"""Crystals of computers are better than that; allowed for while a drift cannot be told."""
+"""Allowance for a drift that the trips do not determine; crystals of computers are better."""
 
 _BINS = 8
 _LEAST_FOR_DRIFT = 3
@@ -31,7 +31,7 @@ _LEAST_FOR_DRIFT = 3
 
 @dataclass(frozen=True)
 class Exchange:
-    """One round trip: our clock before and after, the host's in between."""
+    """One round trip: the local clock before and after, the host's clock in between."""
 
     sent_ns: int
     remote_ns: int
@@ -52,16 +52,16 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Estimate:
-    """How far a clock is ahead of another at one moment.
+    """The offset between two clocks at one moment.
 
     Attributes:
         t_ns: the moment, by the other clock.
-        offset_ns: this clock minus the other.
-        drift_ppb: by how much it gains; 0 where the trips were too few or too short to tell.
-        rtt_min_ns: of the quickest round trip.
-        err_ns: the offset is not further off than that, as long as the way there and the way
-            back are not of very different lengths only in the quickest trips.
-        n: round trips.
+        offset_ns: this clock minus the other clock.
+        drift_ppb: gain of this clock; 0 if the trips were too few or too short for an estimate.
+        rtt_min_ns: duration of the quickest round trip.
+        err_ns: bound on the error of the offset, unless forward and return path differ much in
+            length, and only in the quickest trips.
+        n: number of round trips.
     """
 
     t_ns: int
@@ -73,11 +73,11 @@ class Estimate:
 
 
 def estimate(exchanges: Sequence[Exchange]) -> Estimate:
-    """What round trips say about a clock, at the middle of the time they took.
+    """Return the estimate from round trips, at the middle of their time.
 
-    The quickest trip gives the offset. The drift is the slope of a line through the quickest
-    trip of each eighth of the time, where that is long enough to tell one at all. The error is
-    half of the quickest trip, and what the clock may have drifted since.
+    The quickest trip gives the offset. The drift is the slope of a line through the quickest trip
+    of each eighth of the time, if the time is long enough to determine a drift. The error is half
+    of the quickest trip, plus the possible drift since that trip.
     """
     assert exchanges, "no round trip, no estimate"
     quickest = min(exchanges, key=lambda trip: trip.rtt_ns)
@@ -104,9 +104,9 @@ def estimate(exchanges: Sequence[Exchange]) -> Estimate:
 
 
 def between(host: Estimate, reference: Estimate) -> Estimate:
-    """How far `host` is ahead of `reference`, where both were estimated against a third clock.
+    """Return the offset of `host` from `reference`; both were estimated against a third clock.
 
-    The moment is the reference's estimate's, by the reference's own clock.
+    The moment is the moment of the reference's estimate, by the reference's own clock.
     """
     apart_ns = reference.t_ns - host.t_ns
     moved_ns = host.drift_ppb * apart_ns / 1e9
@@ -124,11 +124,11 @@ def between(host: Estimate, reference: Estimate) -> Estimate:
 
 @dataclass(frozen=True)
 class HostClock:
-    """What a host said of its clock.
+    """The clock of a host, as its agent reports.
 
     Attributes:
-        clock_id: equal where two hosts have one clock.
-        estimate: against the clock of whoever asked.
+        clock_id: equal for two hosts with the same clock.
+        estimate: estimate against the clock of the requester.
     """
 
     host: str
@@ -146,7 +146,7 @@ async def sample(
     now_ns: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], Awaitable[None]] = trio.sleep,
 ) -> list[HostClock]:
-    """Ask every host for its clock, in turns, one at a time, so that none waits for another.
+    """Read the clocks of all hosts in turn, one at a time, so that no read waits for another.
 
     Raises:
         ControlError: an agent does not answer.
@@ -172,7 +172,7 @@ async def sample(
 
 
 def clock_rows(clocks: Iterable[HostClock], reference: str) -> list[dict[str, Any]]:
-    """Rows of clock.jsonl: every host against one of them, whose clock the run's stamps are of."""
+    """Return rows of clock.jsonl: every host against the host with the clock of all stamps."""
     by_host = {clock.host: clock for clock in clocks}
     own = by_host[reference]
     rows = []
@@ -199,13 +199,13 @@ async def record_clocks(
     directory: RunDirectory,
     when: Literal["before", "after"],
 ) -> dict[str, int]:
-    """Write down how far the hosts' clocks are apart, into the clock.jsonl of a run.
+    """Record the offsets of the hosts' clocks in the clock.jsonl of a run.
+
+    After the load a host may be unreachable because of the experiment. The rows from before the
+    load are then the only rows.
 
     Returns:
-        by host, how many nanoseconds its clock is ahead of this machine's.
-
-    After the load a host may be gone, which is the experiment's business: then the rows from
-    before have to do.
+        Host → lead of the host's clock over this machine's clock, in ns.
 
     Raises:
         ControlError: before the load, an agent does not answer.
@@ -226,15 +226,15 @@ async def record_clocks(
 
 
 def ahead_ns(clocks: Iterable[HostClock], own_clock_id: str | None = None) -> dict[str, int]:
-    """By host, how much its clock is ahead of ours; nothing where it is ours.
+    """Return the lead of each host's clock over the local clock; 0 for the same clock.
 
     Args:
-        own_clock_id: of this machine's clock, which is asked for it by default.
+        own_clock_id: id of this machine's clock, which is read by default.
     """
     by_clock = {own_clock_id or str(clock_reading()["clock_id"]): 0}
     found = {}
     for clock in clocks:
-        # Hosts that have one clock agree, however well each was estimated.
+        # Hosts with the same clock have the same offset, whatever the estimates.
         found[clock.host] = by_clock.setdefault(clock.clock_id, clock.estimate.offset_ns)
     return found
 
@@ -249,7 +249,7 @@ def _quickest_of_bins(exchanges: Sequence[Exchange], first_ns: int, span_ns: int
 
 
 def _slope(trips: Sequence[Exchange]) -> float:
-    """Of the line through their offsets, by least squares."""
+    """Return the slope of the least-squares line through the offsets."""
     t0, o0 = trips[0].middle_ns, trips[0].offset_ns
     points = [(trip.middle_ns - t0, trip.offset_ns - o0) for trip in trips]
     mean_t = sum(t for t, _ in points) / len(points)

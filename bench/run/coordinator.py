@@ -1,9 +1,9 @@
-"""Carries out a deployed experiment: warm-up, measure, faults, drain, collect.
+"""The coordinator of a deployed experiment: warm-up, measure, faults, drain, collect.
 
-Nothing waits for a fixed time where it can wait for a fact: clients are attached, subscriptions
-started, fences seen. Whatever goes wrong, and on Ctrl-C, faults are healed, load generators end
-their files in order, and what there is of the run is brought home with a manifest that says why
-it is not complete.
+The coordinator waits for facts rather than for fixed times: attached clients, started
+subscriptions, received fences. After any error, and on Ctrl-C, it heals all faults and ends the
+load generators in order. It then collects the existing records, with a manifest that contains the
+reason why the run is incomplete.
 """
 
 import logging
@@ -35,15 +35,15 @@ from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FaultSchedule
 
 OPENING_TIMEOUT_S = 120.0
-"""Brokers keep what vanished clients subscribed to for a minute, unconfirmed: a run that follows
-another on the same brokers has to wait for that."""
+"""Time limit for the opening fences. Brokers keep subscriptions of vanished clients for a minute,
+so that a run after another run on the same brokers has to wait for the end of the linger."""
 CLEAN_UP_TIMEOUT_S = 120.0
 START_LEAD_NS = 300_000_000
 SECOND_NS = 1_000_000_000
 
 _SAMPLE_S = 1.0
 _SAMPLE_SHARE = 10
-"""At most every so-maniest second goes into looking at processes."""
+"""Greatest share of time for samples of processes, as a divisor."""
 _SHOW_S = 0.5
 _BROKER_LOGS = ("stdout.log", "stderr.log")
 
@@ -59,19 +59,18 @@ async def run_experiment(
     meanwhile: Callable[[], Awaitable[None]] | None = None,
     under_test: UnderTest | None = None,
 ) -> RunOutcome:
-    """Run an experiment on brokers that are ready, and bring everything home.
+    """Run an experiment on ready brokers, and collect all records.
 
-    The outcome's `state` is "complete" unless the load generators were too slow for the run to
-    prove anything, or something failed once they published ("partial", and why).
+    The `state` of the outcome is "complete", or "partial" if the load generators were too slow for
+    evidence or if an error occurred after their start.
 
     Args:
-        meanwhile: done while it measures; the run drains when both are over.
-        under_test: whose brokers they are; ours by default.
+        meanwhile: action during the measurement; the run drains when both are over.
+        under_test: the brokers of the run; the project's own by default.
 
     Raises:
-        RunFailed: something that had to happen before the load did not; the run directory has
-            what there is.
-        ControlError: an agent or load generator refused something before the load.
+        RunFailed: a step before the load failed; the run directory contains the records so far.
+        ControlError: an agent or load generator refused a command before the load.
     """
     directory = RunDirectory(run_directory)
     under_test = under_test or OurBrokers()
@@ -117,7 +116,7 @@ class _Experiment:
         self._injection: Injection | None = None
         self._notes: list[str] = []
 
-    # ------------------------------------------------------------ the whole
+    # ------------------------------------------------------------ the whole run
 
     async def run(self) -> RunOutcome:
         self._write_what_is_known()
@@ -138,14 +137,14 @@ class _Experiment:
             with trio.CancelScope(shield=True), trio.move_on_after(limit_s):
                 outcome = await self._conclude("partial" if reached_measure else "aborted", reason)
             if outcome is not None and reached_measure and _is_foreseen(error):
-                return outcome  # what is known is worth more than that it is not everything
-            # Nurseries wrap what went wrong in groups; the person at the end wants the sentence.
+                return outcome  # a partial outcome is more useful than an error
+            # Nurseries wrap errors in groups; the user needs the sentence of the error.
             if (cause := only_cause(error)) is not None:
                 raise cause from error
             raise
 
     async def _conclude(self, state: RunState, reason: str = "") -> RunOutcome:
-        """End the load generators, bring everything home, close the directory."""
+        """End the load generators, collect all records, close the directory."""
         self._progress.phase("collecting")
         for problem in await self._load.finish():
             self._note(problem)
@@ -212,7 +211,7 @@ class _Experiment:
     # ------------------------------------------------------------ before the load
 
     async def _prepare(self) -> None:
-        """Start the load generators; return when every subscriber has seen every first fence."""
+        """Start the load generators; return when all subscribers have received all first fences."""
         testbed, progress = self._testbed, self._progress
         status = await testbed.clients_agent.status()
         self._directory.manifest["clock"] = {
@@ -243,7 +242,7 @@ class _Experiment:
     # ------------------------------------------------------------ under load
 
     async def _load_and_break(self) -> None:
-        """Warm-up, measure with the schedule, closing fences, drain."""
+        """Run warm-up, measurement with the schedule, closing fences and drain."""
         phases = self._spec.workload.phases
         t0_ns = await self._load.now_ns() + START_LEAD_NS
         self._origin_ns = t0_ns + phases.warmup
@@ -275,14 +274,14 @@ class _Experiment:
                 self._begin_phase("drain", end_ns)
                 self._progress.phase("drain", None)
             watching.cancel_scope.cancel()
-        # Closing fences go out when the last fault is healed: what they close is then owed.
+        # Closing fences follow the last healed fault, so that all closed publications are owed.
         await self._drain(phases.drain / SECOND_NS, phases.longest_drain_ns / SECOND_NS)
         await record_clocks(
             self._testbed.agents, self._testbed.clients_host, self._directory, "after"
         )
 
     async def _do_meanwhile(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
-        """Do what was asked for; a run whose load was over by then does not show what it should."""
+        """Run the action under load; add a note if the load ended first."""
         await meanwhile()
         late_s = (await self._load.now_ns() - end_ns) / SECOND_NS
         if late_s > 0:
@@ -292,7 +291,7 @@ class _Experiment:
             )
 
     async def _inject(self, schedule: FaultSchedule) -> None:
-        """Break what the schedule says; whatever happens, it is healed and in the fault log."""
+        """Carry out the schedule; heal and log every fault, whatever happens."""
         log = FaultLog(self._directory.path / "faults", self._tell_of_fault)
         # Agents remember the ids of faults, so each run needs its own.
         prefix = f"{self._run_id.rpartition('-')[2]}-"
@@ -301,7 +300,7 @@ class _Experiment:
             self._fault_backend(),
             log,
             prefix=prefix,
-            # The origin is a time of the clients' clock, which may be another machine's.
+            # The origin is a time of the clients' clock, possibly of another machine.
             clock_ns=self._now_ns,
         )
         try:
@@ -328,7 +327,7 @@ class _Experiment:
             )
 
     async def _drain(self, limit_s: float, bound_s: float) -> None:
-        """Wait until all subscribers have the closing fences and every publication is done."""
+        """Wait until subscribers have the closing fences and publications are acknowledged."""
         began_ns = time.monotonic_ns()
         await self._load.tell_all("stop")
         drained = await self._load.close(limit_s, bound_s)
@@ -344,22 +343,22 @@ class _Experiment:
         self._end_phase(await self._load.now_ns())
 
     async def _sleep_until(self, at_ns: int) -> None:
-        """Return when the clients' clock shows `at_ns`, however busy the load generators are."""
+        """Sleep until the clients' clock shows `at_ns`, however busy the load generators are."""
         while (left_ns := at_ns - self._now_ns()) > 0:
             await trio.sleep(left_ns / SECOND_NS)
 
     async def _show(self) -> None:
-        """Show how it goes, and notice a load generator that has ended."""
+        """Show the progress, and detect the end of a load generator."""
         while True:
             await trio.sleep(_SHOW_S)
             await self._load.show()
 
     def _now_ns(self) -> int:
-        """The clients' clock, as well as it is known here."""
+        """Return the estimated time of the clients' clock."""
         return time.monotonic_ns() + self._clocks_ahead_ns.get(self._testbed.clients_host, 0)
 
     def _ahead_of_clients_ns(self) -> dict[str, int]:
-        """By host, how much its clock is ahead of the clients'."""
+        """Return the lead of each host's clock over the clients' clock."""
         ahead_ns = self._clocks_ahead_ns
         own_ns = ahead_ns.get(self._testbed.clients_host, 0)
         return {host: ns - own_ns for host, ns in ahead_ns.items()}
@@ -367,7 +366,7 @@ class _Experiment:
     # ------------------------------------------------------------ brokers
 
     async def _sample_brokers(self) -> None:
-        """Keep account of processor time, and tell restarted brokers which run it is."""
+        """Sample processor times, and announce the run to restarted brokers."""
         while True:
             began_s = trio.current_time()
             await self._processor_seconds()
@@ -375,7 +374,7 @@ class _Experiment:
             await trio.sleep(max(_SAMPLE_S, _SAMPLE_SHARE * took_s))
 
     async def _processor_seconds(self) -> dict[str, float]:
-        """By broker, processor time so far, restarts included."""
+        """Return the processor time of each broker so far, restarts included."""
         rows: dict[str, Mapping[str, Any]] = {}
         statuses: dict[str, StampedStatus] = {}
         for host, agent in self._testbed.agents.items():
@@ -409,7 +408,7 @@ class _Experiment:
                 logger.info("broker %s did not end the run: %s", broker, error)
 
     async def _disk_bytes(self) -> dict[str, int]:
-        """By broker, what its files take now that everything is done; those that can be asked."""
+        """Return the size of each broker's files at the end, for every host that answers."""
         found: dict[str, int] = {}
         for host, agent in self._testbed.agents.items():
             try:
@@ -423,7 +422,7 @@ class _Experiment:
         return found
 
     async def _collect(self) -> None:
-        """Bring home what every process wrote for this run."""
+        """Collect the files that every process wrote for this run."""
         testbed = self._testbed
         missing: dict[tuple[str, str], dict[str, None]] = {}
 
@@ -442,7 +441,7 @@ class _Experiment:
         for place in testbed.brokers.values():
             folder = testbed.run_folder(place.host, self._run_id, place.process)
             await collect(place.host, place.process, folder)
-            # What a broker prints belongs to no run, but explains why one has failed.
+            # The output of a broker belongs to no run, but explains failures.
             names = [*_BROKER_LOGS]
             if place.process in self._exited:
                 names.append("exit.json")
@@ -455,7 +454,7 @@ class _Experiment:
             self._note(f"files of {whose} on {host} could not be fetched: {error}")
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
-        """What the run came to, as complete as what is there of it allows."""
+        """Return the outcome of the run, as complete as the records allow."""
         measured: tuple[int, int] | None = None
         if self._origin_ns:
             measured = self._origin_ns, self._origin_ns + self._spec.workload.phases.measure
@@ -498,7 +497,7 @@ class _Experiment:
 
 
 def _processes_by_host(testbed: Testbed) -> dict[str, dict[str, str]]:
-    """By host, what its agent calls the processes of brokers → the brokers."""
+    """Return by host a map from process names of the agent to brokers."""
     found: dict[str, dict[str, str]] = {host: {} for host in testbed.agents}
     for broker, place in testbed.brokers.items():
         found[place.host][place.process] = broker
@@ -506,13 +505,13 @@ def _processes_by_host(testbed: Testbed) -> dict[str, dict[str, str]]:
 
 
 def _only_one(values: Iterable[int]) -> int | None:
-    """What all values are; None where they differ."""
+    """Return the common value; None if the values differ."""
     found = {*values}
     return found.pop() if len(found) == 1 else None
 
 
 def only_cause(error: BaseException) -> Exception | None:
-    """The one exception in a group of groups; None where there are several, or a cancellation."""
+    """Return the only exception in nested groups; None for several exceptions or a cancellation."""
     while isinstance(error, BaseExceptionGroup):
         if len(error.exceptions) != 1:
             return None
@@ -523,14 +522,14 @@ def only_cause(error: BaseException) -> Exception | None:
 
 
 def _is_foreseen(error: BaseException) -> bool:
-    """Whether all that went wrong is something that happens to runs."""
+    """Return True if every error is an expected error of a run."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_foreseen, error.exceptions))
     return isinstance(error, RunFailed | ControlError)
 
 
 def _in_words(error: BaseException) -> str:
-    """Why a run ended, for its manifest."""
+    """Return the reason of the end of a run, for its manifest."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_in_words(inner) for inner in error.exceptions))
     if isinstance(error, trio.Cancelled | KeyboardInterrupt):

@@ -1,8 +1,7 @@
-"""What a workload expects of a run in numbers, and whether a run's numbers bear it out.
+"""Expectations: bounds of a workload on the numbers of a run, and their judgement.
 
-Unlike a guarantee, an expectation says nothing about what is right: how fast, how much, at what
-price. It is judged from the numbers that the run has written down of itself, and the verdict on
-the guarantee is a matter of its own.
+Unlike a guarantee, an expectation concerns speed, amount and cost rather than correctness. It is
+judged by the recorded numbers of the run. The verdict on the guarantee is independent.
 """
 
 import operator
@@ -56,18 +55,19 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
     "simulator.events": ("rate", ("simulator", "events_per_s")),
     "verdict.time": ("duration", ("verdict", "us")),
 }
-"""Name → what it is, and where a run's `headline` has it (durations there are in µs).
+"""Name → kind, and place in the `headline` of a run (durations there are in µs).
 
-`latency` counts from when a publication was meant to be sent, `service` from when it was;
-`acknowledged` from when it was meant to be sent until its publisher knew that it is done;
-`broker.private_memory` is the most of any at the end, `broker.core_share` the mean of all while the
-run measured, `brokers.ready` from when they were to be deployed, `sessions.lost` of brokers among
-themselves. The last ones are of `bench.components`, whose numbers stand below their names.
+`latency` counts from the intended time of a publication, `service` from the sent time;
+`acknowledged` from the intended time to the publisher's acknowledgement. `broker.private_memory` is
+the maximum over brokers at the end, `broker.core_share` the mean over brokers during the
+measurement, `brokers.ready` the time since the start of the deployment, and `sessions.lost` counts
+sessions between brokers. The last metrics belong to `bench.components`, with numbers below the
+names of the components.
 """
 
 
 def component_of(metric: str) -> str:
-    """The part of ours that has the metric; "" where runs have it."""
+    """Return the component with the metric; "" for a metric of runs."""
     _, place = METRICS.get(metric, ("", ("",)))
     return place[0] if place[0] in COMPONENTS else ""
 
@@ -87,10 +87,10 @@ class Expectation:
 
     @classmethod
     def of(cls, metric: str, wanted: object) -> "Expectation":
-        """What `metric = "wanted"` says.
+        """Return the expectation `metric = "wanted"`.
 
         Raises:
-            ValueError: there is no such metric, or no such limit for it; says what there is.
+            ValueError: no such metric, or no such limit of the metric; names valid values.
         """
         if metric not in METRICS:
             raise ValueError(f"no metric {metric!r}{nearest(metric, list(METRICS))}")
@@ -101,7 +101,7 @@ class Expectation:
         return cls(metric, found[0], found[1], _limit(kind, found[2]))
 
     def judge(self, headline: Mapping[str, Any]) -> "Judgement":
-        """Whether the numbers of a run bear it out."""
+        """Compare the expectation with the numbers of a run."""
         kind, place = METRICS[self.metric]
         value: Any = headline
         for name in place:
@@ -117,12 +117,12 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Judgement:
-    """An expectation, and the run's number.
+    """An expectation with the number of a run.
 
     Attributes:
-        value: None when the run has none.
-        holds: None when that cannot be said.
-        limited_by: the load generator that was the limit, where that is why.
+        value: None if the run has no such number.
+        holds: None if the number decides nothing.
+        limited_by: the load generator that limited the run, if the reason is a limit.
     """
 
     expectation: Expectation
@@ -132,7 +132,7 @@ class Judgement:
 
     @property
     def text(self) -> str:
-        """In a line."""
+        """The judgement in a line."""
         said = f"{self.expectation.metric} {self.expectation.wanted}"
         if self.limited_by:
             return f"{said}: not measured, the limit was {self.limited_by}"
@@ -142,7 +142,7 @@ class Judgement:
 
     @property
     def number(self) -> str:
-        """What was measured, with its unit; "" where nothing was."""
+        """The measured number with its unit; "" without a number."""
         if self.value is None:
             return ""
         kind, _ = METRICS[self.expectation.metric]
@@ -155,7 +155,7 @@ class Judgement:
         }[kind]
 
     def row(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the judgement for --json."""
         return {
             "metric": self.expectation.metric,
             "wanted": self.expectation.wanted,

@@ -1,4 +1,4 @@
-"""What experiments without real brokers have in common: their files, and the folders they write."""
+"""Files and run folders of experiments without real brokers."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ _WRITERS: Mapping[Kind, str] = {
 
 
 class ExperimentFile(BaseModel):
-    """What every such file says: its schema and name, the figure it is for, the seed."""
+    """The common keys of experiment files: schema and name, figure, and seed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -45,17 +45,17 @@ def write_experiment(
     topologies: Mapping[int, Topology] | Mapping[str, Topology],
     carry_out: Callable[[], Mapping[str, Iterable[Row]]],
 ) -> Path:
-    """Make a run folder, carry an experiment out, and write its rows as JSON lines.
+    """Create a run folder, carry out an experiment, and write its rows as JSON lines.
 
     Args:
-        runs: where run folders lie.
-        protocol: that runs in it; None for none.
-        scale: how large it is, for claims that ask for a size.
-        topologies: its trees by fan-out, or what it runs on by name.
-        carry_out: gives the rows by table.
+        runs: folder of run folders.
+        protocol: the protocol of the experiment; None for none.
+        scale: size of the experiment, for claims that require a size.
+        topologies: trees by fan-out, or other topologies by name.
+        carry_out: returns the rows by table.
 
     Returns:
-        The new run's folder; of an experiment that failed it says why.
+        The folder of the new run, which contains the reason if the experiment failed.
     """
     directory = RunDirectory(new_run_directory(runs, experiment.name))
     directory.begin(

@@ -1,9 +1,9 @@
-"""What kept a run from being faster: its own rate, a broker, a load generator, or the machine.
+"""Limits of a run: its own rate, a broker, a load generator, or the machine.
 
-Nearly all that a broker or a load generator does is done by one thread. How much of the core that
-it could have had it used while the run measured says how near it was to what it can do; that it
-had to wait for a core, because of other work on the machine, is left out. Whoever used nearly all
-is the limit.
+Nearly all work of a broker or a load generator is done by one thread. The share of its available
+core that this thread used shows the distance to its capacity. Time of waiting for a core, because
+of other work on the machine, does not count as available. A process with a share of nearly 1 is the
+limit.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 LIMIT_SHARE: Final = 0.9
-"""A thread that used so much of the core that it could have had hardly waited for work."""
+"""Share of the available core at which a thread hardly waits for work."""
 MACHINE_SHARE: Final = 0.95
 
 Kind = Literal["rate", "load generator", "broker", "machine", "window"]
@@ -19,11 +19,11 @@ Kind = Literal["rate", "load generator", "broker", "machine", "window"]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What kept a run from being faster.
+    """The limit of a run.
 
     Attributes:
-        kind: a "window" is full while nobody is busy: everybody waits for somebody.
-        text: in words, with the figures.
+        kind: a "window" is full although no process is busy: all processes wait for each other.
+        text: the limit in words, with numbers.
     """
 
     kind: Kind
@@ -31,13 +31,13 @@ class Limit:
 
     @property
     def is_of_load_generator(self) -> bool:
-        """Whether the run says nothing about how fast brokers are."""
+        """True if the run is no evidence about the speed of brokers."""
         return self.kind == "load generator"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process has used so far, by its busiest thread, in seconds."""
+    """Processor time of a process so far, by its busiest thread, in seconds."""
 
     pid: int
     start_time: int
@@ -47,12 +47,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one process used in a stretch of time, by its busiest thread.
+    """Processor time of a process in a stretch of time, by its busiest thread.
 
     Attributes:
-        ran_s: for how long it ran.
+        ran_s: time for which the thread ran.
         core: share of a core.
-        wanted: the same of the time in which it did not wait for one: 1 is all that can be.
+        wanted: share of the time without waiting for a core: 1 is the maximum.
     """
 
     kind: Literal["load generator", "broker"]
@@ -62,7 +62,7 @@ class Use:
     wanted: float
 
     def as_limit(self) -> Limit:
-        """That it was the limit."""
+        """Return the limit that this process is."""
         text = f"{self.kind} {self.name}: {self.core:.0%} of a core"
         if self.wanted - self.core >= 0.05:
             text += f", {self.wanted:.0%} of what it could have"
@@ -71,11 +71,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """What one machine used in a stretch of time.
+    """Processor time of a machine in a stretch of time.
 
     Attributes:
-        busy: share of all its cores that worked, for whomever.
-        brokers, load_generators: what was theirs of that, as shares of all cores.
+        busy: share of all cores in use, for any process.
+        brokers, load_generators: shares of all cores in use for brokers and for load generators.
     """
 
     host: str
@@ -85,7 +85,7 @@ class MachineUse:
     load_generators: float
 
     def as_limit(self) -> Limit:
-        """That it was the limit."""
+        """Return the limit that this machine is."""
         return Limit(
             "machine",
             f"machine of {self.host}: its {self.cores} cores {self.busy:.0%} busy, "
@@ -94,7 +94,7 @@ class MachineUse:
 
 
 class StampedStatus(NamedTuple):
-    """What an agent reported, and when."""
+    """The status of an agent, and its time."""
 
     at_s: float
     status: Mapping[str, Any]
@@ -102,7 +102,7 @@ class StampedStatus(NamedTuple):
 
 @dataclass
 class UseProbe:
-    """Takes down what agents report, at the beginning and the end of a stretch of time.
+    """A recorder of agents' statuses at the beginning and the end of a stretch of time.
 
     Args:
         brokers: by host, process → broker.
@@ -117,21 +117,21 @@ class UseProbe:
     _has_ended: bool = False
 
     def begin(self, statuses: Mapping[str, "StampedStatus"]) -> None:
-        """The stretch begins; by host."""
+        """Record the statuses at the beginning of the stretch, by host."""
         self._first = _samples(statuses)
 
     def end(self, statuses: Mapping[str, "StampedStatus"]) -> None:
-        """It has ended."""
+        """Record the statuses at the end of the stretch."""
         self._last = _samples(statuses)
         self._has_ended = True
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has begun and ended."""
+        """True after the end of the stretch."""
         return self._has_ended
 
     def uses(self) -> list[Use]:
-        """Of every process that ran all the time."""
+        """Return the use of every process that ran during the whole stretch."""
         found = []
         for host, first in self._first.items():
             last = self._last.get(host)
@@ -151,7 +151,10 @@ class UseProbe:
         return found
 
     def waited_shares(self) -> dict[str, float]:
-        """By process that ran all the time, the share of it that it waited for a processor."""
+        """Return by process the share of the stretch that the process waited for a processor.
+
+        Only processes that ran during the whole stretch count.
+        """
         found = {}
         for host, first in self._first.items():
             last = self._last.get(host)
@@ -168,7 +171,7 @@ class UseProbe:
         return found
 
     def machines(self) -> list[MachineUse]:
-        """Of every machine; hosts that share one are named together."""
+        """Return the use of every machine; hosts on one machine are named together."""
         hosts: dict[str, list[str]] = {}
         for host, sample in self._first.items():
             if host in self._last:
@@ -189,20 +192,21 @@ class UseProbe:
         return found
 
     def _ran_s(self, host: str, processes: Collection[str]) -> float:
-        """What these processes ran; of one that was started again, what it ran since then."""
+        """Return the processor time of processes; a restarted process counts since its restart."""
         first, last = self._first[host].processes, self._last[host].processes
         return sum(_ran_s(first.get(name), last[name]) for name in processes if name in last)
 
 
 def limit_of(uses: Sequence[Use], machines: Sequence[MachineUse], *, is_rate_met: bool) -> Limit:
-    """What kept a run from being faster.
+    """Return the limit of a run.
 
     Args:
-        is_rate_met: publishers had a rate, and what was due was done in time.
+        is_rate_met: True if publishers had a rate, and all due publications were acknowledged in
+            time.
     """
     if is_rate_met:
         return Limit("rate", "rate")
-    # Of two that are as busy, the load generator: a broker might have been faster without it.
+    # At equal shares the load generator comes first: it may have slowed the broker.
     order = sorted(uses, key=lambda use: (-round(use.wanted, 2), use.kind != "load generator"))
     if order and order[0].wanted >= LIMIT_SHARE:
         return order[0].as_limit()
@@ -215,7 +219,7 @@ def limit_of(uses: Sequence[Use], machines: Sequence[MachineUse], *, is_rate_met
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What an agent reported."""
+    """A status of an agent."""
 
     at_s: float
     boot_id: str
@@ -225,7 +229,7 @@ class _Sample:
 
 
 def _samples(statuses: Mapping[str, StampedStatus]) -> dict[str, _Sample]:
-    """Return the samples by host; a host that could not read its processor time is left out."""
+    """Return the samples by host, without hosts that could not read their processor time."""
     return {
         host: _sample(each)
         for host, each in statuses.items()
@@ -237,7 +241,7 @@ def _sample(stamped: StampedStatus) -> _Sample:
     at_s, status = stamped
     processes = {}
     for name, row in status["processes"].items():
-        # Without accounts of waiting, what the whole process has used is what there is.
+        # Without times of waiting, use the processor time of the whole process.
         used = row.get("busiest_thread_s") or (row.get("processor_s"), 0.0)
         if used[0] is not None and row["pid"] is not None:
             processes[name] = Usage(row["pid"], row["start_time"], used[0], used[1])
@@ -252,7 +256,7 @@ def _use(
     after: Usage,
     took_s: float,
 ) -> Use | None:
-    """None of a process that was started again in between."""
+    """Return the use of a process; None if the process was restarted in between."""
     if not _is_same(before, after) or took_s <= 0:
         return None
     ran_s = after.ran_s - before.ran_s

@@ -1,7 +1,7 @@
-"""What runs on a machine of the testbed: `python -m bench.run.machine agent`, `attach` and `host`.
+"""Commands on a machine of the testbed: `python -m bench.run.machine agent`, `attach` and `host`.
 
-The agent forks brokers and load generators from this process's image, so everything they need
-is imported by it, once; the other two are started for every command, and import little.
+The agent forks brokers and load generators from the image of this process, and so imports all of
+their modules once. `attach` and `host` start for every command, and import little.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def _roles() -> Mapping[str, Callable[[dict[str, Any]], None]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; gives the exit status."""
+    """Run the command, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.run.machine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     agent = commands.add_parser("agent", help="start the agent of a root, in the background")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from brokerd.agent.attach import attach
 
         return attach(chosen.root)
-    gc.disable()  # nothing that is imported is garbage
+    gc.disable()  # imports create no garbage
     from brokerd.agent.daemon import run_agent, start_daemon
 
     roles = _roles()

@@ -1,9 +1,8 @@
-"""What a run came to in numbers, from the record files that were brought home.
+"""The outcome of a run in numbers, computed from the collected record files.
 
-These are the numbers the command line shows at once; verdicts and figures are made by
-`results` from the same files. Counts are exact. Latencies are exact too up to 200,000
-deliveries, and beyond that those of every k-th delivery; where deliveries are written down as
-stretches, they are those of the sample that keeps its times.
+The command line shows these numbers at once; `results` makes verdicts and figures from the same
+files. Counts are exact. Latencies are exact up to 200,000 deliveries, and of every k-th delivery
+beyond. If deliveries are recorded as stretches, latencies are of the sample with times.
 """
 
 import math
@@ -29,35 +28,36 @@ _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """What a run came to.
+    """The outcome of a run.
 
     Attributes:
-        run_directory, state, reasons: where it is, and whether it is what was asked for.
+        run_directory, state, reasons: folder of the run, its state, and reasons why the state is
+            not complete.
         published, delivered: data publications sent, and deliveries made, in the measure phase.
-        delivered_per_s: of that phase, by when they were received.
-        delivered_earlier: deliveries of the phase whose publications were due before the phase.
+        delivered_per_s: deliveries per second of that phase, by time of receipt.
+        delivered_earlier: deliveries of the phase with publications that were due before the phase.
         delivered_new_per_s: deliveries per second without delivered_earlier.
-        response_us: percentiles of received minus intended, of what was meant for that phase.
-        service_us: the same of received minus sent.
+        response_us: percentiles of received minus intended, of publications intended in that phase.
+        service_us: percentiles of received minus sent, of the same publications.
         acknowledged_us: percentiles of acknowledged minus intended.
-        around_faults: what each subscription got before, during and after the faults, where there
-            were any, and few subscriptions.
-        limited_by: what kept it from being faster; empty where nobody measured that.
-        is_load_generator_limit: whether that was a load generator, so that the run is no result of
-            a figure of throughput.
+        around_faults: deliveries of each subscription before, during and after the faults, for runs
+            with faults and few subscriptions.
+        limited_by: the limit of the run; empty without a measurement of the limit.
+        is_load_generator_limit: True if a load generator was the limit, so that the run is no
+            result for a figure of throughput.
         broker_cpu_us_per_message: by broker, processor time per delivery of that phase.
-        load_cpu_us_per_message: the same by load generator.
+        load_cpu_us_per_message: by load generator, processor time per delivery of that phase.
         memory_bytes: by process, resident memory: first, largest and last.
-        sessions_lost: by all brokers, of sessions among themselves.
+        sessions_lost: number of lost sessions between brokers, over all brokers.
         resent_publications, duplicates_received: the last totals of all brokers' counters.
         broker_core_share: by broker, processor time per time of that phase.
-        waited_share: by process that ran all the time, the share of the measure phase in which it
-            waited for a processor.
-        ready_after_s: what it took to have brokers that are ready, where they were deployed for it.
-        lateness_p99_us: how late the load generators got to what was due.
-        saturated: whether they were too late for the run to prove anything about the brokers.
-        online: what the online checkers counted, in all.
-        not_healed: faults that may still be there: the lab is dirty until their leases end.
+        waited_share: by process that ran all the time, the share of the measure phase in which the
+            process waited for a processor.
+        ready_after_s: time until the brokers were ready, if the run deployed brokers.
+        lateness_p99_us: lateness of the load generators.
+        saturated: True if the load generators were too late for evidence about the brokers.
+        online: sums of the counts of the online checkers.
+        not_healed: faults that may still be active; the lab is dirty until their leases end.
         down: brokers that were ended by a fault and not started again.
     """
 
@@ -92,12 +92,12 @@ class RunOutcome:
 
     @property
     def broker_cpu_us_per_message_mean(self) -> float:
-        """Of all brokers; 0 when nothing was measured."""
+        """The mean over all brokers; 0 without a measurement."""
         costs = self.broker_cpu_us_per_message.values()
         return sum(costs) / len(costs) if costs else 0.0
 
     def headline(self) -> dict[str, Any]:
-        """The numbers for the index of all runs."""
+        """Return the numbers for the index of all runs."""
         values = asdict(self)
         left_out = (
             *("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes"),
@@ -130,17 +130,17 @@ def outcome_of(
     has_rate: bool = False,
     ready_after_s: float | None = None,
 ) -> RunOutcome:
-    """What a run came to, from what its load generators said at their end and its records.
+    """Return the outcome of a run, from the final reports of its load generators and its records.
 
     Args:
-        state, reasons: as far as they are known; a complete run becomes partial where its load
+        state, reasons: state and reasons so far; a complete run becomes partial if its load
             generators were too slow or had problems.
-        measured: the measure phase; None where it was never reached.
-        finished: what each load generator answered.
-        cpu_s: by broker, processor time used until the measure phase began and until it ended.
-        injection: of the fault schedule, where there was one.
-        probe: what processes used in the measure phase.
-        has_rate: whether every publisher had a rate to keep to.
+        measured: the measure phase; None if the run never reached the phase.
+        finished: the final answer of each load generator.
+        cpu_s: by broker, processor time at the beginning and at the end of the measure phase.
+        injection: result of the fault schedule, if there was a schedule.
+        probe: processor times in the measure phase.
+        has_rate: True if every publisher had a rate.
         ready_after_s: see RunOutcome.
     """
     reasons = [*reasons]
@@ -221,12 +221,13 @@ def outcome_of(
 
 @dataclass(frozen=True)
 class Measured:
-    """What the record files say about one stretch of time.
+    """The contents of the record files for one stretch of time.
 
     Attributes:
-        earlier: deliveries of publications that were due before, as the backlog of the warm-up is.
-            A stretch of deliveries counts by the last number.
-        kept_up: whether by its end all was acknowledged but for what is under way anyway.
+        earlier: deliveries of publications that were due before, such as the backlog of the
+            warm-up. A stretch of deliveries counts by the last number.
+        kept_up: True if all publications were acknowledged by the end, apart from the usual few in
+            flight.
     """
 
     published: int
@@ -242,10 +243,10 @@ class Measured:
 def measure(
     raw: Path, from_ns: int, to_ns: int, edges: tuple[int, int, int, int] | None = None
 ) -> Measured:
-    """Evaluate the record files below `raw` for what was intended in [`from_ns`, `to_ns`).
+    """Evaluate the record files below `raw` for publications intended in [`from_ns`, `to_ns`).
 
-    Deliveries are counted by the time of receipt, because that is throughput. Deliveries of
-    publications that were due before are counted apart: a backlog adds to the throughput.
+    Deliveries are counted by time of receipt, because this is throughput. Deliveries of
+    publications that were due before are counted separately: a backlog adds to the throughput.
     """
     times = _publication_times(sorted(raw.glob("*/*/publications.rec")))
     published = 0
@@ -258,14 +259,14 @@ def measure(
     for path in sorted(raw.glob("*/*/deliveries.rec")):
         rows, tables = rows_of(path)
         if not tables.get("publishers"):
-            continue  # never closed: it is not known whose deliveries they are
+            continue  # the file was never closed, and lacks the names of publishers
         sample = tables.get("sample")
         received = rows.cast("q")[1::4]
         start, end = bisect_left(received, from_ns), len(received)
         stop = bisect_left(received, to_ns)
         delivered += _count_data(rows, start, stop)
         earlier += _count_earlier(rows, start, stop, tables["publishers"], first)
-        # What was meant for the phase may arrive after its end.
+        # Publications that were intended in the phase may arrive after its end.
         for sequence, at, source in _sampled(rows, start, end, tables["publishers"]):
             if sample and sequence // sample["block"] % sample["one_in"]:
                 continue
@@ -282,7 +283,7 @@ def measure(
 
 
 def percentiles_us(durations_ns: list[int]) -> dict[str, float]:
-    """Percentiles in µs, each the smallest value that so many do not exceed; {} of nothing."""
+    """Return percentiles in µs by the nearest-rank method; {} without durations."""
     ordered = sorted(durations_ns)
     if not ordered:
         return {}
@@ -299,9 +300,9 @@ _NOTHING: tuple["array[int]", "array[int]"] = (array("q"), array("q"))
 def _publication_times(
     paths: Sequence[Path],
 ) -> dict[_Source, tuple["array[int]", "array[int]"]]:
-    """Per source, intended and sent times by sequence number; 0 where a number is not used.
+    """Return per source intended and sent times by sequence number; 0 for an unused number.
 
-    Fences have no intended time here: nobody measures them.
+    Fences have no intended time here, because their latency is not measured.
     """
     times: dict[_Source, tuple[array[int], array[int]]] = {}
     for path in paths:
@@ -327,7 +328,7 @@ def _publication_times(
 
 
 def _count_data(rows: memoryview, start: int, end: int) -> int:
-    """How many data publications the application was given by what these rows say."""
+    """Return the number of data publications in these rows that the application received."""
     kinds = rows[28::ROW_BYTES][start:end].tobytes()
     layers = rows[29::ROW_BYTES][start:end].tobytes()
     in_stretches = 0
@@ -390,7 +391,7 @@ def _count_earlier(
 def _sampled(
     rows: memoryview, start: int, end: int, publishers: Sequence[str]
 ) -> Iterator[tuple[int, int, _Source]]:
-    """(sequence, received, source) of data rows, evenly spread where there are too many."""
+    """Yield (sequence, received, source) of data rows; an evenly spread sample of many rows."""
     step = max(1, -(-(end - start) // LARGEST_SAMPLE))
     words, halves = rows.cast("q"), rows.cast("I")
     columns = (

@@ -1,4 +1,4 @@
-"""What a run says of its overlay where that is no tree, for those who judge it without our code."""
+"""The overlay document of a run without a tree, for a judgement without the project's code."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -8,13 +8,13 @@ from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
 
 OVERLAY_FILE: Final = "overlay.json"
-"""In the run's `spec` folder; without it, the topology file's links are those of a tree."""
+"""File in the run's `spec` folder. Without it, the links of the topology file form a tree."""
 
 
 def overlay_document(
     topology: Topology, protocol: str, origins: Iterable[str]
 ) -> dict[str, Any] | None:
-    """The content of that file; None for a tree, where paths follow from the links.
+    """Return the content of the overlay file; None for a tree, whose links determine all paths.
 
     Args:
         origins: the brokers of publishers.

@@ -1,6 +1,6 @@
-"""How large the processes of a run were, and what their sessions came to.
+"""Memory and session counts of the processes of a run.
 
-From the statistics that each wrote down once a second.
+Every process records its statistics once a second.
 """
 
 import json
@@ -17,18 +17,18 @@ _LAST: Final = ("resent_publications", "duplicates_received")
 Memory = Mapping[str, int]
 """`first`, `largest` and `last`: resident memory in bytes.
 
-Of a broker also `retained`, the most payload bytes that it kept for others, and `private`, what it
-shared with no other process at the end.
+Brokers also have `retained`, the most payload bytes kept for others, and `private`, the memory that
+was shared with no other process at the end.
 """
 
 
 @dataclass(frozen=True)
 class ProcessStatistics:
-    """What the processes of a run wrote down.
+    """The recorded statistics of the processes of a run.
 
     Attributes:
-        memory_bytes: by process.
-        sessions_lost: by all brokers, of sessions among themselves, while the run was recorded.
+        memory_bytes: memory by process.
+        sessions_lost: number of lost sessions between brokers during the record, over all brokers.
         resent_publications, duplicates_received: the last totals of all brokers.
     """
 
@@ -39,7 +39,7 @@ class ProcessStatistics:
 
 
 def statistics_of(raw: Path) -> ProcessStatistics:
-    """Of all processes below `raw` that wrote statistics; a torn last line is left out."""
+    """Return the statistics of all processes below `raw`, without torn last lines."""
     found: dict[str, Memory] = {}
     sessions_lost = 0
     last = dict.fromkeys(_LAST, 0)

@@ -1,4 +1,4 @@
-"""A search for the highest rate, in a folder that survives whoever makes it."""
+"""Folders of rate searches, from which an interrupted search resumes."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,13 +29,13 @@ _WRONG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One rate that was tried.
+    """A rate that was probed.
 
     Attributes:
-        rate: of each publisher, per second.
-        stage: what for; see `bench.run.rate_search`.
-        why_not: why it did not pass; "" where it did.
-        limited_by: what was busiest.
+        rate: rate of each publisher, per second.
+        stage: purpose of the probe; see `bench.run.rate_search`.
+        why_not: reason of a failure; "" after a success.
+        limited_by: the busiest process.
     """
 
     rate: float
@@ -50,12 +50,12 @@ class Tried:
 
 
 class RateFolder:
-    """One search, for the one process that carries it out.
+    """The folder of one search, for the only process that carries out the search.
 
     Attributes:
-        directory: its folder.
-        search: how far it has come.
-        tried: every rate that was tried, in order.
+        directory: the folder.
+        search: state of the search.
+        tried: every probed rate, in order.
     """
 
     def __init__(self, directory: RunDirectory, bounds: Bounds) -> None:
@@ -67,11 +67,11 @@ class RateFolder:
 
     @property
     def path(self) -> Path:
-        """Of its folder."""
+        """The path of the folder."""
         return self.directory.path
 
     def note(self, probe: Probe, outcome: RunOutcome, p99_limit_us: float) -> Tried:
-        """A rate was tried: what came of it is on disk when this returns."""
+        """Record the outcome of a probe. The record is durable on return."""
         tried = Tried(
             rate=probe.rate,
             stage=probe.stage,
@@ -88,13 +88,13 @@ class RateFolder:
         return tried
 
     def first_limit(self) -> str:
-        """Return what was busiest at the lowest rate that failed; empty if none failed."""
+        """Return the busiest process at the lowest rate that failed; "" if no rate failed."""
         lowest = self.search.lowest_failed
         failed = [tried for tried in self.tried if tried.rate == lowest and tried.why_not]
         return failed[-1].limited_by if failed else ""
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """All is known: write what it came to, and seal the folder."""
+        """Write the summary after the last probe, and seal the folder."""
         assert self.search.next() is None, f"{self.search.next()} was not tried"
         (self.path / "search.json").write_text(json_text(summary), encoding="utf-8")
         self.directory.end("complete")
@@ -112,16 +112,16 @@ class RateFolder:
 def open_search(
     runs: Path, name: str, plan: Mapping[str, Any], bounds: Bounds, *, hosts: Hosts
 ) -> RateFolder:
-    """The search of this plan that was begun and not finished, or a new one.
+    """Return the unfinished search of this plan, or a new search.
 
     Args:
-        runs: where run folders lie.
-        name: of the experiment.
-        plan: all that decides what is run, JSON-ready; with it the commit must be the same.
-        hosts: it is run on.
+        runs: folder of run folders.
+        name: name of the experiment.
+        plan: everything that decides the runs, JSON-ready; the commit must be the same, too.
+        hosts: hosts of the search.
 
     Raises:
-        ConfigError: the search that was begun was on other hosts.
+        ConfigError: the unfinished search was on other hosts.
     """
     whole = {**plan, "bounds": asdict(bounds)}
     digest = digest_of(whole)
@@ -136,10 +136,10 @@ def open_search(
 
 
 def why_not(outcome: RunOutcome, p99_limit_us: float) -> str:
-    """Why brokers do not bear the rate of a run; "" where they do.
+    """Return the reason why brokers do not sustain the rate of a run; "" if brokers sustain it.
 
-    They do where everything that was owed came, what was published was acknowledged as fast as it
-    came, so that nothing piled up, and one in a hundred took no longer than the limit.
+    Brokers sustain a rate if all owed deliveries arrive, publications are acknowledged as fast as
+    they arrive, without a backlog, and the 99th percentile is within the limit.
     """
     if outcome.state != "complete":
         return "; ".join(outcome.reasons) or f"the run is {outcome.state}"

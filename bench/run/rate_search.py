@@ -1,14 +1,13 @@
 """The search for the highest rate that brokers sustain.
 
-The search doubles the rate until one fails, halves the bracket until it is narrow, and confirms
-both of its ends. No rate fails by a single probe: chance fails one probe in many, and one false
-failure at a low rate would end the search far below the limit. All probes of a rate decide it
-together, and twice the rate that failed in the bracket is probed, too. If brokers sustain a rate
-above one that fails, they are not monotone: the search continues above, and reports the rates that
-fail below the result.
+The search doubles the rate until a rate fails, halves the bracket until it is narrow, and confirms
+both of its ends. No rate fails by a single probe: chance fails a probe in many, and a false failure
+at a low rate would end the search far below the limit. All probes of a rate decide together, and
+twice the failed rate of the bracket is probed, too. If brokers sustain a rate above a failed rate,
+they are not monotone: the search continues above, and reports the failed rates below the result.
 
-The next probe depends only on the probes before it. A search that was interrupted repeats them from
-its ledger and continues where it was.
+The next probe depends only on the probes before. An interrupted search repeats its ledger and
+continues.
 """
 
 import math
@@ -75,9 +74,9 @@ class Votes:
 
     @property
     def has_passed(self) -> bool | None:
-        """Whether brokers sustain the rate; None while the probes do not decide it.
+        """True if brokers sustain the rate; None while the probes do not decide.
 
-        One probe that passes decides, unless as many fail. Two failures decide, unless as many
+        A success decides, unless as many probes fail. Two failures decide, unless as many probes
         pass.
         """
         if self.passed > self.failed:
@@ -132,7 +131,7 @@ class RateSearch:
         elif (above := self._above(highest, lowest)) is not None:
             return Probe(above, "bracket")
         elif highest is None:
-            # Even the first rate is too high: search downward, as far as it is worth it.
+            # Even the first rate is too high: search downward to 1/64 of the first rate.
             if lowest <= self.bounds.start / 64:
                 return None
             return Probe(_round(lowest / 2), "bracket")

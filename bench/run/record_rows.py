@@ -1,4 +1,4 @@
-"""Rows of a record file, a column at a time."""
+"""Columns and rows of record files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ _CHUNK_ROWS = 1 << 16
 
 
 def rows_of(path: Path) -> tuple[memoryview, Mapping[str, Any]]:
-    """Whole rows of a record file, and its tables; a torn last row is left out."""
+    """Return the complete rows of a record file, and its tables; a torn last row is left out."""
     content = path.read_bytes()
     sidecar = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
     whole = len(content) // ROW_BYTES * ROW_BYTES
@@ -19,7 +19,7 @@ def rows_of(path: Path) -> tuple[memoryview, Mapping[str, Any]]:
 
 
 def transposed(columns: Sequence[memoryview]) -> Iterator[tuple[int, ...]]:
-    """Row by row; a chunk at a time, because a list of numbers takes several times its memory."""
+    """Yield rows, converted in chunks, because a list of numbers needs several times the memory."""
     for first in range(0, len(columns[0]), _CHUNK_ROWS):
         chunks = [column[first : first + _CHUNK_ROWS].tolist() for column in columns]
         yield from zip(*chunks, strict=True)

@@ -1,7 +1,7 @@
-"""Work of many runs that somebody else may go on with: its folder, and a ledger in it.
+"""Resumable work of many runs: a folder with a ledger, which a later process can continue.
 
-A line of a ledger is on disk before anything else happens; one that a crash has cut off was never
-acted on, and is dropped.
+A line of a ledger is durable before the next action. A line that was cut off by a crash never had
+an effect, and is dropped.
 """
 
 import hashlib
@@ -15,14 +15,15 @@ from bench.run.run_directory import RunDirectory, machine_facts, program_facts
 from brokerd.errors import ConfigError
 
 HOSTS: Final = "hosts.json"
-"""In `spec`: the hosts that work was begun on. It names them, so capsules leave it out."""
+"""File in `spec` with the hosts of the work. Capsules omit this file, because it names hosts."""
 
 Hosts = Mapping[str, Mapping[str, Any]]
-"""Name of a host → what of it decides numbers; the inventory's own under its name in brackets."""
+"""Name of a host → its properties that influence numbers; the inventory's properties stand under
+the inventory's name in brackets."""
 
 
 def digest_of(plan: Mapping[str, Any]) -> str:
-    """Of all that decides what is run, the commit included."""
+    """Return the digest of everything that decides the runs, the commit included."""
     content = json.dumps([plan, program_facts()["git_commit"]], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -30,15 +31,15 @@ def digest_of(plan: Mapping[str, Any]) -> str:
 def begun_before(
     runs: Path, name: str, kind: str, digest: str, hosts: Hosts
 ) -> RunDirectory | None:
-    """The folder of the work of this plan that was begun and has not ended, where there is one.
+    """Return the folder of the unfinished work of this plan, or None.
 
     Args:
-        runs: where run folders lie.
-        name: of the experiment.
-        hosts: it is to go on with.
+        runs: folder of run folders.
+        name: name of the experiment.
+        hosts: hosts of the continued work.
 
     Raises:
-        ConfigError: it was begun on other hosts, so that its runs could not be compared.
+        ConfigError: the work began on other hosts, so that its runs are not comparable.
     """
     for path in sorted((runs / name).glob("[0-9]*Z-*")):
         manifest = manifest_in(path)
@@ -54,10 +55,10 @@ def begun_before(
 
 
 def _refuse_other_hosts(path: Path, manifest: Mapping[str, Any], hosts: Hosts) -> None:
-    """Runs of one series are made on the same hosts, or tell nothing together."""
+    """Refuse a change of hosts, because runs on different hosts are not comparable."""
     machine = machine_facts()
     begun: Hosts = {}
-    if (file := path / "spec" / HOSTS).is_file():  # else it was killed before it ran anything
+    if (file := path / "spec" / HOSTS).is_file():  # missing if killed before the first run
         begun = json.loads(file.read_text(encoding="utf-8"))
     difference = _difference(
         {**(begun or hosts), "this machine": {key: manifest.get(key) for key in machine}},
@@ -71,7 +72,7 @@ def _refuse_other_hosts(path: Path, manifest: Mapping[str, Any], hosts: Hosts) -
 
 
 def _difference(begun: Hosts, hosts: Hosts) -> str:
-    """The first thing that differs, in words; "" for nothing."""
+    """Return the first difference in words; "" for none."""
     for name in sorted({*begun, *hosts}):
         if name not in hosts:
             return f"{name} was one of them"
@@ -89,7 +90,7 @@ def _shown(value: Any) -> str:
 
 
 def append_durably(path: Path, line: Mapping[str, Any]) -> None:
-    """Write a line of a ledger; it is on disk when this returns."""
+    """Append a line to a ledger. The line is durable on return."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
         stream.flush()
@@ -97,7 +98,7 @@ def append_durably(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a ledger; what is cut off at its end is removed. None of one that is missing."""
+    """Yield the lines of a ledger and truncate a torn last line; a missing ledger has no lines."""
     if not path.is_file():
         return
     whole, end, torn = path.read_text(encoding="utf-8").rpartition("\n")
@@ -107,7 +108,7 @@ def whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def manifest_in(path: Path) -> dict[str, Any]:
-    """What the manifest of a folder says; nothing where there is none that can be read."""
+    """Return the manifest of a folder; {} without a readable manifest."""
     try:
         found: dict[str, Any] = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The folder of one run: what is in it, and that it says so itself.
+"""The folder of one run, with a manifest that describes the folder.
 
-The manifest is the first file written (state "running") and the last one changed; then
-SHA256SUMS covers everything. A run that was aborted has a manifest too, and says why.
+The manifest is the first file written (state "running") and the last file changed. SHA256SUMS then
+covers everything. An aborted run has a manifest, too, with the reason.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ MANIFEST_SCHEMA = "pubsubctl/manifest/2"
 """Since version 2 a folder has every witness of `results.witnesses`, and the last line of
 `log.jsonl` repeats the manifest."""
 NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
-"""Keys of the manifest that the journal does not repeat: nothing rests on them."""
+"""Keys of the manifest that the journal does not repeat; no result depends on their values."""
 RunState = Literal["running", "complete", "partial", "aborted"]
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
@@ -34,7 +34,7 @@ _LEDGER = "results/reliability.json"
 
 
 def new_run_directory(runs: Path, experiment: str) -> Path:
-    """A new, empty run folder `runs`/`experiment`/`run_id`, with `latest` links to it."""
+    """Return a new, empty run folder `runs`/`experiment`/`run_id`, with `latest` links."""
     while True:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         run_id = f"{stamp}-{secrets.token_hex(3)}"
@@ -48,14 +48,14 @@ def new_run_directory(runs: Path, experiment: str) -> Path:
 
 
 def point_latest(path: Path) -> None:
-    """Make both `latest` links lead to this run's folder."""
+    """Point both `latest` links at the folder of this run."""
     experiment = path.parent
     _point(experiment / "latest", path.name)
     _point(experiment.parent / "latest", f"{experiment.name}/{path.name}")
 
 
 def _point(link: Path, target: str) -> None:
-    """Make `link` lead to `target`, in one step; a real file in its place is left alone."""
+    """Point `link` at `target` atomically; leave a real file in its place alone."""
     if link.exists() and not link.is_symlink():
         return
     temporary = link.with_name(f".{link.name}-{secrets.token_hex(3)}")
@@ -64,11 +64,11 @@ def _point(link: Path, target: str) -> None:
 
 
 class RunDirectory:
-    """One run's folder, for the one process that writes it.
+    """The folder of one run, for the only process that writes it.
 
     Attributes:
-        path: of the folder; its name is the run id.
-        manifest: what `manifest.json` says; call `write_manifest` after a change.
+        path: the folder; its name is the run id.
+        manifest: content of `manifest.json`; call `write_manifest` after a change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +80,7 @@ class RunDirectory:
 
     @property
     def run_id(self) -> str:
-        """Unique among all runs, and in time order."""
+        """The run id, which is unique among all runs and ascends with time."""
         return self.path.name
 
     def begin(self, experiment: str, about: Mapping[str, Any]) -> None:
@@ -104,26 +104,26 @@ class RunDirectory:
         write_whole(self.path / "manifest.json", json_text(self.manifest))
 
     def write_spec(self, name: str, content: str | Mapping[str, Any] | Sequence[Any]) -> None:
-        """Write `spec/<name>`: a text as it is, anything else as JSON."""
+        """Write `spec/<name>`: a text unchanged, any other value as JSON."""
         text = content if isinstance(content, str) else json_text(content)
         (self.path / "spec").mkdir(exist_ok=True)
         write_whole(self.path / "spec" / name, text)
 
     def close_specification(self) -> None:
-        """Note the digest of all files in `spec/`, in manifest and journal; none changes later."""
+        """Record the digest of the final files in `spec/`, in manifest and journal."""
         digest = specification_digest(self.path / "spec")
         self.manifest["specification_digest"] = digest
         self.log("specification", digest=digest, promises=self.manifest.get("promises"))
         self.write_manifest()
 
     def raw_folder(self, host: str, process: str) -> Path:
-        """`raw/<host>/<process>/`, made where it is missing."""
+        """Return `raw/<host>/<process>/`; create the folder if missing."""
         folder = self.path / "raw" / host / process
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def log(self, what: str, **details: Any) -> None:
-        """Note what the controller did, in `log.jsonl`, with both clocks."""
+        """Record an action of the controller in `log.jsonl`, with both clocks."""
         line = {"utc": utc_now(), "t_ns": time.monotonic_ns(), "what": what, **details}
         self._log.write(json.dumps(line, default=str) + "\n")
         self._log.flush()
@@ -138,7 +138,7 @@ class RunDirectory:
         write_checksums(self.path)
 
     def leave(self) -> None:
-        """Write nothing more into a run that somebody else may go on with."""
+        """Close the journal without an end, for a run that another process may continue."""
         self._log.close()
 
     def add_to_index(self, headline: Mapping[str, Any]) -> None:
@@ -161,24 +161,24 @@ def specification_digest(folder: Path) -> str:
 
 
 def utc_now() -> str:
-    """The time of day, for people."""
+    """Return the time of day, for the user."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def json_text(value: Any) -> str:
-    """JSON as files of a run have it."""
+    """Return JSON in the layout of a run's files."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, never part of it."""
+    """Write a file atomically: a reader sees either the old or the new content."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Append one JSON line, in one write, so that runs ending together do not mix."""
+    """Append a JSON line in one write, so that lines of simultaneous runs do not mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -188,7 +188,7 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write SHA256SUMS over every regular file below `folder`, as sha256sum(1) reads it."""
+    """Write SHA256SUMS over every regular file below `folder`, in the format of sha256sum(1)."""
     lines = [
         f"{file_sha256(path)}  {path.relative_to(folder).as_posix()}"
         for path in sorted(folder.rglob("*"))
@@ -198,14 +198,14 @@ def write_checksums(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """A file's SHA-256 in hex."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)
 def machine_facts() -> dict[str, Any]:
-    """What the controller's machine is, as far as a reader of results wants to know."""
+    """Return the facts about the controller's machine that readers of results need."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -216,9 +216,9 @@ def machine_facts() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def program_facts() -> dict[str, Any]:
-    """Which version of the tool ran, and from which commit if it ran from a checkout.
+    """Return the version of the program, and the commit of its checkout, if any.
 
-    A ledger that has counted seeds since is no change on top of the commit.
+    A change of only the ledger of counted seeds does not make the checkout dirty.
     """
     try:
         version = metadata.version("pubsubctl")
@@ -236,12 +236,12 @@ def program_facts() -> dict[str, Any]:
 
 
 def boot_id() -> str:
-    """Differs after every boot, so that stamps of different boots are never compared."""
+    """Return the boot id of this machine; stamps of different boots are never compared."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says about the checkout this file is in; None where it cannot."""
+    """Return the output of git for the checkout of this file; None on failure."""
     try:
         done = subprocess.run(
             ["git", "-C", str(_PROJECT), *arguments],

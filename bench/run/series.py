@@ -1,10 +1,10 @@
-"""Repetitions of runs: which of them are done, in a folder that survives whoever makes them.
+"""Series of repeated runs, in folders from which an interrupted series resumes.
 
-A series has points (one for each thing that is varied) and so many instances of each. Its folder
-is a run's folder of kind `series`, beside those of its runs. `instances.jsonl` gets a line before
-an instance's run and one after it, each on disk before anything else happens, so whoever goes on
-after a SIGKILL runs none twice: what had ended counts, what had not is run again as a new run.
-What failed is run again, too, after all others, by whoever goes on later.
+A series has points (one for each variation) and a number of instances of each point. Its folder is
+a run folder of kind `series`, beside the folders of its runs. `instances.jsonl` gets a durable line
+before an instance's run and a durable line after the run. So a process that continues after a
+SIGKILL runs no instance twice: ended runs count, and an unended run is repeated as a new run. A
+later process repeats failed instances, too, after all others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ LEDGER: Final = "instances.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One repetition: of which point, and which one, from 1."""
+    """A repetition of a point, numbered from 1."""
 
     point: str
     number: int
@@ -41,22 +41,22 @@ class Instance:
 
 
 Order = Callable[[Sequence[str], int], list[str]]
-"""In which order a repetition, counted from 1, takes the points."""
+"""A function that returns the order of the points in a repetition, which is counted from 1."""
 
 
 def as_given(points: Sequence[str], repetition: int) -> list[str]:
-    """In the order that they have."""
+    """Return the points in their given order."""
     return [*points]
 
 
 def alternating(points: Sequence[str], repetition: int) -> list[str]:
-    """Forwards and backwards in turn (A B, B A, …): what drifts slowly befalls all alike."""
+    """Return the points forwards and backwards in turn, so that drift affects all points alike."""
     return [*points] if repetition % 2 else [*reversed(points)]
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnOrder:
-    """Another order for each repetition, always the same ones for a seed."""
+    """A random order for each repetition, determined by the seed."""
 
     seed: int
 
@@ -67,11 +67,11 @@ class DrawnOrder:
 
 
 class Series:
-    """One series, for the one process that carries it out.
+    """A series, for the only process that carries out the series.
 
     Attributes:
-        directory: its folder.
-        failed: why, of the instances that this process could not carry out.
+        directory: the folder of the series.
+        failed: reasons, by instance that this process could not carry out.
     """
 
     def __init__(
@@ -93,13 +93,14 @@ class Series:
 
     @property
     def path(self) -> Path:
-        """Of its folder."""
+        """The path of the folder."""
         return self.directory.path
 
     def remaining(self) -> list[Instance]:
-        """What is yet to be run: the first of every point, then the second, and so on.
+        """Return the remaining instances: the first of every point, then the second, and so on.
 
-        So whatever the machine does slowly befalls all points alike. What has failed comes last.
+        In this order a slow change of the machine affects all points alike. Failed instances come
+        last.
         """
         every = [
             Instance(point, number)
@@ -112,30 +113,30 @@ class Series:
         )
 
     def runs(self) -> dict[str, list[Path]]:
-        """The folders of the runs that have ended, by point."""
+        """Return the folders of ended runs, by point."""
         found: dict[str, list[Path]] = {point: [] for point in self._points}
         for instance in sorted(self._ended, key=lambda each: each.number):
             found[instance.point].append(self.path.parent / self._ended[instance])
         return found
 
     def begin(self, instance: Instance, run: Path) -> None:
-        """A run of an instance begins."""
+        """Record the begin of an instance's run."""
         self._note(instance, run.name, "began")
         self._began[run.name] = instance
 
     def end(self, instance: Instance, run: Path, state: str) -> None:
-        """The run has ended, and is what it is."""
+        """Record the end of a run, with its state."""
         assert instance not in self._ended, f"{instance} was run twice: {run}"
         self._note(instance, run.name, state)
         self._ended[instance] = run.name
 
     def fail(self, instance: Instance, why: str) -> None:
-        """The instance could not be carried out; others are."""
+        """Record an instance that could not be carried out; the series continues."""
         self._note(instance, "", "failed", why)
         self.failed[instance] = why
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Everything has been run: write what it came to, and seal the folder."""
+        """Write the summary after the last run, and seal the folder."""
         assert not self.remaining(), f"{self.remaining()} are missing"
         runs = {point: [run.name for run in of_point] for point, of_point in self.runs().items()}
         self.directory.manifest["runs"] = runs
@@ -152,7 +153,7 @@ class Series:
         append_durably(self.path / LEDGER, line)
 
     def _read(self) -> None:
-        """What has been run before; a line that was cut off was never acted on."""
+        """Read the ledger of earlier runs; a torn last line never had an effect."""
         for line in whole_lines(self.path / LEDGER):
             instance = Instance(line["point"], line["number"])
             if line["state"] == "began":
@@ -177,17 +178,17 @@ def open_series(
     *,
     hosts: Hosts,
 ) -> Series:
-    """The series of this plan that was begun and not finished, or a new one.
+    """Return the unfinished series of this plan, or a new series.
 
     Args:
-        runs: where run folders lie.
-        name: of the experiment.
-        plan: all that decides what is run, JSON-ready; with it the commit must be the same.
-        order: in which repetitions take the points.
-        hosts: it is run on.
+        runs: folder of run folders.
+        name: name of the experiment.
+        plan: everything that decides the runs, JSON-ready; the commit must be the same, too.
+        order: order of the points in repetitions.
+        hosts: hosts of the series.
 
     Raises:
-        ConfigError: the series that was begun was for fewer or more instances, or on other hosts.
+        ConfigError: the unfinished series has another number of instances, or other hosts.
     """
     digest = digest_of(plan)
     if (directory := begun_before(runs, name, KIND, digest, hosts)) is not None:

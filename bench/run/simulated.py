@@ -1,4 +1,4 @@
-"""An experiment in virtual time: the same workload and fault files, no processes, seconds."""
+"""Experiments in virtual time: the same workload and fault files, without processes."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -42,15 +42,15 @@ def simulate_experiment(
     mutants: frozenset[str] = frozenset(),
     directory: RunDirectory | None = None,
 ) -> SimulatedVerdict:
-    """Run a workload, broken as the schedule says, on simulated brokers and judge it.
+    """Run a workload with the faults of a schedule on simulated brokers, and judge the run.
 
-    Contents, predicates and intended times are those of the deployed experiment with the same
-    seed; a publisher without a rate publishes 1,000 times a second, as a simulated broker has no
-    fastest.
+    Contents, predicates and intended times equal the deployed experiment with the same seed. A
+    publisher without a rate publishes 1,000 times a second, because a simulated broker has no
+    highest rate.
 
     Args:
-        mutants: named bugs that every broker has.
-        directory: becomes the folder of a run that can be judged from its records alone.
+        mutants: named bugs of every broker.
+        directory: folder of a run that can be judged from its records alone.
 
     Raises:
         ScheduleError, SpecError: see `simulated_steps`.
@@ -86,12 +86,12 @@ def simulate_experiment(
 
 
 def simulated_steps(spec: ExperimentSpec, schedule: FaultSchedule | None) -> list[SimulatedStep]:
-    """What is done to simulated brokers; nothing of it is run.
+    """Return the steps on simulated brokers, without a run.
 
     Raises:
-        ScheduleError: the schedule has verbs that simulated brokers do not know.
-        SpecError: the workload has churn or brokers to fail over to, which simulated clients do
-            not know.
+        ScheduleError: the schedule has verbs that simulated brokers do not support.
+        SpecError: the workload has churn or failover brokers, which simulated clients do not
+            support.
     """
     workload = spec.workload
     if workload.churn is not None:

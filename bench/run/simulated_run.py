@@ -1,7 +1,7 @@
-"""The run folder of an experiment on simulated brokers, to be judged and drawn as any other.
+"""The run folder of an experiment on simulated brokers, for the usual verdicts and figures.
 
-What real load generators and the injector write down is written here on their behalf, with the
-virtual clock's stamps. Nothing of it comes from the brokers or from the simulator's own oracle.
+This module writes the records of real load generators and of the injector, with stamps of the
+virtual clock. No record comes from the brokers or from the oracle of the simulator.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,15 +40,15 @@ HOST = "simulated"
 PUBLISHING, SUBSCRIBING = "load-publishers", "load-subscribers"
 
 _DAY_NS = 86_400 * 1_000_000_000
-"""What the virtual clock says at its start, because 0 means never in records."""
+"""Initial time of the virtual clock, because 0 means "never" in records."""
 
 
 class SimulatedRun:
-    """Writes a run folder while the experiment goes on; an ExperimentRecorder.
+    """An ExperimentRecorder that writes a run folder during the experiment.
 
     Attributes:
-        directory: of the run.
-        steps: of the fault schedule, as they were drawn.
+        directory: the folder of the run.
+        steps: the drawn steps of the fault schedule.
     """
 
     def __init__(
@@ -116,14 +116,12 @@ class SimulatedRun:
             directory.write_spec("faults.toml", toml_text(schedule.to_mapping()))
         directory.close_specification()
 
-    # ------------------------------------------------------------ what the experiment tells
+    # ------------------------------------------------------------ events of the experiment
 
     def began(self, now: Callable[[], Instant]) -> None:
-        """See ExperimentRecorder."""
         self._now = lambda: now() + _DAY_NS
 
     def phase(self, name: str) -> None:
-        """See ExperimentRecorder."""
         now_ns, phases = self._now(), self.directory.manifest["phases"]
         if phases:
             phases[-1]["t1_ns"] = now_ns
@@ -135,11 +133,9 @@ class SimulatedRun:
             phases.append({"phase": name, "t0_ns": now_ns, "t1_ns": None})
 
     def subscribing(self, client: ClientId) -> None:
-        """See ExperimentRecorder."""
         self._issued[client] = self._now()
 
     def fence(self, client: ClientId, sequence: int) -> tuple[bytes, bytes]:
-        """See ExperimentRecorder."""
         tables = self._tables_of(self._plans[client])
         _, payload = self._content(client).choice(sequence)
         return self._fence_blob, tables.payloads[payload]
@@ -147,7 +143,6 @@ class SimulatedRun:
     def published(
         self, client: ClientId, sequence: int, intended_ns: Instant, *, fence: bool
     ) -> None:
-        """See ExperimentRecorder."""
         source = self._sources[client]
         chosen, _ = self._content(client).choice(sequence)
         if fence:
@@ -160,7 +155,6 @@ class SimulatedRun:
         )  # fmt: skip
 
     def fault(self, step: str, stage: str) -> None:
-        """See ExperimentRecorder."""
         assert self._faults is not None, f"{step} is in no schedule"
         now_ns = self._now()
         if stage == "applied":
@@ -172,16 +166,14 @@ class SimulatedRun:
         elif stage == "recovered":
             self._faults.note(step, "recovered", now_ns)
 
-    # ------------------------------------------------------------ what clients see
+    # ------------------------------------------------------------ events of clients
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
-        """See ClientObserver."""
         if source is not None and client not in self._sources:
             self._sources[client] = source
             self._identities.append(self._identity(source))
 
     def started(self, client: ClientId, number: int) -> None:
-        """See ClientObserver."""
         if client in self._started:
             return
         self._started.add(client)
@@ -206,7 +198,6 @@ class SimulatedRun:
         blob: bytes,
         payload: Buffer,
     ) -> None:
-        """See ClientObserver."""
         kind = FENCE_KIND if blob == self._fence_blob else DATA
         self._rows += 1
         self._deliveries.append(
@@ -217,7 +208,6 @@ class SimulatedRun:
         )  # fmt: skip
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
-        """See ClientObserver."""
         brokers = self._spec.topology.brokers
         partition = Partition(
             brokers[notice.partition.detector],
@@ -238,7 +228,6 @@ class SimulatedRun:
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """See ClientObserver."""
         if self._gaps is None:
             self._gaps = LineWriter(self._gaps_path)
         self._gaps.write(
@@ -255,13 +244,12 @@ class SimulatedRun:
         )
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """See ClientObserver."""
         source = self._sources[client]
         number = self._identities.index(self._identity(source))
         row = (sequence, sequence, self._now(), number, source.incarnation, ACKNOWLEDGED)
         self._acks.append(ACKS.row.pack(*row))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _identity(self, source: SourceId) -> str:
         return f"{self._spec.topology.brokers[source.broker]}/{source.publisher}"

@@ -1,4 +1,4 @@
-"""A deployment as an experiment sees it: hosts with agents, brokers on them, and their files."""
+"""The testbed of an experiment: hosts with agents, brokers on the hosts, and their files."""
 
 import logging
 import re
@@ -16,28 +16,28 @@ from brokerd.agent.paths import socket_folder
 from brokerd.overlay.topology import Topology
 
 FetchFile = Callable[[str, str, Path, int], Awaitable[None]]
-"""Copies a regular file of a host (host, path there, path here, at most so many bytes)."""
+"""A function that copies a regular file of a host (host, path there, path here, greatest size)."""
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 GROWTH_BYTES: Final = 16 << 20
-"""What a file that is written to may have grown by since it was listed."""
+"""Greatest growth of a file between listing and copy."""
 ANSWER_TIMEOUT_MS: Final = 10_000
 MOST_FILES: Final = 10_000
 MOST_BYTES: Final = 64 << 30
-"""Of one process in one run."""
+"""Limit per process and run."""
 CertificateForClients = Callable[[str], Awaitable[Mapping[str, str] | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """Where a broker is.
+    """The place of a broker.
 
     Attributes:
         host: its (logical) host.
-        process: what the host's agent calls it.
-        address: "host:port" where clients reach it.
+        process: process name at the host's agent.
+        address: "host:port" for clients.
     """
 
     host: str
@@ -46,38 +46,38 @@ class BrokerPlace:
 
 
 async def copy_local_file(host: str, source: str, destination: Path, most_bytes: int) -> None:
-    """Copy a file of a host whose file system is ours."""
+    """Copy a file of a host with the local file system."""
     await trio.to_thread.run_sync(shutil.copyfile, source, destination)
 
 
 async def no_certificate(suffix: str) -> None:
-    """What needs none."""
+    """Create no certificate, for clients without TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Testbed:
-    """Brokers that run and are ready, and how to reach everything that belongs to them.
+    """Ready brokers, with access to their hosts, agents and files.
 
     Attributes:
-        agents: by host.
-        brokers: by name; every broker of the topology.
-        host_roots: by host, the folder that is ours there.
-        clients_host: where load generators run. One host for all of them, so that publishers
-            and subscribers read the same clock.
-        documents: further files for the run's `spec` folder by name, such as inventory.toml
-            (text) and placement.json (a mapping).
-        fetch_file: brings a host's file home.
-        socket_folders: by host, where control sockets are; as on this machine without.
-        transport: how brokers and clients talk, for the manifest.
-        certificate_for_clients: puts a certificate for all clients with this ending of their
-            names on the clients' host, and says where; None where there is no TLS.
-        broker_nice: by host, how far brokers give way to load generators, for the manifest.
-        without_fsync: hosts whose brokers do not wait for the disk, for the manifest.
-        protected_ports: by which hosts are reached; no fault ever touches them.
-        ready_after_s: what it took to have them ready; None where they have been there before.
+        agents: agents by host.
+        brokers: places by name; every broker of the topology.
+        host_roots: by host, the project's folder.
+        clients_host: host of all load generators, so that publishers and subscribers read the same
+            clock.
+        documents: further files for the run's `spec` folder by name, such as inventory.toml (text)
+            and placement.json (a mapping).
+        fetch_file: copies a host's file to this machine.
+        socket_folders: by host, folder of control sockets; the usual folder by default.
+        transport: transport between brokers and clients, for the manifest.
+        certificate_for_clients: puts a certificate for all clients with this suffix of their names
+            on the clients' host, and returns its place; None without TLS.
+        broker_nice: by host, nice value of brokers relative to load generators, for the manifest.
+        without_fsync: hosts with brokers that do not wait for the disk, for the manifest.
+        protected_ports: ports of the connections to hosts; no fault ever affects these ports.
+        ready_after_s: time until the brokers were ready; None for brokers that existed before.
     """
 
-    __test__: ClassVar[bool] = False  # pytest, it only sounds like a test
+    __test__: ClassVar[bool] = False  # pytest would collect this class by its name
 
     agents: Mapping[str, AgentClient]
     brokers: Mapping[str, BrokerPlace]
@@ -103,26 +103,26 @@ class Testbed:
         return self.agents[self.clients_host]
 
     def client_socket(self, process: str) -> Path:
-        """Where a load generator's control socket is."""
+        """Return the path of a load generator's control socket."""
         host = self.clients_host
         folder = self.socket_folders.get(host) or socket_folder(self.host_roots[host])
         return folder / f"{process}.sock"
 
     def run_folder(self, host: str, run_id: str, process: str) -> Path:
-        """Where on its host a process writes what belongs to a run."""
+        """Return the folder on its host into which a process writes the files of a run."""
         return self.host_roots[host] / "run" / run_id / process
 
     async def broker_command(
         self, broker: str, command: str, timeout_ms: int = ANSWER_TIMEOUT_MS, **arguments: Any
     ) -> dict[str, Any]:
-        """What a broker answers to a control command; ControlError when it cannot."""
+        """Return a broker's answer to a control command; raise ControlError without an answer."""
         place = self.brokers[broker]
         return await self.agents[place.host].broker(place.process, command, arguments, timeout_ms)
 
     async def load_command(
         self, process: str, command: str, timeout_ms: int = ANSWER_TIMEOUT_MS, **arguments: Any
     ) -> dict[str, Any]:
-        """What a load generator answers to a control command; ControlError when it cannot."""
+        """Return the answer of a load generator to a control command, or raise ControlError."""
         return await self.clients_agent.broker(process, command, arguments, timeout_ms)
 
     async def collect(
@@ -133,13 +133,12 @@ class Testbed:
         destination: Path,
         names: Collection[str] | None = None,
     ) -> list[str]:
-        """Bring the files of a host's folder home; returns the names of damaged ones.
+        """Copy the files of a host's folder to this machine; return the names of damaged files.
 
-        A file is damaged when it is not here as its host's agent saw it, even when fetched
-        a second time.
+        A file is damaged if even the second copy differs from the listing of the host's agent.
 
         Args:
-            folder: None for where the agent keeps what the process prints.
+            folder: None for the agent's folder with the output of the process.
             names: only these files.
         """
         destination.mkdir(parents=True, exist_ok=True)
@@ -149,7 +148,7 @@ class Testbed:
             try:
                 if await self._fetch(host, source, destination, listed[name]):
                     continue
-                # It may have grown since it was listed.
+                # The file may have grown since its listing.
                 listed, _ = await self._list(host, process, folder)
                 if await self._fetch(host, source, destination, listed[name]):
                     continue
@@ -161,12 +160,12 @@ class Testbed:
     async def _list(
         self, host: str, process: str, folder: Path | None
     ) -> "tuple[dict[str, ListedFile], str]":
-        """The files in a folder of a host by name, and that folder."""
+        """Return the files in a folder of a host by name, and the folder."""
         listing = await self.agents[host].files(process, str(folder or ""))
         return listed_files(listing["files"], f"{host}:{listing['folder']}"), listing["folder"]
 
     async def _fetch(self, host: str, source: str, destination: Path, listed: "ListedFile") -> bool:
-        """Copy a file to here; whether it is what was listed."""
+        """Copy a file to this machine. Return True if the copy equals the listing."""
         target = destination / listed.name
         most_bytes = listed.size_bytes + GROWTH_BYTES
         await self.fetch_file(host, f"{source}/{listed.name}", target, most_bytes)
@@ -175,7 +174,7 @@ class Testbed:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file as its host's agent saw it."""
+    """A file in the listing of its host's agent."""
 
     name: str
     size_bytes: int
@@ -183,14 +182,15 @@ class ListedFile:
 
 
 class ListingRefused(Exception):
-    """What a host says to have is nothing that a run writes; none of it is fetched."""
+    """A listing that no process of a run can cause, the host's fault; no file is copied."""
 
 
 def listed_files(rows: Sequence[Mapping[str, Any]], where: str) -> dict[str, ListedFile]:
-    """What a host says to have, by name, once every row is what one of our processes writes.
+    """Return the listed files by name, after checks of every row.
 
     Raises:
-        ListingRefused: a name that is more than a name, twice the same, too many or too much.
+        ListingRefused: a name that is not a plain name, a duplicate name, too many files or bytes;
+            the host's fault.
     """
     if len(rows) > MOST_FILES:
         raise ListingRefused(f"{where}: {len(rows)} files; at most {MOST_FILES} are fetched")

@@ -1,4 +1,4 @@
-"""What a run is about: where brokers of ours and those of others differ for who runs it."""
+"""Systems under test: differences between the project's brokers and other brokers in a run."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,39 +19,41 @@ class UnderTest(Protocol):
     """The brokers of a run.
 
     Attributes:
-        load_role: of its load generators, as agents know it.
+        load_role: role of the load generators for agents.
     """
 
     load_role: str
 
     def facts(self, spec: ExperimentSpec) -> dict[str, Any]:
-        """What they promise and are called, for the manifest: `promises`, `protocol_words`, and of
-        brokers of ours `parameters`, which `topology_digest` is made of."""
+        """Return `promises` and `protocol_words`, and of the project's brokers also `parameters`.
+
+        The manifest contains the result. `topology_digest` is made of `parameters`.
+        """
 
     def overlay(self, spec: ExperimentSpec) -> Mapping[str, Any] | None:
-        """The run's overlay document; None where its topology is a tree of brokers."""
+        """Return the overlay document of the run; None for a tree of brokers."""
 
     def order(self, spec: ExperimentSpec) -> str:
-        """The order that is promised."""
+        """Return the promised order."""
 
     def load_setting(self, spec: ExperimentSpec) -> Mapping[str, Any]:
-        """What load generators are told besides what all are told."""
+        """Return the settings of load generators beyond the common settings."""
 
     async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
-        """Tell a broker which run begins."""
+        """Announce the begin of a run to a broker."""
 
     async def end_run(self, testbed: Testbed, broker: str) -> None:
-        """Tell it that the run is over."""
+        """Announce the end of the run to a broker."""
 
     async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
-        """The schedule, with targets that only they can name now."""
+        """Return the schedule with targets that only these brokers can name now."""
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
-        """What breaks them, and looks at them."""
+        """Return the backend that applies faults to these brokers and observes them."""
 
 
 class OurBrokers:
-    """An UnderTest: brokers of this project, with the protocol that the experiment names."""
+    """An UnderTest: brokers of this project, with the protocol of the experiment."""
 
     load_role = "load"
 

@@ -1,1 +1,1 @@
-"""Workloads: what a file of one says, and what is wrong with it."""
+"""Workloads: their file format, and the checks that find errors in a workload."""

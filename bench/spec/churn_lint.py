@@ -1,4 +1,4 @@
-"""What a protocol's parameters make of a workload's churn."""
+"""Warnings about the effect of a protocol's parameters on the churn of a workload."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from fault_injection.schedule.client_lint import RECONNECTS_WITHIN_NS
 
 
 def churn_warnings(spec: ExperimentSpec) -> Iterator[str]:
-    """Why subscribers may not get what they miss while churn keeps them away, for people.
+    """Yield reasons why subscribers may miss publications under churn, in words for the user.
 
-    With both, a subscriber may take RECONNECTS_WITHIN_NS to be back once it may be.
+    A disconnected subscriber may take RECONNECTS_WITHIN_NS in addition to reconnect.
     """
     churn = spec.workload.churn
     if churn is None:

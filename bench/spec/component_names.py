@@ -1,4 +1,4 @@
-"""The names of the parts that can be measured by themselves."""
+"""The names of components that can be measured by themselves."""
 
 from typing import Final, Literal
 

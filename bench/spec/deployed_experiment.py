@@ -1,4 +1,4 @@
-"""Experiments on real brokers that a figure is drawn from: which runs, and how often each.
+"""Experiments on real brokers for a figure: the runs, and the number of instances of each.
 
     schema = "pubsubctl/deployed-experiment/1"
     name = "gd02-fig6"
@@ -10,8 +10,8 @@
     instances = 5
 
 With `subscribers = [100, 400]` every protocol is run with each number of subscribers at every
-[[subscribers]] entry of the workload. `workload` may name several, each of which is a point, and
-with `also_without_churn = true` each point is run once more with nobody disconnected.
+[[subscribers]] entry of the workload. `workload` may name several workloads, each of which is a
+point. With `also_without_churn = true` each point is run once more without churn.
 """
 
 from collections.abc import Iterator
@@ -31,21 +31,22 @@ EXPERIMENTS: Final = BENCH_FOLDER / "experiments"
 
 
 def _listed(value: object) -> object:
-    """A single name as a list of it."""
+    """Return a single name as a list."""
     return [value] if isinstance(value, str) else value
 
 
 class DeployedExperiment(ExperimentFile):
-    """One such file.
+    """A file of a deployed experiment.
 
     Attributes:
-        workload: one or several.
-        also_without_churn: whether each point is run with churn, and without.
-        further_figures: that are drawn from the same runs.
+        workload: one or several workloads.
+        also_without_churn: True to run each point with and without churn.
+        further_figures: further figures that are drawn from the same runs.
         faults: name of a fault schedule; "" for none.
-        measure: how long to measure; "" for as long as the workload says.
-        subscribers: how many at each entry of the workload; () for what it says.
-        instances: how often each point is run, unless somebody asks for another number.
+        measure: length of the measure phase; "" for the length in the workload.
+        subscribers: numbers of subscribers at each entry of the workload; () for the workload's
+            own.
+        instances: number of runs of each point, unless the user asks for another number.
     """
 
     further_figures: list[str] = Field(default_factory=list)
@@ -60,10 +61,10 @@ class DeployedExperiment(ExperimentFile):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing that is varied.
+    """A point of an experiment.
 
     Attributes:
-        name: fit for a label and for people.
+        name: a name that is valid as a label, for the user.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Point:
 
 
 def figures() -> dict[str, Path]:
-    """The figures that have such an experiment of ours, and its file."""
+    """Return a map from each figure with a deployed experiment to the file of the experiment."""
     found: dict[str, Path] = {}
     for path in sorted(EXPERIMENTS.glob("*.toml")):
         values = read_toml(path)
@@ -81,30 +82,30 @@ def figures() -> dict[str, Path]:
 
 
 def is_deployed_experiment(name: str) -> bool:
-    """Whether a name on a command line means such an experiment: a figure, or a file."""
+    """Return True if a name on a command line means a deployed experiment: a figure, or a file."""
     path = Path(name)
     is_file = path.suffix == ".toml" and path.is_file()
     return name in figures() or (is_file and read_toml(path).get("schema") == SCHEMA)
 
 
 def load_deployed_experiment(name: str) -> DeployedExperiment:
-    """The experiment of a figure, or in a file.
+    """Return the experiment of a figure, or in a file.
 
     Raises:
-        SpecError: it cannot be used; says file, key, value, what is valid.
+        SpecError: the experiment cannot be used; names file, key, value and valid values.
     """
     path = figures().get(name, Path(name))
     return validated(DeployedExperiment, read_toml(path), str(path))
 
 
 def points_of(experiment: DeployedExperiment, overrides: Overrides) -> Iterator[Point]:
-    """What is run, one point after the other.
+    """Yield the points of an experiment, in the order of their runs.
 
     Args:
-        overrides: typed on top, for all points.
+        overrides: overrides of the command line, for all points.
 
     Raises:
-        SpecError: the workload or what was typed cannot be used.
+        SpecError: the workload or an override cannot be used.
     """
     counts: list[int | None] = [*experiment.subscribers] or [None]
     with_churn = (True, False) if experiment.also_without_churn else (True,)

@@ -10,9 +10,10 @@ _WEAKEST_FIRST: Final = ("none", "stream", "topic", "publisher", "total")
 
 
 def guarantee_warnings(spec: ExperimentSpec) -> Iterator[str]:
-    """Yield why the verdict may be INVALID although the protocol keeps its promises, for people.
+    """Yield reasons why a verdict may be INVALID although the protocol keeps its promises.
 
-    The guarantee of the workload decides, not the promise of the protocol.
+    The guarantee of the workload decides, not the promise of the protocol. The reasons are in words
+    for the user.
     """
     promises = protocol_on(spec.topology, spec.protocol).promises()
     guarantee = spec.workload.guarantee

@@ -1,9 +1,9 @@
-"""Values named by dotted keys: what a sweep varies, and what is typed with --set.
+"""Dotted keys: names of the values that a sweep varies, or that `--set` changes.
 
-`phases.measure` is a key in a table, `publishers.rate` one in every entry of a list of tables,
-`publishers[0].rate` one in its first entry. Keys of the topology file begin with `topology.`,
-those of a step of the fault schedule with `faults.STEP.`; all others are of the workload file.
-In sweeps `simulated` says whether a run is one on simulated brokers.
+`phases.measure` is a key in a table, `publishers.rate` a key in every entry of a list of tables,
+`publishers[0].rate` a key in the first entry. Keys of the topology file begin with `topology.`, and
+keys of a step of the fault schedule with `faults.STEP.`. All other keys belong to the workload
+file. In sweeps, `simulated` selects simulated brokers.
 """
 
 import re
@@ -25,10 +25,10 @@ Keys = Mapping[str, Any]
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Refuse keys that cannot be read, and two that mean the same value.
+    """Refuse keys that cannot be read, and two keys with the same value.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: a key cannot be used, or two keys have the same value; names the keys.
     """
     seen: list[str] = []
     for key in keys:
@@ -42,7 +42,7 @@ def check_keys(keys: Iterable[str]) -> None:
 
 
 def of_workload(keys: Keys) -> dict[str, Any]:
-    """Those of the workload file."""
+    """Return the keys of the workload file."""
     return {
         key: value
         for key, value in keys.items()
@@ -51,17 +51,17 @@ def of_workload(keys: Keys) -> dict[str, Any]:
 
 
 def of_topology(keys: Keys) -> dict[str, Any]:
-    """Those of the topology file, as they are called there."""
+    """Return the keys of the topology file, with their names in that file."""
     return {
         key.removeprefix(TOPOLOGY): value for key, value in keys.items() if key.startswith(TOPOLOGY)
     }
 
 
 def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
-    """By step of the fault schedule, its keys; one in a table of a step has a dot.
+    """Return the keys of each step of the fault schedule; a key in a table of a step has a dot.
 
     Raises:
-        ConfigError: a key names no step, or nothing in it.
+        ConfigError: a key names no step, or nothing in a step.
     """
     found: dict[str, dict[str, Any]] = {}
     for key, value in keys.items():
@@ -75,16 +75,18 @@ def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
 
 
 def value_of(text: str) -> Any:
-    """Return the value of a text that was typed for a key; see `typed_value`."""
+    """Return the value of a text on the command line; see `typed_value`."""
     return typed_value(text)
 
 
 def with_keys(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    """A file's values with these in their place; `values` stays as it is.
+    """Return a copy of a file's values with the values of `keys` in place.
+
+    The last part of a key is not checked against its table.
 
     Raises:
-        ConfigError: a key leads through something that is neither a table nor a list of them, or
-            to an entry that is not there. Whether a table knows the last part is not looked at.
+        ConfigError: a key leads through a value that is neither a table nor a list of tables, or to
+            a missing entry.
     """
     changed = deepcopy(dict(values))
     for key, value in keys.items():
@@ -100,7 +102,7 @@ def with_keys(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
 def _tables(
     table: dict[str, Any], path: Sequence[tuple[str, int | None]], key: str
 ) -> list[dict[str, Any]]:
-    """The tables that a path leads to, made where there are none."""
+    """Return the tables that a path leads to; create missing tables."""
     found = [table]
     for name, place in path:
         found = [each for one in found for each in _inside(one, name, place, key)]
@@ -133,9 +135,9 @@ def _parts(key: str) -> list[tuple[str, int | None]]:
 
 
 def _contradict(one: str, other: str) -> bool:
-    """Whether both mean the same value, or one of them what the other one is in.
+    """Return True if two keys mean the same value, or one key a part of the other's value.
 
-    Which file a topology or schedule is, and a key in it, are two things.
+    The file of a topology or schedule, and a key in this file, are different values.
     """
     short, long = sorted((_parts(one), _parts(other)), key=len)
     if len(short) == 1 < len(long) and short[0][0] in _FILES:

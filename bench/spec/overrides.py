@@ -1,4 +1,4 @@
-"""What was typed in place of what a workload file says."""
+"""Overrides: values of the command line that replace values of a workload file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What was typed in place of what the workload file says; None where nothing was.
+    """Overrides of a workload file; None for a value that is not overridden.
 
-    Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` hold for
-    every [[publishers]] entry, `subscribers` for every [[subscribers]] entry. Without `churn`
-    nobody is disconnected, and a workload that has some is calm. `keys` are values by dotted key,
-    which nothing else that was typed changes any more: see `bench.spec.keys`.
+    Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` apply to every
+    [[publishers]] entry, `subscribers` to every [[subscribers]] entry. If `churn` is False, no
+    subscriber is disconnected, and a workload with churn becomes calm. `keys` are values by dotted
+    key, and no other override changes the same value; see `bench.spec.keys`.
     """
 
     protocol: str | None = None
@@ -39,24 +39,24 @@ class Overrides:
     keys: Mapping[str, Any] | None = None
 
     def dotted(self) -> list[str]:
-        """The keys that were typed, each once for every way in which it was."""
+        """Return the dotted keys of all overrides, with duplicates."""
         return [
             *(_KEYS[name] for name in self.as_mapping() if name in _KEYS), *(self.keys or {}),
         ]  # fmt: skip
 
     def as_mapping(self) -> dict[str, Any]:
-        """Only what was typed."""
+        """Return only the overridden values."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """A workload file's values with what was typed in their place.
+    """Return a workload file's values with the overrides in place.
 
-    Wrong shapes are left to whoever checks the values.
+    Values of a wrong shape are left for the validation.
 
     Raises:
-        ConfigError: a key leads nowhere, or two values were typed for one.
+        ConfigError: a key leads nowhere, or two overrides set the same value.
     """
     check_keys(overrides.dotted())
     typed = overrides.as_mapping()

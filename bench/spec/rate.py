@@ -13,7 +13,7 @@ _RATE = re.compile(rf"{_NUMBER}\s*(?P<thousand>[kM]?)/(?P<unit>{'|'.join(_PERIOD
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate of publication. Without a number ("max"), as fast as the publisher can."""
+    """A rate of publication; `per_second` is None for "max", the highest rate of the publisher."""
 
     per_second: Fraction | None
 

@@ -1,10 +1,9 @@
-"""What an experiment is: a workload file, the topology it names, and what was typed on top.
+"""Experiment specifications: a workload file, its topology, and the overrides.
 
-Workload files are closed: a key, broker, attribute or unit that is not known is an error that
-names file, key, value and the nearest valid one. An ExperimentSpec is fully resolved, and
-`workload_toml` says all of it again, so that a run directory depends on nothing outside it.
-
-Only the controller reads spec files; processes on broker machines are told plain mappings.
+Workload files are closed: an unknown key, broker, attribute or unit is an error that names file,
+key, value and the nearest valid value. An ExperimentSpec is fully resolved. `workload_toml`
+contains the whole specification, so that a run directory depends on nothing outside. Only the
+controller reads specification files; processes on broker machines receive plain mappings.
 """
 
 import re
@@ -50,17 +49,18 @@ TOPOLOGIES = BENCH_FOLDER / "topologies"
 
 
 class SpecError(ConfigError):
-    """A workload, topology or option that cannot be used; the user can mend it."""
+    """A workload, topology or option that cannot be used; the user's fault."""
 
     exit_status: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherPlan:
-    """One publisher: its place in the content formula, name, broker and load.
+    """A publisher: its place in the content formula, name, broker and load.
 
     Attributes:
-        failover: brokers that it goes on at, in this order, when its own cannot be reached.
+        failover: brokers to which the publisher moves, in this order, if its own broker is
+            unreachable.
     """
 
     index: int
@@ -75,12 +75,14 @@ class PublisherPlan:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberPlan:
-    """One subscriber with its one subscription.
+    """A subscriber with its only subscription.
 
     Attributes:
-        subscribes_ns: None before the measurement.
-        absences: when churn keeps it away, from the start of the measurement.
-        failover: brokers that it goes on at, in this order, when its own cannot be reached.
+        subscribes_ns: time of the subscription in the measurement; None for a time before the
+            measurement.
+        absences: times without a connection because of churn, from the start of the measurement.
+        failover: brokers to which the subscriber moves, in this order, if its own broker is
+            unreachable.
     """
 
     index: int
@@ -98,11 +100,11 @@ class ExperimentSpec:
     """A workload on a topology, with a protocol and a seed: all that decides a run.
 
     Attributes:
-        workload: with the overrides already in it.
-        topology: what the workload names.
-        overrides: what was typed, for the record.
+        workload: the workload, overrides included.
+        topology: the topology that the workload names.
+        overrides: the overrides, for the record.
         source: the workload file.
-        labels: free words for people and for the results index.
+        labels: free words for the user and for the results index.
     """
 
     workload: Workload
@@ -113,21 +115,21 @@ class ExperimentSpec:
 
     @property
     def name(self) -> str:
-        """Of the experiment: the workload's, unless a label says otherwise."""
+        """The name of the experiment: the label `experiment`, or else the name of the workload."""
         return self.labels.get("experiment", self.workload.name)
 
     @property
     def protocol(self) -> str:
-        """What runs."""
+        """The protocol that runs."""
         return self.workload.protocol
 
     @property
     def seed(self) -> int:
-        """What everything that is drawn is drawn from."""
+        """The seed of all random values."""
         return self.workload.seed
 
     def publisher_plans(self) -> list[PublisherPlan]:
-        """Every publisher, in the order that gives the publisher index of the content formula."""
+        """Return all publishers, in the order of their index in the content formula."""
         plans: list[PublisherPlan] = []
         places: dict[str, int] = {}
         for entry in self.workload.publishers:
@@ -150,7 +152,7 @@ class ExperimentSpec:
         return plans
 
     def subscriber_plans(self) -> list[SubscriberPlan]:
-        """Every subscriber, in file order."""
+        """Return all subscribers, in file order."""
         plans: list[SubscriberPlan] = []
         places: dict[str, int] = {}
         for entry in self.workload.subscribers:
@@ -194,23 +196,23 @@ class ExperimentSpec:
         )
 
     def clients(self) -> dict[str, Role]:
-        """What each client is, by name."""
+        """Return the kind of each client by name."""
         found: dict[str, Role] = {plan.name: "publisher" for plan in self.publisher_plans()}
         for plan in self.subscriber_plans():
             found[plan.name] = "own-process subscriber" if plan.own_process else "subscriber"
         return found
 
     def placed_clients(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Publishers and subscribers in their order, each with the broker it is attached to."""
+        """Return publishers and subscribers in their order, each with its broker."""
         publishers = [(plan.name, plan.broker) for plan in self.publisher_plans()]
         return publishers, [(plan.name, plan.broker) for plan in self.subscriber_plans()]
 
     def attribute_sets(self) -> list[dict[str, Scalar]]:
-        """The attribute sets that publications use, as the seed draws them."""
+        """Return the attribute sets of publications, drawn from the seed."""
         return draw_attribute_sets(self.seed, self.workload.attributes, self.workload.sets)
 
     def workload_mapping(self) -> dict[str, Any]:
-        """The resolved workload, as its TOML file says it."""
+        """Return the resolved workload as the content of a TOML file."""
         values = self.workload.model_dump(by_alias=True, exclude_none=True)
         attributes = {"sets": self.workload.sets, **values.pop("attributes")}
         publishers, subscribers = values.pop("publishers"), values.pop("subscribers")
@@ -222,11 +224,11 @@ class ExperimentSpec:
         }  # fmt: skip
 
     def workload_toml(self) -> str:
-        """The resolved workload file."""
+        """Return the text of the resolved workload file."""
         return toml_text(self.workload_mapping())
 
     def topology_toml(self) -> str:
-        """The topology file."""
+        """Return the text of the topology file."""
         return toml_text(self.topology.as_it_is())
 
 
@@ -235,11 +237,10 @@ def load_experiment(
     overrides: Overrides | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> ExperimentSpec:
-    """The experiment that a workload file (or the bare name of one of ours) describes.
+    """Return the experiment in a workload file, or in the project's workload with this bare name.
 
     Raises:
-        SpecError: the file or what was typed cannot be used; says file, key, value, what is
-            valid.
+        SpecError: the file or an override cannot be used; names file, key, value and valid values.
     """
     overrides = overrides or Overrides()
     path = find_file(workload, WORKLOADS, "workload")
@@ -264,13 +265,13 @@ def load_experiment(
 
 
 def load_topology(topology: str | Path, keys: Keys | None = None) -> Topology:
-    """The topology in a file, or in the one of ours with this bare name.
+    """Return the topology in a file, or the project's topology with this bare name.
 
     Args:
-        keys: values by dotted key, in place of what the file says.
+        keys: values by dotted key, in place of values of the file.
 
     Raises:
-        SpecError: says file, key, value and what is valid.
+        SpecError: the topology cannot be used; names file, key, value and valid values.
     """
     path = find_file(topology, TOPOLOGIES, "topology")
     try:
@@ -284,10 +285,10 @@ def load_topology(topology: str | Path, keys: Keys | None = None) -> Topology:
 
 
 def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None = None) -> Path:
-    """The file a user means: a path (also relative to `beside`), or a bare name in `folder`.
+    """Return the file that a name means: a path (also relative to `beside`), or a name in `folder`.
 
     Raises:
-        SpecError: there is none; names the nearest.
+        SpecError: the file does not exist; names the nearest file.
     """
     text = str(name)
     if "/" not in text and not text.endswith(".toml"):
@@ -306,7 +307,7 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file; SpecError with line and column when it cannot be read."""
+    """Return the content of a TOML file; raise SpecError with line and column if invalid."""
     try:
         return parse_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -316,16 +317,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 MOST_ABSENCES = 10_000
-"""Times that one subscriber is disconnected in a run."""
+"""Greatest number of absences of one subscriber in a run."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def validated(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
-    """`values` as a closed model's instance.
+    """Return `values` as an instance of a closed model.
 
     Raises:
-        SpecError: they cannot be; says `where`, key, value and what is valid, for each of up to 8.
+        SpecError: the values are invalid; names `where`, key, value and valid values, for up to 8
+            errors.
     """
     try:
         return model.model_validate(values)
@@ -335,7 +337,7 @@ def validated(model: type[_Model], values: Mapping[str, Any], where: str) -> _Mo
 
 
 def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
-    """One sentence: key, value, what is wrong, what is valid."""
+    """Return one sentence: key, value, the error and valid values."""
     place: tuple[Any, ...] = problem["loc"]
     key = _dotted(place)
     given = problem["input"]
@@ -363,7 +365,7 @@ def _dotted(place: Sequence[Any]) -> str:
 
 
 def _keys_at(model: type[BaseModel], place: Sequence[Any]) -> list[str]:
-    """The keys that are valid in the table at `place`."""
+    """Return the valid keys of the table at `place`."""
     for part in place:
         if isinstance(part, int):
             continue
@@ -402,7 +404,10 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
 
 
 def _check_records(workload: Workload, topology: Topology, where: str) -> None:
-    """Stretches tell what one subscriber got of one source in its order, and nothing beyond."""
+    """Refuse stretches unless subscribers are owed publisher order.
+
+    Stretches record the publications of one source to one subscriber in order, and nothing else.
+    """
     if (records := workload.load.records) == "full":
         return
     promised = protocol_on(topology, workload.protocol).promises().order
@@ -443,9 +448,9 @@ def _check_places(workload: Workload, topology: Topology, where: str) -> None:
 
 
 def _check_failover(workload: Workload, topology: Topology, where: str) -> None:
-    """Only clients that are the same ones at another broker, and miss nothing promised, go there.
+    """Refuse failover of clients that would change their source or lose promised publications.
 
-    In all other cases the client library would rather wait for their broker.
+    In these cases the client library waits for the client's own broker.
     """
     promises = protocol_on(topology, workload.protocol).promises()
     protocol = workload.protocol
@@ -469,7 +474,7 @@ def _check_failover(workload: Workload, topology: Topology, where: str) -> None:
 
 
 def _check_topic(workload: Workload, topology: Topology, where: str) -> None:
-    """What the workload calls a topic is what the protocol takes for one."""
+    """Check that workload and protocol use the same topic attribute."""
     taken_from = definition_of(workload.protocol).topic_attribute
     if taken_from is None or workload.topic is None:
         return
@@ -494,9 +499,10 @@ def _check_order(workload: Workload, topology: Topology, where: str) -> None:
 
 
 def _check_filters(workload: Workload, where: str) -> None:
-    """A filter on an attribute that nobody publishes can only be a slip of the pen.
+    """Refuse filters on an attribute that no publication has, which is certainly a mistake.
 
-    Nor may one name what counts: whom a publication is for follows from its attribute set.
+    A filter on a counting attribute is refused, too: the receivers of a publication follow from its
+    attribute set.
     """
     counting = numbered_attribute(workload.attributes)
     for number, entry in enumerate(workload.subscribers):

@@ -1,4 +1,4 @@
-"""Sweeps: one workload again and again, with other values of some of its keys.
+"""Sweeps: runs of one workload with different values of some of its keys.
 
     schema = "pubsubctl/sweep/1"
     name = "demo-rates"
@@ -22,9 +22,9 @@
     [budget]
     time = "30min"
 
-Every combination of the axes is a point, and so is each of [[points]]. Keys are those of
-`bench.spec.keys`. With `simulated = [false, true]` among the axes each of the others is run on
-brokers and on simulated ones.
+Every combination of the axes is a point, and so is every entry of [[points]]. Keys are described in
+`bench.spec.keys`. With `simulated = [false, true]` among the axes, every other combination is run
+on brokers and on simulated brokers.
 """
 
 from collections import Counter
@@ -59,7 +59,7 @@ SCHEMA: Final = "pubsubctl/sweep/1"
 SWEEPS: Final = BENCH_FOLDER / "sweeps"
 MOST_POINTS: Final = 1_000
 AROUND_RUN_NS: Final = 15_000_000_000
-"""About how long it takes to deploy, drain, collect and take down."""
+"""Estimated time to deploy, drain, collect and take down."""
 
 Scalar = str | int | float | bool
 
@@ -69,24 +69,25 @@ class _Closed(BaseModel):
 
 
 class Budget(_Closed):
-    """How long a sweep may take in all, in ns."""
+    """The longest total time of a sweep, in ns."""
 
     time: Annotated[int, BeforeValidator(parse_duration_ns)]
 
 
 class Sweep(_Closed):
-    """One sweep.
+    """A sweep.
 
     Attributes:
-        workload: what every point is but for its keys.
+        workload: the workload of every point, apart from the keys of the point.
         faults: name of a fault schedule; "" for none.
-        repetitions: how often each point is run.
-        seed: decides the order of points within each repetition, and everything that is drawn in
-            runs unless `seed` is a key itself.
-        x: the axis that figures have as theirs; "" for the first one that has numbers.
-        axes: by key, its values.
-        points: further ones, each with a name and its keys.
-        bounds: by number of a run, what its mean is not to pass; figures show where it does.
+        repetitions: number of runs of each point.
+        seed: seed of the order of points within a repetition, and of the random values in runs
+            unless `seed` is a key itself.
+        x: the x-axis of figures; "" for the first axis with numbers.
+        axes: values by key.
+        points: further points, each with a name and its keys.
+        bounds: upper bounds on the means of numbers of a run; figures show where a mean exceeds its
+            bound.
     """
 
     schema_: Annotated[Literal["pubsubctl/sweep/1"], Field(alias="schema")] = SCHEMA
@@ -138,13 +139,13 @@ class Sweep(_Closed):
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint(Point):
-    """One point.
+    """A point of a sweep.
 
     Attributes:
-        keys: its values by key, those of axes in the order of these.
-        steps: by step of the fault schedule, what is changed of it.
+        keys: values by key; keys of axes in the order of the axes.
+        steps: changes of the fault schedule by step.
         faults: name of the fault schedule; "" for none.
-        simulated: whether its brokers are simulated.
+        simulated: True for simulated brokers.
     """
 
     keys: Mapping[str, Scalar] = field(default_factory=dict)
@@ -155,11 +156,11 @@ class SweepPoint(Point):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis, as figures want it.
+    """An axis of a sweep, for figures.
 
     Attributes:
-        numbers: its values as numbers of one unit; () where they are none.
-        unit: of the numbers; "" for none.
+        numbers: the values as numbers of one unit; () for other values.
+        unit: unit of the numbers; "" for none.
     """
 
     key: str
@@ -168,7 +169,7 @@ class Axis:
     unit: str
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the axis for JSON."""
         return {
             "key": self.key, "values": list(self.values), "numbers": list(self.numbers),
             "unit": self.unit,
@@ -176,15 +177,15 @@ class Axis:
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a file is a sweep."""
+    """Return True if a file is a sweep."""
     return path.is_file() and read_toml(path).get("schema") == SCHEMA
 
 
 def load_sweep(path: Path) -> Sweep:
-    """The sweep in a file.
+    """Return the sweep in a file.
 
     Raises:
-        SpecError: says file, key, value and what is valid.
+        SpecError: the sweep cannot be used; names file, key, value and valid values.
     """
     return validated(Sweep, read_toml(path), str(path))
 
@@ -192,15 +193,15 @@ def load_sweep(path: Path) -> Sweep:
 def points_of(
     sweep: Sweep, workload: str | Path, overrides: Overrides, where: str
 ) -> list[SweepPoint]:
-    """Every point, in the order of the file; each can be run as far as files say.
+    """Return all points in file order; every point passed all checks of the files.
 
     Args:
-        workload: the file that is meant by the sweep's.
-        overrides: typed on top, for all points.
-        where: what errors name.
+        workload: the file of the sweep's workload.
+        overrides: overrides of the command line, for all points.
+        where: name of the sweep in errors.
 
     Raises:
-        SpecError: a point cannot be: names it, key, value and what is valid.
+        SpecError: a point is invalid; names point, key, value and valid values.
     """
     chosen = [*_named(sweep)]
     if len(chosen) > MOST_POINTS:
@@ -213,13 +214,13 @@ def points_of(
 
 
 def expected_ns(spec: ExperimentSpec) -> int:
-    """About how long a run takes."""
+    """Return the estimated time of a run."""
     phases = spec.workload.phases
     return phases.warmup + phases.measure + AROUND_RUN_NS
 
 
 def axes_of(sweep: Sweep) -> list[Axis]:
-    """The axes, the one that figures have as theirs first."""
+    """Return the axes, with the x-axis of figures first."""
     found = []
     for key, values in sweep.axes.items():
         numbers, unit = _as_numbers(values)
@@ -237,7 +238,7 @@ def _checked(keys: Sequence[str] | Mapping[str, Any]) -> None:
 
 
 def _named(sweep: Sweep) -> Iterator[tuple[str, dict[str, Scalar]]]:
-    """The keys of every point, and what it is called."""
+    """Yield name and keys of every point."""
     varied = [key for key, values in sweep.axes.items() if len(values) > 1] or [*sweep.axes]
     last = Counter(key.rpartition(".")[2] for key in varied)
     words = {
@@ -286,7 +287,7 @@ def _point(
 
 
 def _as_numbers(values: Sequence[Scalar]) -> tuple[tuple[float, ...], str]:
-    """Values as numbers of one unit; nothing where one of them is none."""
+    """Return values as numbers of one unit; () if a value is no number."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return tuple(map(float, values)), ""
     for read, unit in ((_rate, "1/s"), (_bytes, "B"), (_seconds, "s")):

@@ -1,4 +1,4 @@
-"""Targets: workloads, and the numbers that brokers are meant to reach with them.
+"""Targets: workloads with bounds on the numbers of a run.
 
     schema = "pubsubctl/targets/1"
     name = "performance"
@@ -9,10 +9,10 @@
     workload = "chain3-paced"
     expectations = { "latency.p50" = "<= 500us" }
 
-In place of a workload there may be a `component`, which is measured by itself. Any key of the
-workload or its topology may be changed by `set`, with keys as `bench.spec.keys` has them, `faults`
-names a schedule that is carried out meanwhile, and `inventory` the hosts. What can be expected is
-in `bench.run.expectations`.
+In place of a workload, a target may have a `component`, which is measured by itself. `set` changes
+any key of the workload or its topology, with keys as in `bench.spec.keys`. `faults` names a
+schedule that is carried out during the run, and `inventory` the hosts. `bench.run.expectations`
+describes the expectations.
 """
 
 from collections import Counter
@@ -40,15 +40,16 @@ class _Closed(BaseModel):
 
 
 class Target(_Closed):
-    """What brokers are meant to reach with one workload, or a part of ours by itself.
+    """The bounds for one workload, or for one component by itself.
 
     Attributes:
-        workload: "" where there is a component.
-        component: None where there is a workload.
+        workload: "" with a component.
+        component: None with a workload.
         faults: a schedule; "" for none.
-        inventory: where it is run unless the command line says where; "" for where all are.
-        set_: by dotted key, what is changed of the workload.
-        expectations: by metric, its bound; at least one.
+        inventory: hosts of the run unless the command line names hosts; "" for the hosts of all
+            targets.
+        set_: changes of the workload by dotted key.
+        expectations: bound by metric; at least one.
     """
 
     id: Annotated[str, Field(pattern=EXPERIMENT_NAME.pattern)]
@@ -79,7 +80,7 @@ class Target(_Closed):
         return self
 
     def judged(self) -> list[Expectation]:
-        """One for each line of `expectations`."""
+        """Return an expectation for each line of `expectations`."""
         return [Expectation.of(metric, bound) for metric, bound in self.expectations.items()]
 
 
@@ -99,10 +100,10 @@ class Targets(_Closed):
         return targets
 
     def only(self, ids: Sequence[str]) -> list[Target]:
-        """Those of these ids, in the order of the file; all where none is named.
+        """Return the targets with these ids, in file order; all targets without ids.
 
         Raises:
-            SpecError: there is no such id; names the nearest.
+            SpecError: an id is unknown; names the nearest id.
         """
         known = [row.id for row in self.targets]
         for each in ids:
@@ -112,23 +113,23 @@ class Targets(_Closed):
 
 
 def load_targets(path: Path) -> Targets:
-    """The targets in a file.
+    """Return the targets in a file.
 
     Raises:
-        SpecError: says file, key, value and what is valid.
+        SpecError: the file cannot be used; names file, key, value and valid values.
     """
     return validated(Targets, read_toml(path), str(path))
 
 
 def experiment_of(target: Target, workload: str | Path, where: str) -> ExperimentSpec:
-    """What is run for a target.
+    """Return the experiment for a target.
 
     Args:
-        workload: the file that is meant by the target's.
-        where: what errors name.
+        workload: the file of the target's workload.
+        where: name of the targets in errors.
 
     Raises:
-        SpecError: it cannot be; names the target, key, value and what is valid.
+        SpecError: the experiment is invalid; names target, key, value and valid values.
     """
     keys: dict[str, Any] = dict(target.set_)
     try:

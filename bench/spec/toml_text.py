@@ -1,4 +1,4 @@
-"""Writes the TOML files of a run directory; `tomllib` reads them back to the same values."""
+"""Writer for the TOML files of a run directory; `tomllib` reads the same values back."""
 
 import json
 import re
@@ -9,10 +9,11 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(values: Mapping[str, Any]) -> str:
-    """A TOML document that says `values`: plain keys first, then tables, in the order given.
+    """Return a TOML document with `values`: plain keys first, then tables, in the order given.
 
-    Values are bool, int, float, str, lists of these or of lists, tables, and lists of tables
-    (written as [[arrays of tables]] where they are a table's own value, inline deeper down).
+    Values are bool, int, float, str, nested lists of these types, tables, and lists of tables. A
+    list of tables is written as [[array of tables]] if it is a table's own value, and inline deeper
+    down.
     """
     lines: list[str] = []
     _write_table(lines, (), values)
@@ -62,5 +63,5 @@ def _value(value: Any) -> str:
 
 
 def _string(text: str) -> str:
-    # JSON's escapes are TOML's, but TOML also wants DEL escaped and has no lone surrogates.
+    # TOML has the escapes of JSON, but also escapes DEL and has no lone surrogates.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,8 @@
-"""Topics: what publications are about, where a workload says which attribute that is.
+"""Topics: the values of the attribute that a workload names as its topic.
 
-Systems with topics take the value of that attribute for the topic of a publication. A filter is a
-subscription to topics where it tests nothing else; it then names some of those that there are.
+Systems with topics use the value of this attribute as the topic of a publication. A filter is a
+subscription to topics if no other attribute is tested. The filter then names some of the existing
+topics.
 """
 
 import re
@@ -16,10 +17,10 @@ _TOPIC = re.compile(r"[A-Za-z0-9_-]+([./][A-Za-z0-9_-]+)*")
 
 
 def topic_names(attribute: str, definition: Mapping[str, Any]) -> tuple[str, ...]:
-    """The topics that an attribute drawn so can be, each once.
+    """Return the topics that an attribute with this definition can have, without duplicates.
 
     Raises:
-        ValueError: its values are no names of topics; says which is not, and why.
+        ValueError: a value is no valid topic name; names the value and the reason.
     """
     ((way, argument),) = definition.items()
     if way == "cycle" or (way == "choose" and isinstance(argument, int)):
@@ -34,10 +35,10 @@ def topic_names(attribute: str, definition: Mapping[str, Any]) -> tuple[str, ...
 
 
 def topics_of(predicate: str, attribute: str, names: Sequence[str]) -> tuple[str, ...] | None:
-    """Of these topics those that a filter wants; None for a filter that tests more than the topic.
+    """Return the topics that a filter selects; None if the filter tests other attributes.
 
     Raises:
-        PredicateError: it cannot be read.
+        PredicateError: the filter cannot be read.
     """
     any_of = parse_predicate(predicate).any_of
     if any(test.attribute != attribute for conjunction in any_of for test in conjunction):

@@ -1,8 +1,8 @@
-"""When each publication is meant to be sent, and each subscriber away: schedules of an open loop.
+"""Schedules of an open loop: intended times of publications and of subscribers' absences.
 
-The schedule follows from rate and seed alone and never adapts to how the system under test is
-doing. A publication that is sent late keeps its intended time, and its latency counts from
-there: a stall delays everything that was meant to be sent during it, not just one message.
+The schedule follows from rate and seed alone and never adapts to the system under test. A late
+publication keeps its intended time, and its latency counts from that time. So a stall delays
+everything that was intended during the stall, not only one message.
 """
 
 import math
@@ -22,12 +22,11 @@ _STRIDE = 1_000_003
 def intended_offsets(
     *, numerator: int, denominator: int, arrivals: str, seed: int, index: int, duration_ns: int
 ) -> "Iterator[array[int]]":
-    """When publisher `index` is meant to publish, as ns from the start, in chunks, rising.
+    """Return the intended times of publisher `index`, as ns from the start, in ascending chunks.
 
-    The rate is numerator / denominator per second. "fixed" publishers are equally spaced, each
-    with a phase of its own drawn from the seed, so that in every stretch of n periods there are
-    exactly n publications and publishers do not all fire at once; "poisson" ones have
-    exponential gaps.
+    The rate is numerator / denominator per second. "fixed" publishers are equally spaced, each with
+    a phase drawn from the seed, so that every stretch of n periods contains exactly n publications
+    and publishers are not synchronous. "poisson" publishers have exponential gaps.
     """
     assert numerator > 0, "a publisher at rate `max` has no schedule"
     assert denominator > 0, denominator
@@ -43,7 +42,7 @@ def _fixed(
     drawn = splitmix64(splitmix64(seed ^ _PHASES) + index * _STRIDE)
     period_ns = SECOND_NS * denominator // numerator
     phase_ns = drawn % max(1, period_ns)
-    # Never `phase + k * rounded period`: that would drift away from the rate.
+    # `phase + k * rounded period` would drift away from the rate.
     count = max(0, -(-(duration_ns - phase_ns) * numerator // (SECOND_NS * denominator)))
     step = SECOND_NS * denominator
     for first in range(0, count, _CHUNK):
@@ -80,10 +79,10 @@ def absences(
     index: int,
     duration_ns: int,
 ) -> list[tuple[int, int]]:
-    """From when until when subscriber `index` is disconnected, as ns from the start, in order.
+    """Return begin and end of each absence of subscriber `index`, as ns from the start, in order.
 
-    "independent" subscribers have each a phase of its own drawn from the seed; of "simultaneous"
-    ones all have the same. Nobody is away at the end: what would reach beyond is cut there.
+    "independent" subscribers each have a phase drawn from the seed; "simultaneous" subscribers
+    share a phase. No subscriber is absent at the end: an absence is cut there.
     """
     assert pattern in ("independent", "simultaneous"), pattern
     place = index if pattern == "independent" else 0

@@ -1,7 +1,7 @@
-"""What a workload file may hold: closed models, with units where there are units.
+"""Closed models of a workload file, with units.
 
-A key, value or unit that is not known is refused here; `bench.spec.spec` says so in words, and
-checks what no single file can know.
+Unknown keys, values and units are refused here; `bench.spec.spec` explains the errors in words, and
+checks conditions that involve several files.
 """
 
 import re
@@ -55,7 +55,7 @@ RateText = Annotated[Rate, BeforeValidator(parse_rate), PlainSerializer(str, ret
 
 
 def _names(value: object) -> object:
-    """A single name as a list of it, and ranges such as `b[1:99:2]` as the names they stand for."""
+    """Return a single name as a list, and ranges such as `b[1:99:2]` as a list of names."""
     return expanded_list([value] if isinstance(value, str) else value)
 
 
@@ -80,7 +80,7 @@ class Guarantee(_Closed):
 
 
 class Bars(_Closed):
-    """How much must have happened for a verdict to mean something."""
+    """Least amounts of traffic for a verdict with a meaning."""
 
     deliveries_per_pair_min: Annotated[int, Field(ge=0, strict=True)] = 100
 
@@ -88,10 +88,9 @@ class Bars(_Closed):
 class Publishers(_Closed):
     """`count` publishers at each broker in `at`, each with this rate.
 
-    `window` is how many publications each may have unacknowledged; beyond that they wait, and
-    keep their intended times.
-
-    `failover` are brokers that each goes on at, in this order, when its own cannot be reached.
+    `window` bounds the unacknowledged publications of a publisher. Beyond the window publications
+    wait, and keep their intended times. `failover` are brokers to which a publisher moves, in this
+    order, if its own broker is unreachable.
     """
 
     at: Places
@@ -114,15 +113,17 @@ class Subscribers(_Closed):
     """`count` subscribers at each broker in `at`, each with this one subscription.
 
     In `filter`, `{number}` stands for the subscriber's place among the `count`, as three digits
-    from 000 on: what attributes that choose or cycle among N values end in.
+    from 000 on: the last part of attributes that choose or cycle among N values.
 
-    `subscribes` is when, from the start of the measurement; without it before that. Only
-    simulated brokers know late ones so far.
+    `subscribes` is the time of the subscription from the start of the measurement; without it,
+    subscribers subscribe before the measurement. Only simulated brokers support late subscriptions
+    so far.
 
-    With `own_process` each is a process of its own, which has what it was given in a database
-    of its own, and resumes by that: what `client-crash` needs.
+    With `own_process` each subscriber is a process of its own with a database of received
+    publications, from which the process resumes. `client-crash` needs this.
 
-    `failover` are brokers that each goes on at, in this order, when its own cannot be reached.
+    `failover` are brokers to which a subscriber moves, in this order, if its own broker is
+    unreachable.
     """
 
     at: Places
@@ -143,13 +144,13 @@ class Subscribers(_Closed):
         one = text.replace(f"{{{_NUMBER}}}", "000")
         try:
             parse_predicate(one)
-            parse_predicate(f"({one}) or {FENCE} = 'any run'")  # as it will be subscribed
+            parse_predicate(f"({one}) or {FENCE} = 'any run'")  # the form of the subscription
         except PredicateError as error:
             raise ValueError(str(error)) from error
         return text
 
     def one_by_one(self) -> "list[Subscribers]":
-        """The same, with an entry for each number that its filter takes."""
+        """Return an equivalent list with one entry per number in the filter."""
         placeholder = f"{{{_NUMBER}}}"
         if placeholder not in self.filter:
             return [self]
@@ -165,12 +166,12 @@ Processes = Annotated[int, Field(ge=1, le=MAXIMUM_PROCESSES, strict=True)]
 
 
 class LoadGenerators(_Closed):
-    """How many processes share the publishers, and how many the subscribers.
+    """Numbers of processes that share the publishers, and the subscribers.
 
-    One each, unless a workload is made to show what brokers do beyond what one process can.
+    The default is one process each. Workloads that exceed the capacity of one process need more.
 
     Attributes:
-        records: how much they write down of deliveries: a row of each, or stretches and a sample
+        records: records of deliveries: a row of each, or stretches and a sample
             (`bench.load.stretches`).
     """
 
@@ -180,10 +181,11 @@ class LoadGenerators(_Closed):
 
 
 class Churn(_Closed):
-    """Subscribers lose their connection and come back, again and again, while measured.
+    """Repeated disconnections of subscribers during the measurement.
 
-    Each is disconnected for `disconnected` once in every `every`: each at a time of its own, drawn
-    from the seed, or all at once. Nobody is when the measurement ends.
+    A subscriber is disconnected for `disconnected` once in every `every`: at times of its own,
+    drawn from the seed, or at the same time as all others. No subscriber is disconnected at the end
+    of the measurement.
 
     Paper: [DS03] §5.1.
     """
@@ -295,7 +297,7 @@ ThresholdText = Annotated[
 
 
 class Thresholds(_Closed):
-    """Limits beyond which a run proves nothing about the brokers."""
+    """Limits beyond which a run is no evidence about the brokers."""
 
     loadgen_lateness_p99: Annotated[ThresholdText, Field(alias="loadgen.lateness_p99")] = Field(
         default_factory=lambda: Threshold("< 50ms"), alias="loadgen.lateness_p99"
@@ -312,7 +314,7 @@ def _known_protocol(name: str) -> str:
 class Workload(_Closed):
     """One workload file.
 
-    `topic` names the attribute whose value is a publication's topic; without it, there are none.
+    `topic` names the attribute with a publication's topic; without it, there are no topics.
     """
 
     schema_: Annotated[Literal["pubsubctl/workload/1"], Field(alias="schema")]
@@ -337,7 +339,7 @@ class Workload(_Closed):
     @model_validator(mode="before")
     @classmethod
     def _take_sets_out_of_attributes(cls, values: Any) -> Any:
-        """`sets` stands among the attributes in the file, but is none."""
+        """Separate `sets`, which is no attribute, from the attributes in the file."""
         if not isinstance(values, Mapping) or not isinstance(values.get("attributes"), Mapping):
             return values
         attributes = dict(values["attributes"])

@@ -1,8 +1,8 @@
-"""Brokers that people run today, as systems under test: our load, faults and verdict on them.
+"""External brokers as systems under test, with the load, faults and verdicts of this project.
 
-A *driver* is one module with a `SYSTEM` in it: how a system's servers are started and asked how
-they are (`boundary.System`), and a client of it (`boundary.SystemClient`). A *configuration* is a
-TOML file that names a driver, its settings and what is promised (`configuration`). Nothing else
-knows any of them: agents start the servers, load generators of ours use the client, write down what
-came as of any run, and the checkers judge that.
+A *driver* is a module with a `SYSTEM`: functions to start and observe a system's servers
+(`boundary.System`), and a client of the system (`boundary.SystemClient`). A *configuration* is a
+TOML file with a driver, its settings and a promise (`configuration`). No other module depends on a
+system: agents start the servers, load generators use the client and record deliveries as in any
+run, and the checkers judge the records.
 """

@@ -1,4 +1,4 @@
-"""The driver boundary: what a system under test has to tell, and what its client has to do."""
+"""The driver boundary: the interface of a system under test and of its client."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,24 +12,25 @@ Settings = Mapping[str, Setting]
 
 
 class NotAcknowledged(Exception):
-    """It is not known whether a publication was taken, so it has to be published again."""
+    """A publication without an outcome, which must be published again."""
 
 
 class ConnectionLost(Exception):
-    """The connection is gone, or could not be made; says why."""
+    """A lost or refused connection, with the reason."""
 
 
 class WrongSettings(ConfigError):
-    """A configuration that this system, or the version that is installed, cannot have."""
+    """Settings that the system, or its installed version, does not support; the user's fault."""
 
     exit_status: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server of a system: `folder` is its own, and on loopback these ports are.
+    """A server of a system, with a folder and ports on loopback of its own.
 
-    `through` has, for each server that this one dials through a relay, the port to dial instead.
+    `through` contains, for each server that this server dials through a relay, the port to dial
+    instead.
     """
 
     name: str
@@ -40,13 +41,13 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         return f"127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a server is started: its command, and files to write into its folder before."""
+    """The start of a server: its command, and files to write into its folder before."""
 
     command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
@@ -54,14 +55,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What a client is made for.
+    """The parameters of a client.
 
     Attributes:
-        name: of the client; another in every run, the same whenever it attaches again.
-        addresses: of all servers, its own first.
-        publishes: or it subscribes.
-        topics: all that there are in the run.
-        settings: of the configuration.
+        name: name of the client; different in every run, the same at every attachment.
+        addresses: addresses of all servers, with the client's own server first.
+        publishes: True for a publisher, False for a subscriber.
+        topics: all topics of the run.
+        settings: settings of the configuration.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A publication that came: `receipt` is what its acknowledgement needs."""
+    """A received publication; `receipt` is the handle for its acknowledgement."""
 
     topic: str
     body: bytes
@@ -81,43 +82,43 @@ class Delivery:
 
 
 class SystemClient(Protocol):
-    """One client of a system, in the asyncio loop of a load generator.
+    """A client of a system, in the asyncio loop of a load generator.
 
-    A client object lives as long as its load generator and is attached again and again.
+    A client object lives as long as its load generator, and attaches repeatedly.
     """
 
     async def attach(self) -> None:
-        """Connect to one of the addresses; ConnectionLost where none has it."""
+        """Connect to one of the addresses; raise ConnectionLost if no server accepts."""
 
     async def wait_lost(self) -> str:
-        """Return when the connection is gone, with the reason."""
+        """Wait for the loss of the connection, and return the reason."""
 
     async def subscribe(self, topics: Sequence[str]) -> None:
-        """Get what is published to these topics from now on; asked for after every `attach`."""
+        """Subscribe to future publications of these topics; called after every `attach`."""
 
     async def receive(self) -> Sequence[Delivery]:
-        """What has come, at least one; waits for it."""
+        """Wait for deliveries, and return at least one."""
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Say that the application has these safely; return when that holds, as promised."""
+        """Acknowledge deliveries; return when the promise covers the acknowledgement."""
 
     async def publish(self, topic: str, message_id: str, body: bytes) -> None:
-        """Publish; return when the system has taken it, in the sense of what it promises.
+        """Publish; return when the system has accepted the publication, by its promise.
 
-        What is called first is sent first: nothing may be waited for before it is handed over.
+        Publications are sent in the order of the calls: nothing may be awaited before the send.
 
         Args:
-            message_id: the same when it is published again.
+            message_id: the same for every repetition.
 
         Raises:
-            NotAcknowledged: it is not known whether it was taken.
+            NotAcknowledged: the outcome is unknown.
         """
 
     async def drop(self) -> None:
-        """Lose the connection as if the network had gone; servers keep what they then keep."""
+        """Lose the connection as after a network failure; servers keep their usual state."""
 
     async def leave(self) -> None:
-        """Disconnect, and leave nothing of this client at the servers."""
+        """Disconnect, and remove all state of this client from the servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,25 +126,25 @@ class System:
     """A system under test.
 
     Attributes:
-        title: what people call it.
-        program, package: what its servers are, and Debian's package that has it.
-        version_option: makes the program print its version.
-        version: finds it where no option does (program).
-        settings: what a configuration may set, with the values that hold otherwise.
-        ports: how many each server needs.
-        largest: how many servers there may be.
-        start: how the servers are started (program, servers, settings, version as printed).
-        is_up: whether a server takes part; asked in a thread of its own until it does.
-        client: makes one; the client library is imported in there.
-        client_library: distribution that it needs, as in the extra of this project; "" for none.
-        filters: whether its subscriptions may test contents.
-        start_within_s: how long a server may take until it is up.
-        leader: which of the servers leads now, "" where nobody knows; None where none does.
-        dials: which servers dial which, of all of their names; None where nothing of ours can
-            stand between them.
-        dialled: the place of the port that is dialled, among those of a server.
-        resends: the client keeps what was not acknowledged over a lost connection, and sends it
-            again itself.
+        title: name for the user.
+        program, package: program of the servers, and Debian's package with this program.
+        version_option: option that prints the version.
+        version: returns the version of a program without such an option.
+        settings: settings of a configuration, with default values.
+        ports: number of ports per server.
+        largest: greatest number of servers.
+        start: returns the starts of the servers (program, servers, settings, version as printed).
+        is_up: returns True if a server takes part; called in a thread until then.
+        client: creates a client, and imports the client library.
+        client_library: required distribution, as in the extra of this project; "" for none.
+        filters: True if subscriptions may test contents.
+        start_within_s: time limit for the start of a server.
+        leader: returns the present leader, or "" if unknown; None for systems without a leader.
+        dials: returns pairs of dialling and dialled server, by all names; None if no relay can
+            stand in between.
+        dialled: index of the dialled port among the ports of a server.
+        resends: True if the client keeps unacknowledged publications over a lost connection, and
+            repeats them itself.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Comparisons: one workload and fault schedule over brokers of ours and of others, from TOML."""
+"""Comparisons: one workload and fault schedule for several systems, defined in TOML."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +16,14 @@ _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
 class Entry(BaseModel):
-    """One side of a comparison: a protocol of ours, or a configuration of a system.
+    """A side of a comparison: a protocol of this project, or a configuration of a system.
 
     Attributes:
-        name: on the command line.
-        title: in the report; the name without it.
-        topology: of ours; without it the workload's.
-        set: of ours: values of keys of workload and topology, in place of what the files say.
-        system: such as `external/jetstream3`, or the file of a configuration.
+        name: name on the command line.
+        title: title in the report; the name by default.
+        topology: topology of the protocol; the topology of the workload by default.
+        set: for a protocol, values by key that replace values of workload and topology.
+        system: a configuration such as `external/jetstream3`, or the file of a configuration.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,12 +65,12 @@ class _File(BaseModel):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is put under the same load and faults.
+    """A comparison under the same load and faults.
 
     Attributes:
-        title: of its report.
-        faults: None for none.
-        measure: how long, in the place of the workload's; None: as long as that says.
+        title: title of the report.
+        faults: fault schedule; None for none.
+        measure: length of the measurement; None for the length in the workload.
     """
 
     name: str
@@ -81,10 +81,10 @@ class Comparison:
     entries: tuple[Entry, ...]
 
     def only(self, names: list[str]) -> "Comparison":
-        """The same with these entries, in their order there; all where none is named.
+        """Return the comparison with these entries only, in file order; all entries without names.
 
         Raises:
-            SpecError: there is none of a name; says the nearest.
+            SpecError: a name is unknown; names the nearest name.
         """
         known = [entry.name for entry in self.entries]
         for name in names:
@@ -94,16 +94,16 @@ class Comparison:
         return replace(self, entries=entries)
 
     def also(self, systems: list[str]) -> "Comparison":
-        """The same with configurations of systems besides, each called as its file."""
+        """Return the comparison with further configurations of systems, named by their files."""
         more = tuple(Entry(name=Path(text).stem, system=text) for text in systems)
         return replace(self, entries=(*self.entries, *more))
 
 
 def load_comparison(path: Path) -> Comparison:
-    """The comparison in a file.
+    """Return the comparison in a file.
 
     Raises:
-        SpecError: it cannot be; says file, key, value and what is valid.
+        SpecError: the comparison cannot be used; names file, key, value and valid values.
     """
     document: dict[str, Any] = read_toml(path)
     file = validated(_File, document, str(path))

@@ -18,16 +18,16 @@ from brokerd.overlay.topology import nearest
 
 SCHEMA: Final = "pubsubctl/system/1"
 EXTERNAL: Final = "external/"
-"""Before the bare name of a configuration, where a workload could stand."""
+"""Prefix of the bare name of a configuration, in place of a workload."""
 _HERE: Final = Path(__file__).parent
 
 
 class NotInstalled(BrokerError):
-    """A server or client library that is not there.
+    """A missing server or client library.
 
     Attributes:
-        missing: what is.
-        remedy: what to do about it.
+        missing: the missing part.
+        remedy: an action that installs the part.
     """
 
     exit_status: ClassVar[int] = 4
@@ -39,10 +39,10 @@ class NotInstalled(BrokerError):
 
 
 class Promise(BaseModel):
-    """What the documentation of a system claims for a configuration.
+    """The promise in the documentation of a system for a configuration.
 
-    `window` is for how long a publication that is published again is known for one that was taken;
-    without it, for ever.
+    `window` is the time for which the system recognizes a repeated publication; without it, for
+    ever.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +51,7 @@ class Promise(BaseModel):
     window: Duration | None = None
 
     def in_words(self) -> str:
-        """Such as "at least once, in no order"."""
+        """Return the promise in words, for example "at least once, in no order"."""
         within = f" within {self.window / 1e9:g} s" if self.window else ""
         order = {"publisher": "in the order of each publisher", "none": "in no order"}
         return f"{self.delivery.replace('-', ' ')}{within}, {order[self.order]}"
@@ -74,12 +74,13 @@ class Configuration:
     """A system in one configuration.
 
     Attributes:
-        source: its file.
-        loses_unsynced: what a server has not synced is lost when it ends, as if power failed.
-        settings: all of them, with the defaults of those that the file does not set.
-        changed: those that it does.
-        program: where the server is.
-        version: what the server prints of it.
+        source: the file of the configuration.
+        loses_unsynced: True if unsynced data of a server is lost at its end, as after a power
+            failure.
+        settings: all settings, defaults included.
+        changed: settings from the file.
+        program: path of the server.
+        version: version as printed by the server.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Configuration:
     version: str
 
     def facts(self) -> dict[str, Any]:
-        """What ran, for the manifest of a run."""
+        """Return facts about the system, for the manifest of a run."""
         return {
             "title": self.system.title,
             "configuration": self.name,
@@ -111,7 +112,7 @@ class Configuration:
 
 
 def is_configuration(text: str) -> bool:
-    """Whether a word in the place of a workload names a configuration of a system."""
+    """Return True if a word in place of a workload names a configuration of a system."""
     if text.startswith(EXTERNAL):
         return True
     path = Path(text)
@@ -119,12 +120,13 @@ def is_configuration(text: str) -> bool:
 
 
 def load_configuration(text: str) -> Configuration:
-    """The configuration in a file, or `external/NAME` of ours.
+    """Return the configuration in a file, or the project's configuration `external/NAME`.
 
     Raises:
-        SpecError, WrongDriver: it cannot be; says file, key, value and what is valid.
-        WrongSettings: the version that is installed cannot have it.
-        NotInstalled: its server or its client library is not there.
+        SpecError, WrongDriver: the configuration cannot be used; names file, key, value and valid
+            values.
+        WrongSettings: the installed version does not support the settings.
+        NotInstalled: server or client library is missing.
     """
     path = _found(text)
     where = str(path)
@@ -163,7 +165,7 @@ def load_configuration(text: str) -> Configuration:
 
 
 def _check_settings(of: Configuration, where: str) -> None:
-    """Let the driver say what it can of the settings before anything is started."""
+    """Let the driver check the settings before any start."""
     ports = tuple(range(1, of.system.ports + 1))
     servers = [Server(name, _HERE / name, ports[0], ports[1:]) for name in of.servers]
     try:
@@ -176,12 +178,12 @@ def _check_settings(of: Configuration, where: str) -> None:
 
 
 def configurations() -> dict[str, Path]:
-    """Those of ours, by name."""
+    """Return the project's configurations by name."""
     return {path.stem: path for path in sorted(_HERE.glob("*/*.toml"))}
 
 
 def systems() -> list[System]:
-    """Those of ours, installed or not, by the names of their drivers."""
+    """Return the project's systems, installed or not, by the names of their drivers."""
     drivers = sorted({str(read_toml(path)["driver"]) for path in configurations().values()})
     return [load_driver(driver, _HERE) for driver in drivers]
 

@@ -1,11 +1,11 @@
-"""Faults of the disk of a program of others, as its keeper is told of them on a control socket.
+"""Faults of the disk of an external program, controlled by commands to its keeper.
 
     status          `faults` in force
-    fault_apply     disk-full: what is written beyond a quota is refused, as on a full disk;
+    fault_apply     disk-full: writes beyond a quota are refused, as on a full disk;
                     slow-fsync: each sync begins later
-    fault_renew, fault_heal, fault_counters    go with it
+    fault_renew, fault_heal, fault_counters    also available
 
-What shows them is what the program itself has met: writes refused, and syncs that waited.
+The evidence is the program's own experience: refused writes, and delayed syncs.
 """
 
 import time
@@ -25,7 +25,7 @@ _LEASES_LOOKED_AT_S: Final = 0.05
 
 
 class DiskFaults:
-    """A Disk whose faults are asked for at a control socket."""
+    """A Disk with faults that are controlled at a control socket."""
 
     def __init__(self, control_socket: str | Path) -> None:
         self._control_socket = control_socket
@@ -34,23 +34,21 @@ class DiskFaults:
         self._lock = Lock()
 
     def begin(self) -> None:
-        """See Disk."""
         Thread(target=trio.run, args=(self._serve,), daemon=True).start()
 
     def takes(self, size_bytes: int) -> bool:
-        """See Disk."""
         with self._lock:
             return self._faults.take_room(size_bytes)
 
     def sync_delay_ns(self) -> int:
-        """See Disk; counted."""
+        """Return the delay of a sync, and count the delayed sync."""
         with self._lock:
             if delay_ns := self._faults.write_delay_ns():
                 self._faults.count_slowed_write()
             return delay_ns
 
     def handlers(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
-        """The commands of its control socket."""
+        """Return the commands of the control socket."""
         return {
             "status": self._on_status,
             "fault_apply": self._on_apply,

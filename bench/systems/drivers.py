@@ -1,4 +1,4 @@
-"""Finds a driver: the module of a system under test with its `SYSTEM`, and asks it."""
+"""Loader of drivers, and calls of their functions."""
 
 import importlib
 import importlib.util
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class WrongDriver(ConfigError):
-    """A configuration that names no driver, or one that fails; says file, key, value and line."""
+    """A missing or failing driver in a configuration; names file, key, value and line."""
 
     exit_status: ClassVar[int] = 2
 
 
 def load_driver(driver: str, beside: Path) -> System:
-    """The `SYSTEM` of a driver: a module by its dotted name, or a file beside the configuration.
+    """Return the `SYSTEM` of a driver: a module name, or a file beside the configuration.
 
     Raises:
-        WrongDriver: there is none.
+        WrongDriver: there is no `SYSTEM`.
     """
     try:
         module = _of_file(beside.parent / driver) if driver.endswith(".py") else _by_name(driver)
@@ -41,10 +41,10 @@ def load_driver(driver: str, beside: Path) -> System:
 
 
 def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What a function of a driver returns.
+    """Call a function of a driver, and return the result.
 
     Raises:
-        WrongDriver: it fails in another way than the boundary knows; says where.
+        WrongDriver: the function fails with an exception outside the boundary; names the place.
     """
     try:
         return function(*arguments, **named)
@@ -58,7 +58,7 @@ def ask(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
 
 
 def _line_of(error: Exception, file: str) -> str:
-    """The last line of this file that led to it."""
+    """Return the last line of this file in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == file]
     return f"line {lines[-1]}: " if lines else ""

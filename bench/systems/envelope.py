@@ -1,4 +1,4 @@
-"""What travels through a system under test: one publication of ours, with all that judges need."""
+"""The message format through a system under test: one publication with all facts for checks."""
 
 import struct
 from typing import Final
@@ -17,10 +17,10 @@ class NotOurs(Exception):
 def packed(
     source: SourceId, sequence: int, place: int, blob: bytes, payload: bytes | memoryview
 ) -> bytes:
-    """A publication as one message.
+    """Return a publication as one message.
 
     Args:
-        place: the how-manieth of its source in its topic, from 1.
+        place: number of the publication of its source in its topic, from 1.
     """
     head = _HEAD.pack(
         _MARK, source.broker, source.publisher, source.incarnation, sequence, place, len(blob)
@@ -29,10 +29,10 @@ def packed(
 
 
 def unpacked(body: bytes) -> tuple[PublicationRun, int]:
-    """The publication in a message, as a run of one, and its place in its topic.
+    """Return the publication in a message, as a run of length 1, and its place in its topic.
 
     Raises:
-        NotOurs: it is none.
+        NotOurs: the message contains no publication.
     """
     if len(body) < _HEAD.size or body[:4] != _MARK:
         raise NotOurs(f"{len(body)} bytes that begin with {body[:8]!r}")

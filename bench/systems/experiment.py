@@ -1,4 +1,4 @@
-"""An experiment on a system under test: a workload with topics, judged by what is promised."""
+"""Experiments on a system under test: a workload with topics, judged by the promise."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,15 +34,15 @@ def experiment_on(
     *,
     calm: bool,
 ) -> ExperimentSpec:
-    """A workload on the servers of a configuration, with what is promised as its guarantee.
+    """Return a workload for the servers of a configuration, with the promise as its guarantee.
 
-    Brokers that the workload names are servers in their order, one after the other.
+    Brokers of the workload become servers in their order, in rotation.
 
     Args:
-        calm: nothing is going to be broken.
+        calm: True for a run without faults.
 
     Raises:
-        SpecError: the workload cannot be had there; says why, and what can.
+        SpecError: the system does not support the workload; names the reason and valid values.
     """
     read = load_experiment(workload, overrides, labels)
     _check_failover(read)
@@ -73,7 +73,7 @@ def experiment_on(
 
 
 def guarantee_of(promise: Promise) -> Guarantee:
-    """What a run is judged against."""
+    """Return the guarantee for the verdict of a run."""
     return Guarantee(
         delivery=promise.delivery,
         order=promise.order,
@@ -148,7 +148,7 @@ class SystemUnderTest:
         self._configuration = servers.configuration
 
     def facts(self, spec: ExperimentSpec) -> dict[str, Any]:
-        """See UnderTest; `system` besides, with every setting."""
+        """Return the facts of UnderTest, with `system` for every setting."""
         of = self._configuration
         promised = of.promise.delivery == "exactly-once"
         return {
@@ -165,7 +165,7 @@ class SystemUnderTest:
         }  # fmt: skip
 
     def overlay(self, spec: ExperimentSpec) -> Mapping[str, Any] | None:
-        """All servers, which any publication may pass; None of a single one."""
+        """Return an overlay in which publications may pass all servers; None for one server."""
         names = self._configuration.servers
         if len(names) == 1:
             return None
@@ -181,11 +181,10 @@ class SystemUnderTest:
         }
 
     def order(self, spec: ExperimentSpec) -> str:
-        """See UnderTest."""
         return self._configuration.promise.order
 
     def load_setting(self, spec: ExperimentSpec) -> Mapping[str, Any]:
-        """What `SystemLoad` reads."""
+        """Return the settings of `SystemLoad`."""
         of, workload = self._configuration, spec.workload
         topics: tuple[str, ...] = (ONE_TOPIC,)
         if workload.topic is not None:
@@ -201,13 +200,13 @@ class SystemUnderTest:
         return {"system": about}
 
     async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
-        """Servers know of no run."""
+        """Do nothing, because servers need no announcement of a run."""
 
     async def end_run(self, testbed: Testbed, broker: str) -> None:
-        """Nor of its end."""
+        """Do nothing, because servers need no announcement of the end."""
 
     async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
-        """See UnderTest; the leader is whoever leads now."""
+        """Return the schedule with the present leader as a target."""
         if not names_leader(schedule):
             return schedule
         leader = await trio.to_thread.run_sync(self._servers.leader)
@@ -216,7 +215,6 @@ class SystemUnderTest:
         return aimed(schedule, leader)
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
-        """See UnderTest."""
         return SystemBackend(testbed, self._servers, dict(ahead_ns))
 
 
@@ -232,7 +230,7 @@ async def run_on_system(
     schedule: FaultSchedule | None,
     progress: Progress,
 ) -> RunOutcome:
-    """Run an experiment on servers that are up, and bring everything home."""
+    """Run an experiment on running servers, and collect all records."""
     return await run_experiment(
         spec, testbed, run, schedule, progress, under_test=SystemUnderTest(servers)
     )

@@ -1,4 +1,4 @@
-"""Faults on servers of systems under test: what an agent can do to any process."""
+"""Faults on servers of systems under test, which an agent can apply to any process."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -26,14 +26,14 @@ VERBS: Final = (
 )
 _PROBE_MS: Final = 300
 LEADER: Final = "leader"
-"""As a step's target: the server that leads when the measurement begins."""
+"""Target of a step: the server that leads when the measurement begins."""
 
 
 def check_verbs(schedule: FaultSchedule) -> None:
-    """Refuse what only brokers of ours can have done to them, and what this machine cannot do.
+    """Refuse verbs that only the project's brokers support, or that this machine does not support.
 
     Raises:
-        SpecError: names the step, and what can be done.
+        SpecError: names the step, and valid verbs.
     """
     for step in schedule.steps:
         if step.do not in VERBS:
@@ -49,10 +49,10 @@ def check_verbs(schedule: FaultSchedule) -> None:
 
 
 def check_links(schedule: FaultSchedule, system: System) -> None:
-    """Refuse what no relay can do between the servers of this system, or on no link of it.
+    """Refuse steps that no relay supports between the servers of this system.
 
     Raises:
-        SpecError: names the step, and what can be done.
+        SpecError: names the step, and valid targets.
     """
     for step in schedule.steps:
         if step.do not in RELAY_VERBS:
@@ -71,17 +71,17 @@ def check_links(schedule: FaultSchedule, system: System) -> None:
 
 
 def needs_relay(schedule: FaultSchedule | None) -> bool:
-    """Whether any step is about a link."""
+    """Return True if a step targets a link."""
     return schedule is not None and any(step.do in RELAY_VERBS for step in schedule.steps)
 
 
 def needs_disk(schedule: FaultSchedule | None) -> bool:
-    """Whether any step is about a disk."""
+    """Return True if a step targets a disk."""
     return schedule is not None and any(step.do in DISK_VERBS for step in schedule.steps)
 
 
 def aimed(schedule: FaultSchedule, leader: str) -> FaultSchedule:
-    """The schedule with this server in the place of the leader."""
+    """Return the schedule with this server in place of the leader."""
     steps = [
         step.model_copy(update={"on": leader}) if step.on == LEADER else step
         for step in schedule.steps
@@ -90,12 +90,12 @@ def aimed(schedule: FaultSchedule, leader: str) -> FaultSchedule:
 
 
 def names_leader(schedule: FaultSchedule) -> bool:
-    """Whether any step's target is the leader."""
+    """Return True if a step targets the leader."""
     return any(step.on == LEADER for step in schedule.steps)
 
 
 class SystemBackend(DeployedBackend):
-    """A FaultBackend on servers; what their processes do not show, the servers are asked for."""
+    """A FaultBackend for servers; evidence comes from processes, relay and disks."""
 
     def __init__(self, testbed: Testbed, servers: SystemServers, ahead_ns: dict[str, int]) -> None:
         super().__init__(testbed, ahead_ns)
@@ -147,7 +147,7 @@ class SystemBackend(DeployedBackend):
             if fault.fault_id in status["faults"]:
                 return None
             if status["faults"]:
-                return {"gone": True}  # a byte that is sent may meet another one
+                return {"gone": True}  # a probe may meet another fault
             return gone_seen(fault, await self._probed(fault))
         if fault.verb in DISK_VERBS:
             return await super().verify_undone(fault)
@@ -162,28 +162,28 @@ class SystemBackend(DeployedBackend):
         return {end.broker: {"state": "up"} for end in ends}
 
     async def _disk_seen(self, fault: Fault) -> Evidence | None:
-        """What the server itself has met on its disk."""
+        """Return evidence from the server's own disk operations, or None."""
         (end,) = self._ends(fault)
         counted = (await end.command("fault_counters")).get(end.fault_id)
         if counted is None:
-            return None  # of a server that has been killed with it, and is back
+            return None  # a restarted server has lost the fault
         name = "refused_writes" if fault.verb == "disk-full" else "slowed_writes"
         return {k: n for k, n in counted.items() if n} if counted[name] else None
 
     @property
     def _relay(self) -> AgentClient:
-        """The agent that the relay is below."""
+        """The agent of the relay."""
         return self._deployment.agents[HOST]
 
     async def _probed(self, fault: Fault) -> dict[str, Any]:
-        """What a byte needs over the link each way, in microseconds; -1 for none that comes."""
+        """Return the time of a byte over the link in each direction, in µs; -1 if lost."""
         link, _ = relayed(fault)
         within_ms = 2 * int(fault.parameters.get("delay_ms", 0)) + _PROBE_MS
         return await self._relay.broker(RELAY, "probe", {"link": link, "within_ms": within_ms})
 
 
 def relayed(fault: Fault) -> tuple[str, str]:
-    """Link and direction as the relay calls them."""
+    """Return link and direction of a fault by the relay's names."""
     target = fault.target
     if not target.is_link:
         return target.brokers[0], "both"
@@ -199,7 +199,7 @@ def _ways(fault: Fault) -> tuple[str, ...]:
 
 
 def effect_seen(fault: Fault, counted: dict[str, int], probed: dict[str, int]) -> Evidence | None:
-    """What shows a relay's fault: what it counted of the load, and what a byte meets."""
+    """Return evidence of a relay's fault, from counts of the load and a probe, or None."""
     took = [probed[way] for way in _ways(fault)]
     if fault.verb == "cut":
         seen = all(us < 0 for us in took)
@@ -214,7 +214,7 @@ def effect_seen(fault: Fault, counted: dict[str, int], probed: dict[str, int]) -
 
 
 def gone_seen(fault: Fault, probed: dict[str, int]) -> Evidence | None:
-    """What shows that it is gone: a byte that passes, each way, and no later than it should."""
+    """Return evidence that a fault is undone: a probe passes in time in each direction."""
     took = [probed[way] for way in _ways(fault)]
     limit_us = int(fault.parameters.get("delay_ms", _PROBE_MS)) * 1_000
     return {"gone": True, "probe": probed} if all(0 <= us < limit_us for us in took) else None

@@ -1,4 +1,4 @@
-"""Fences where there are topics: one for each, of which a subscriber takes in the last."""
+"""Fences with topics: one copy per topic; a subscriber accepts the fence with the last copy."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from brokerd.model.identity import SourceId
 
 
 class FenceCopies:
-    """Which copies of each fence a subscriber has got, one per topic that it wants.
+    """The copies of each fence that a subscriber has received, one per topic of the subscription.
 
-    A fence is published to every topic, so that it is behind all that was published there before.
-    It has come when all copies have; a copy that comes again is the fence coming again.
+    A fence is published to every topic, behind all earlier publications of the topic. The fence has
+    arrived when all copies have arrived. A repeated copy is a repetition of the fence.
     """
 
     def __init__(self, topics: Sequence[str]) -> None:
@@ -17,7 +17,7 @@ class FenceCopies:
         self._seen: dict[tuple[SourceId, int], set[str]] = {}
 
     def is_complete(self, source: SourceId, sequence: int, topic: str) -> bool:
-        """Take a copy; whether the fence is to be taken in with it."""
+        """Add a copy. Return True if the fence is complete with this copy."""
         seen = self._seen.setdefault((source, sequence), set())
         if topic in seen:
             return True
@@ -26,9 +26,9 @@ class FenceCopies:
 
 
 class Places:
-    """Which places of sources in topics a subscriber has got.
+    """The places of sources in topics that a subscriber has received.
 
-    Where no order is promised, what was published before a fence may come after it.
+    Without a promised order, publications from before a fence may arrive after the fence.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Places:
 
     @property
     def holes(self) -> int:
-        """How many places are open before the last one of theirs that has come."""
+        """The number of missing places before the last received place."""
         return sum(
             max(ahead) - self._first_open[key] + 1 - len(ahead)
             for key, ahead in self._ahead.items()
@@ -45,7 +45,7 @@ class Places:
         )
 
     def take(self, source: SourceId, topic: str, place: int) -> None:
-        """It has come, perhaps again."""
+        """Add a received place, perhaps again."""
         key = (source, topic)
         first_open, ahead = self._first_open.get(key, 1), self._ahead.setdefault(key, set())
         if place >= first_open:

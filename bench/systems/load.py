@@ -1,7 +1,7 @@
-"""Load generators for systems under test: publishers and subscribers with the system's own client.
+"""Load generators for systems under test: publishers and subscribers with the system's client.
 
-All but the client is what any load generator is: schedule, contents, records, online checker. A
-client library of asyncio and our trio share one thread: asyncio runs the loop, trio is its guest.
+Apart from the client, these are usual load generators: schedule, contents, records, online checker.
+The asyncio client library and trio share one thread: asyncio runs the loop, trio is its guest.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ ATTACH_WITHIN_S: Final = 5.0
 AGAIN_S: Final = 0.1
 LEAVE_WITHIN_S: Final = 2.0
 ONE_TOPIC: Final = "all"
-"""Where a workload names no topic."""
+"""The topic of a workload without topics."""
 
 
 class SystemLoad(LoadGenerator):
-    """A LoadGenerator whose clients are those of a system under test.
+    """A LoadGenerator with clients of a system under test.
 
     Args:
-        about: what `SystemUnderTest.load_setting` says.
+        about: result of `SystemUnderTest.load_setting`.
     """
 
     def __init__(self, setting: LoadSetting, about: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class SystemLoad(LoadGenerator):
     def client(
         self, setting: PublisherSetting | SubscriberSetting, publishes: bool
     ) -> SystemClient:
-        """The system's client for one of ours."""
+        """Return the system's client for a publisher or subscriber."""
         own = self._addresses[setting.broker]
         others = [address for address in self._addresses.values() if address != own]
         return self.system.client(
@@ -73,17 +73,17 @@ class SystemLoad(LoadGenerator):
         return {**status, "holes": sum(each.places.holes for each in subscribers)}
 
     def source_of(self, setting: PublisherSetting) -> SourceId:
-        """As which source a publisher is known."""
+        """Return the source of a publisher."""
         return SourceId(self.setting.brokers.index(setting.broker), setting.index, 1)
 
     def topics_of_publication(self, blob: bytes) -> tuple[str, ...]:
-        """Where a publication with these attributes goes; a fence goes everywhere."""
+        """Return the topics of a publication with these attributes; all topics for a fence."""
         if blob == self.fence_blob or self.topic is None:
             return self.topics
         return (_value(blob, self.topic),)
 
     def is_fence(self, blob: bytes) -> bool:
-        """Whether these are the attributes of this run's fences."""
+        """Return True if these are the attributes of this run's fences."""
         return blob == self.fence_blob
 
 
@@ -93,7 +93,7 @@ def _value(blob: bytes, attribute: str) -> str:
 
 
 class SystemGate(Gate):
-    """A Gate that clients in the asyncio loop can wait for; it cuts off nothing itself."""
+    """A Gate that clients in the asyncio loop can wait for; the clients cut their connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,19 +111,19 @@ class SystemGate(Gate):
         self._is_open.set()
 
     async def wait_shut(self) -> None:
-        """Return when it is shut."""
+        """Wait until the gate is shut."""
         await self._is_shut.wait()
 
     async def wait_open(self) -> None:
-        """Return when it is open."""
+        """Wait until the gate is open."""
         await self._is_open.wait()
 
 
 class SystemLoadClient(LoadClient):
-    """A LoadClient that is attached with the system's own client.
+    """A LoadClient that attaches with the system's own client.
 
     Attributes:
-        client: of the system.
+        client: the client of the system.
     """
 
     client: SystemClient
@@ -139,7 +139,7 @@ class SystemLoadClient(LoadClient):
         return 0
 
     async def run(self) -> None:
-        """Be attached, again and again, until `leave`."""
+        """Attach repeatedly until `leave`."""
         over = trio.Event()
         task = asyncio.get_running_loop().create_task(self._live())
         task.add_done_callback(lambda _: over.set())
@@ -173,7 +173,7 @@ class SystemLoadClient(LoadClient):
                     await self.client.leave()
 
     async def _until_lost(self) -> str:
-        """Do what there is to do until the connection is lost, or the gate shut; why it was."""
+        """Serve until the connection is lost or the gate shut, and return the reason."""
         served = asyncio.ensure_future(self.served())
         shut = asyncio.ensure_future(self.gate.wait_shut())
         try:
@@ -189,11 +189,11 @@ class SystemLoadClient(LoadClient):
         return "kept away"
 
     def source(self) -> SourceId | None:
-        """As which source it publishes."""
+        """Return the source of its publications, or None."""
         return None
 
     async def served(self) -> str:
-        """Do what there is to do until the connection is lost; why it was."""
+        """Serve until the connection is lost, and return the reason."""
         raise NotImplementedError
 
 
@@ -237,10 +237,10 @@ class SystemPublisher(SystemLoadClient, PublisherClient):
 
 
 class SystemSubscriber(SystemLoadClient, SubscriberClient):
-    """A subscriber with its one subscription.
+    """A subscriber with its only subscription.
 
     Attributes:
-        places: which of what is published to its topics has come.
+        places: received places of its topics.
     """
 
     def __init__(self, generator: SystemLoad, setting: SubscriberSetting, number: int) -> None:
@@ -286,7 +286,7 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
             now_ns = time.monotonic_ns()
             for delivery in deliveries:
                 self._take_in(delivery, now_ns)
-            # What is acknowledged is with the operating system, whatever becomes of this process.
+            # Acknowledged deliveries are with the operating system, and survive this process.
             self._generator.files.flush("deliveries")
             await self.client.acknowledge(deliveries)
 
@@ -304,14 +304,14 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
 
 
 def run_system_load(mapping: dict[str, Any]) -> None:
-    """Be such a load generator until told to end by SIGTERM (role "system-load" of the agent)."""
+    """Run a load generator for a system until SIGTERM (role "system-load" of the agent)."""
     about = mapping["system"]
     setting = LoadSetting.from_mapping({k: v for k, v in mapping.items() if k != "system"})
     asyncio.run(_as_guest(lambda: SystemLoad(setting, about)))
 
 
 async def _as_guest(make: Callable[[], SystemLoad]) -> None:
-    """Run a load generator's trio in this thread, beside the loop."""
+    """Run a load generator's trio in this thread, beside the asyncio loop."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[Any] = loop.create_future()
     trio.lowlevel.start_guest_run(

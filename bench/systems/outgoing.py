@@ -1,4 +1,4 @@
-"""What one publisher has handed over to a system's client, until it is acknowledged."""
+"""Publications of one publisher, until the system acknowledges."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,22 +10,22 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 
 PAUSE_S: Final = 0.05
-"""Before all that is open is published again, on a connection that is still there."""
+"""Pause before all open publications are repeated on a connection that is still up."""
 
 
 class Outgoing:
-    """A PublishingClient: every publication is published, again where need be, until it is taken.
+    """A PublishingClient that repeats publications until the system accepts.
 
-    What is not acknowledged is published again with all that was handed over after it, in order;
-    else those would come before it.
+    An unacknowledged publication is repeated with all publications behind, in order. Otherwise
+    later publications would arrive first.
 
     Args:
-        name: of the client; begins message ids.
-        topics_of: where a publication with these attributes goes.
-        acknowledged: told the number of each publication that was taken.
+        name: name of the client; prefix of message ids.
+        topics_of: returns the topics of a publication with the given attributes.
+        acknowledged: receives the number of every accepted publication.
 
     Attributes:
-        attached: whether what is handed over can be sent at once.
+        attached: True if publications can be sent at once.
         next_sequence: the number of the next publication.
     """
 
@@ -51,13 +51,13 @@ class Outgoing:
 
     @property
     def outstanding(self) -> int:
-        """How many publications are not known to be taken."""
+        """The number of publications without an outcome."""
         return len(self._open)
 
     def publish_many_nowait(
         self, attribute_table: Any, attribute_index: Any, payload_lengths: int, payload: Any
     ) -> range:
-        """Take consecutive publications; returns their numbers."""
+        """Publish consecutive publications, and return their numbers."""
         first = self.next_sequence
         numbers = range(first, first + len(attribute_index))
         run = PublicationRun(
@@ -74,20 +74,20 @@ class Outgoing:
         return numbers
 
     def send_again(self) -> None:
-        """Publish all that is open, in order."""
+        """Publish all open publications again, in order."""
         self.stop()
         for sequence in self._open:
             self._send(sequence)
 
     def stop(self) -> None:
-        """Wait for no acknowledgement any more."""
+        """Stop waiting for acknowledgements."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
         self._is_in_doubt.clear()
 
     async def until_lost(self, lost: "asyncio.Future[str]") -> str:
-        """Publish again whatever was not acknowledged, until the connection is; why it is."""
+        """Repeat unacknowledged publications until the connection is lost; return the reason."""
         while True:
             doubt = asyncio.ensure_future(self._is_in_doubt.wait())
             either: set[asyncio.Future[Any]] = {lost, doubt}

@@ -1,4 +1,4 @@
-"""What drivers have in common; one that does it otherwise needs none of it."""
+"""Common parts of drivers, for optional use."""
 
 import asyncio
 import json
@@ -10,24 +10,24 @@ from typing import Any, Final, TypeVar
 from bench.systems.boundary import Delivery, Setting, Settings, WrongSettings
 
 ANSWER_S: Final = 2.0
-"""How long a server that lives may take to answer."""
+"""Time limit for the answer of a running server."""
 AT_ONCE: Final = 256
 
 T = TypeVar("T")
 
 
 class Arrivals:
-    """Deliveries that have come and were not taken yet."""
+    """A queue of received deliveries."""
 
     def __init__(self) -> None:
         self._came: asyncio.Queue[Delivery] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
-        """It has come."""
+        """Add a delivery."""
         self._came.put_nowait(delivery)
 
     async def take(self) -> list[Delivery]:
-        """What has come, AT_ONCE at most; waits for the first."""
+        """Wait for a delivery, and return all waiting deliveries, AT_ONCE at most."""
         found = [await self._came.get()]
         while len(found) < AT_ONCE and not self._came.empty():
             found.append(self._came.get_nowait())
@@ -35,14 +35,14 @@ class Arrivals:
 
 
 def settle(future: asyncio.Future[T], result: T) -> None:
-    """Give a future its result, unless it has one."""
+    """Set the result of a future, unless the future is done."""
     if not future.done():
         future.set_result(result)
 
 
 @contextmanager
 def told_as(kind: type[Exception], *errors: type[BaseException]) -> Iterator[None]:
-    """Raise a client library's errors as one of the boundary, with their names and words."""
+    """Raise errors of a client library as an error of the boundary, with names and texts."""
     try:
         yield
     except errors as error:
@@ -50,17 +50,17 @@ def told_as(kind: type[Exception], *errors: type[BaseException]) -> Iterator[Non
 
 
 def number_of(settings: Settings, key: str) -> int:
-    """A setting that is a number."""
+    """Return a setting that is a number."""
     value = settings[key]
     assert isinstance(value, int), (key, value)
     return value
 
 
 def check_one_of(settings: Settings, key: str, valid: Sequence[Setting]) -> None:
-    """Refuse another value.
+    """Refuse an invalid value of a setting.
 
     Raises:
-        WrongSettings: says key, value, and what is valid.
+        WrongSettings: names key, value, and valid values.
     """
     if settings[key] not in valid:
         known = ", ".join(map(str, valid))
@@ -68,12 +68,12 @@ def check_one_of(settings: Settings, key: str, valid: Sequence[Setting]) -> None
 
 
 def each_other(names: Sequence[str]) -> Sequence[tuple[str, str]]:
-    """Who dials whom where everybody dials everybody."""
+    """Return the pairs of dialling and dialled server if every server dials every other."""
     return [(a, b) for a in names for b in names if a != b]
 
 
 def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
-    """What a server answers at one of its ports, from JSON; None where it does not."""
+    """Return the JSON answer of a server at a port; None without an answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=dict(headers or {}))
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:

@@ -1,4 +1,4 @@
-"""A program in place of a process of ours: how agents start servers of systems under test."""
+"""External programs in place of the project's processes: the start of servers by agents."""
 
 import os
 import shutil
@@ -12,10 +12,10 @@ from bench.systems.synced_files import keep_synced, lose_unsynced
 
 
 def run_program(config: dict[str, Any]) -> NoReturn:
-    """Become `command` in `folder` (role "program" of the agent); the agent remains its parent.
+    """Become `command` in `folder` (role "program" of the agent); the agent remains the parent.
 
-    Where there is a folder `kept`, all that the last one had not synced is lost. Where there is a
-    `control_socket`, faults of the disk can be asked for there.
+    With a folder `kept`, all unsynced data of the last process is lost. A `control_socket` accepts
+    faults of the disk.
     """
     folder = Path(config["folder"])
     kept = Path(config["kept"]) if "kept" in config else None

@@ -1,4 +1,4 @@
-"""Programs of others on this machine: where they are, what version they say, and ports for them."""
+"""External programs on this machine: their paths, their versions, and ports for servers."""
 
 import os
 import shutil
@@ -12,13 +12,13 @@ _VERSION_WITHIN_S: Final = 10
 
 
 def program_of(program: str) -> str | None:
-    """Where it is; None if it is not installed."""
+    """Return the path of a program; None if it is not installed."""
     folders = [*os.environ.get("PATH", "").split(os.pathsep), *_MORE_FOLDERS]
     return shutil.which(program, path=os.pathsep.join(folders))
 
 
 def version_of(program: str, option: str) -> str:
-    """The first line of what it prints with this option."""
+    """Return the first line that a program prints with this option."""
     said = subprocess.run(
         (program, option), capture_output=True, text=True, check=False, timeout=_VERSION_WITHIN_S
     )
@@ -26,7 +26,7 @@ def version_of(program: str, option: str) -> str:
 
 
 def is_taken(port: int) -> bool:
-    """Whether somebody has this port on loopback now."""
+    """Return True if a process uses this port on loopback now."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError:
@@ -35,7 +35,7 @@ def is_taken(port: int) -> bool:
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Ports on loopback that nobody has now."""
+    """Return ports on loopback that are free now."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [each.getsockname()[1] for each in held]

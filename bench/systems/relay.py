@@ -1,15 +1,15 @@
-"""A relay on the links of a system under test: it passes bytes on, or what a fault lets through.
+"""A relay on the links of a system under test: forwards bytes, subject to faults.
 
-Clients reach each server through a port of the relay, and so does every server that dials another.
-It reads nothing of what passes. Commands on its control socket:
+Clients reach every server through a port of the relay, and so does every server that dials another
+server. The relay does not interpret the bytes. Commands on the control socket:
 
-    status          `faults` in force, and how many connections each link has
+    status          `faults` in force, and number of connections per link
     fault_apply     cut, blackhole, delay or bandwidth on a link, one way or both
-    fault_renew, fault_heal, fault_counters    go with it
-    probe           what a byte needs over a link, each way, that goes where all others go
+    fault_renew, fault_heal, fault_counters    also available
+    probe           time of a byte over a link in each direction, on the path of all bytes
 
 A link is called "n1" between server n1 and its clients, "n1-n2" between two servers; "out" is from
-the first named. What is held back stays in order, and goes on when the fault is healed.
+the first named. Held bytes stay in order, and continue when the fault is healed.
 """
 
 import signal
@@ -39,7 +39,7 @@ Dial = Callable[[], Awaitable[trio.SocketStream]]
 
 
 class Relay:
-    """All links, and what faults do to them."""
+    """All links, with their faults."""
 
     def __init__(self) -> None:
         self.faults = LinkFaults()
@@ -49,7 +49,7 @@ class Relay:
         self._number = 0
 
     def handlers(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
-        """The commands of its control socket."""
+        """Return the commands of the control socket."""
         return {
             "status": self._on_status,
             "fault_apply": self._on_apply,
@@ -59,12 +59,12 @@ class Relay:
             "probe": self._on_probe,
         }
 
-    # ------------------------------------------------------------ what passes
+    # ------------------------------------------------------------ connections
 
     async def join(
         self, link: str, towards: Direction, stream: trio.SocketStream, dial: Dial
     ) -> None:
-        """Pass on what comes from a stream that was accepted, and what comes back, to the end."""
+        """Connect an accepted stream with the dialled stream, and forward bytes until the end."""
         if self.faults.way(link, "both").cut:
             self.faults.count(link, "both", refused_connections=1)
             _reset(stream)
@@ -83,7 +83,7 @@ class Relay:
                 finally:
                     _reset(far) if scope.cancel_called else far.socket.close()
         except OSError:
-            scope.cancel()  # there is nobody at the far end
+            scope.cancel()  # the far end refuses connections
         finally:
             self._connections[link].pop(number)
             _reset(stream) if scope.cancel_called else stream.socket.close()
@@ -153,7 +153,7 @@ class Relay:
     # ------------------------------------------------------------ faults
 
     def change(self) -> None:
-        """Let what waits look again, and close the connections of links that are cut."""
+        """Wake waiting tasks after a change of faults, and close the connections of cut links."""
         self._changed.set()
         self._changed = trio.Event()
         for link, scopes in self._connections.items():
@@ -163,7 +163,7 @@ class Relay:
                     self.faults.count(link, "both", sessions_down=1)
 
     def heal(self, fault_id: str) -> LinkFault | None:
-        """End a fault; None where it is not in force."""
+        """End a fault and return it; None if the fault is not in force."""
         fault = self.faults.heal(fault_id)
         if fault is not None:
             self._healed[fault_id] = fault
@@ -171,7 +171,7 @@ class Relay:
         return fault
 
     async def keep_leases(self) -> None:
-        """End each fault whose lease has run out."""
+        """End each fault with an expired lease."""
         while True:
             if not len(self.faults):
                 await self._changed.wait()
@@ -211,7 +211,7 @@ class Relay:
         return {fault.fault_id: {**fault.counters} for fault in known}
 
     async def _on_probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """`out_us` and `in_us` of a byte over a link; -1 where none comes within `within_ms`."""
+        """Return `out_us` and `in_us` of a byte over a link; -1 without arrival in `within_ms`."""
         link, within_s = arguments["link"], arguments["within_ms"] / 1e3
         near, ours = _pair()
         theirs, far = _pair()
@@ -249,7 +249,7 @@ def _pair() -> tuple[trio.SocketStream, trio.SocketStream]:
 
 
 def _reset(stream: trio.SocketStream) -> None:
-    """Close a connection so that the other end sees it at once, whatever was under way."""
+    """Close a connection with a reset, so that the other end notices at once."""
     with suppress(OSError):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     stream.socket.close()
@@ -260,10 +260,10 @@ def _end_of(lease_ms: int) -> int:
 
 
 def run_relay(config: dict[str, Any]) -> None:
-    """Be a relay until SIGTERM (role "relay" of the agent).
+    """Run a relay until SIGTERM (role "relay" of the agent).
 
-    `ways` has a row for each port: the `link`, `towards` which end of it ("out" or "in") what is
-    sent to the port goes, the `port` on loopback, and `to_port` behind.
+    `ways` has a row for each port: the `link`, the end of the link `towards` which ("out" or "in")
+    bytes to the port are sent, the `port` on loopback, and the `to_port` behind.
     """
     trio.run(_run, config)
 
@@ -287,7 +287,7 @@ async def serve_way(
     *,
     task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Take what comes to one port of the relay."""
+    """Accept connections to one port of the relay."""
 
     async def dial() -> trio.SocketStream:
         return await trio.open_tcp_stream("127.0.0.1", way["to_port"])

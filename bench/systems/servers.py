@@ -1,7 +1,7 @@
-"""Servers of a system under test on this machine: started by an agent, and gone with it.
+"""Servers of a system under test on this machine, started by an agent.
 
-Each run has a folder and ports of its own. The agent is the servers' parent, and ends them by its
-lease should the controller die; so nothing of a run is in the way of the next one.
+Each run has a folder and ports of its own. The agent is the parent of the servers, and ends them by
+its lease if the controller dies. So no remains of a run disturb the next run.
 """
 
 import os
@@ -41,15 +41,15 @@ _PROJECT: Final = Path(__file__).parents[2]
 
 
 class ServerFailed(BrokerError):
-    """A server that does not start, with what it said."""
+    """A server that does not start, with its output."""
 
     exit_status: ClassVar[int] = 4
 
 
 def topology_of(configuration: Configuration) -> Topology:
-    """The servers as brokers, linked as they dial each other, else in a row.
+    """Return the servers as brokers, linked as they dial each other, or else in a row.
 
-    Which ways lead from one to another says the overlay.
+    The overlay document contains the paths between servers.
     """
     names, dials = configuration.servers, configuration.system.dials
     links = [[a, b] for a, b in pairwise(names)]
@@ -65,22 +65,21 @@ def topology_of(configuration: Configuration) -> Topology:
 
 
 def linked(dials: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Who has a link with whom, whoever dials, each named once."""
+    """Return the links between servers, each once, whichever server dials."""
     return sorted({(min(each), max(each)) for each in dials})
 
 
 class SystemServers:
-    """The servers of a configuration, as they are placed.
+    """The placed servers of a configuration.
 
     Args:
-        relayed: all links go through a relay.
-        faulty_disks: something is going to be done to their disks.
+        relayed: True if all links pass a relay.
+        faulty_disks: True for faults of the servers' disks.
 
     Attributes:
-        servers: by name.
-        addresses: where clients reach each, by name.
-        relay_us: what a byte there and one back needed through the relay, with no fault; 0
-            without a relay.
+        servers: servers by name.
+        addresses: addresses for clients, by name.
+        relay_us: round-trip time of a byte through the relay, without a fault; 0 without a relay.
     """
 
     def __init__(
@@ -106,14 +105,14 @@ class SystemServers:
             self._set_relay()
 
     def facts(self) -> dict[str, Any]:
-        """What ran, for the manifest of a run."""
+        """Return facts about the system, for the manifest of a run."""
         facts = self.configuration.facts()
         if not self._ways:
             return facts
         return {**facts, "relay": {"ports": len(self._ways), "round_trip_us": self.relay_us}}
 
     def _set_relay(self) -> None:
-        """Have a port of the relay in the place of each port that somebody dials."""
+        """Put a port of the relay in place of each dialled port."""
         system, names = self.configuration.system, self.configuration.servers
         dials = ask(system.dials, names) if system.dials is not None else ()
         ports = iter(free_ports(len(names) + len(dials)))
@@ -133,7 +132,7 @@ class SystemServers:
             self.servers[a] = replace(dialler, through={**dialler.through, b: port})
 
     async def start_relay(self, agent: AgentClient, root: Path) -> None:
-        """Start the relay and see what it costs; nothing happens where there is none."""
+        """Start the relay and measure its cost; do nothing without a relay."""
         if not self._ways:
             return
         control = str(root / "relay.sock")
@@ -156,11 +155,11 @@ class SystemServers:
         self.relay_us = sorted(found)[len(found) // 2]
 
     async def start(self, agent: AgentClient, root: Path) -> None:
-        """Start all of them, and return when each takes part.
+        """Start all servers; return when all servers take part.
 
         Raises:
-            ServerFailed: one ends, or is not up in time, with what it said; or its
-                port or folder is somebody else's.
+            ServerFailed: a server ends, or is not up in time, with its output; or a port or folder
+                is in use.
         """
         of = self.configuration
         servers = [*self.servers.values()]
@@ -192,13 +191,13 @@ class SystemServers:
                 raise self._failed(server, root, f"is not up after {of.system.start_within_s:g} s")
 
     async def is_up(self, name: str) -> bool:
-        """Whether a server takes part."""
+        """Return True if a server takes part."""
         of = self.configuration
         asked = partial(ask, of.system.is_up, self.servers[name], of.settings)
         return await trio.to_thread.run_sync(asked)
 
     def leader(self) -> str:
-        """Which server leads now, a single one always; "" where nobody knows."""
+        """Return the present leader; "" if unknown. A single server always leads."""
         of = self.configuration
         if len(of.servers) == 1:
             return of.servers[0]
@@ -228,14 +227,14 @@ async def _answers(agent: AgentClient) -> bool:
 async def servers_running(
     configuration: Configuration, *, relayed: bool = False, faulty_disks: bool = False
 ) -> AsyncIterator[tuple[Testbed, SystemServers]]:
-    """The servers of a configuration, until the block ends; nothing is left of them then.
+    """Run the servers of a configuration until the block ends, and remove all their state.
 
     Args:
-        relayed: all links go through a relay.
-        faulty_disks: something is going to be done to their disks.
+        relayed: True if all links pass a relay.
+        faulty_disks: True for faults of the servers' disks.
 
     Raises:
-        ServerFailed: they do not start.
+        ServerFailed: the servers do not start.
     """
     root = Path(mkdtemp(prefix="pubsubctl-system-"))
     try:
@@ -302,7 +301,7 @@ async def _renew(agent: AgentClient) -> None:
         try:
             await agent.hold(LEASE_MS)
         except ControlError:
-            return  # it is gone, and the run will say so
+            return  # the agent has ended, which the run reports
 
 
 def _write_files(server: Server, start: Start) -> None:

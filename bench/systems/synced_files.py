@@ -1,14 +1,13 @@
-"""What a power loss leaves of a program's files: what it had synced, and nothing else.
+"""Files of a program after a simulated power loss: only synced data remains.
 
-The kernel tells a keeper of every system call of the program that makes something durable, and
-waits for its answer (seccomp user notification: no privileges, no library between). At a sync the
-keeper copies the file as it is into a folder beside; renames and removals of what is there it
-follows at once, as a journal would. When the program starts again, that folder takes the place of
-its own. So a kill becomes the worst that a loss of power may do to data, while names are spared.
+The kernel notifies a keeper of every system call of the program that makes data durable, and waits
+for the answer (seccomp user notification: no privileges, no preloaded library). At a sync the
+keeper copies the present file into a second folder. Renames and removals of copied files are
+repeated at once, as a journal would. When the program starts again, the second folder replaces the
+program's folder. So a kill becomes the worst possible power loss for data, while names are spared.
+The keeper also applies faults of the disk: delayed syncs and refused writes.
 
-The keeper does what is done to the disk, too: it lets syncs wait, and has writes refused.
-
-Linux on x86_64 only. What is written through memory maps counts when it is synced by file.
+Linux on x86_64 only. Writes through memory maps count when the file is synced.
 """
 
 import ctypes
@@ -48,7 +47,7 @@ _CONTINUE: Final = 1
 _AT_FDCWD: Final = (1 << 32) - 100
 _LONGEST_PATH: Final = 4096
 _ALWAYS: Final = ".written-through"
-"""Names the files that were opened so that every write is synced."""
+"""File with the names of files that were opened with synchronous writes."""
 
 
 class _Filter(ctypes.Structure):
@@ -63,33 +62,35 @@ class _Program(ctypes.Structure):
 
 
 class Disk(Protocol):
-    """What is done to the disk of a program meanwhile; asked from the keeper's own thread."""
+    """The faults of the disk of a program; called from the keeper's own thread."""
 
     def begin(self) -> None:
-        """The keeper is there, in a process of its own."""
+        """Handle the start of the keeper, in a process of its own."""
 
     def takes(self, size_bytes: int) -> bool:
-        """Whether so much may still be written."""
+        """Return True if so many bytes may still be written."""
 
     def sync_delay_ns(self) -> int:
-        """How long a sync that begins now has to wait."""
+        """Return the delay of a sync that begins now."""
 
 
 def is_possible() -> bool:
-    """Whether this machine can."""
+    """Return True if this machine supports a keeper."""
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
 def keep_synced(folder: Path, kept: Path | None, disk: Disk | None = None) -> None:
-    """Have a keeper copy what this process, and what it becomes, syncs in `folder` to `kept`.
+    """Start a keeper that copies synced files of this process in `folder` to `kept`.
+
+    The keeper continues after an exec of this process.
 
     Args:
-        kept: None where nothing is to be copied.
-        disk: what is done to what it writes and syncs in `folder`; costs each of its writes, to
-            sockets too, a question to the keeper.
+        kept: None to copy nothing.
+        disk: faults of writes and syncs in `folder`; every write, to sockets too, then costs a
+            request to the keeper.
 
     Raises:
-        OSError: the kernel does not allow it.
+        OSError: the kernel does not allow the filter.
     """
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
@@ -101,13 +102,13 @@ def keep_synced(folder: Path, kept: Path | None, disk: Disk | None = None) -> No
     watched = (_WATCHED if kept is not None else _SYNCS) + (_WRITES if disk is not None else ())
     listener = _listen(watched)
     socket.send_fds(ours, [b"x"], [listener])
-    ours.recv(1)  # it has it
+    ours.recv(1)  # the keeper has the listener
     os.close(listener)
     ours.close()
 
 
 def lose_unsynced(folder: Path, kept: Path) -> None:
-    """Put what was kept in the place of `folder`."""
+    """Replace `folder` by the kept files."""
     always = kept / _ALWAYS
     if always.is_file():
         for name in dict.fromkeys(always.read_text().splitlines()):
@@ -118,7 +119,7 @@ def lose_unsynced(folder: Path, kept: Path) -> None:
 
 
 def _listen(watched: Sequence[int]) -> int:
-    """Install the filter; what it tells of comes to this descriptor."""
+    """Install the filter, and return the descriptor of its notifications."""
     steps = [_Filter(_LOAD, 0, 0, 4), _Filter(_EQUAL, 1, 0, _ARCHITECTURE)]
     steps += [_Filter(_RETURN, 0, 0, _ALLOW), _Filter(_LOAD, 0, 0, 0)]
     for number in watched:
@@ -162,7 +163,7 @@ class _Keeper:
         self._late: list[tuple[int, int, int, int, list[int]]] = []
 
     def run(self) -> None:
-        """Answer until the program has ended."""
+        """Answer notifications until the program has ended."""
         receive = _request(0, _NOTIFICATION.size)
         calls = select.poll()
         calls.register(self._listener, select.POLLIN)
@@ -173,12 +174,12 @@ class _Keeper:
             if not found:
                 continue
             if not found[0][1] & select.POLLIN:
-                return  # nobody is left who could call
+                return  # no process is left under the filter
             notification = bytearray(_NOTIFICATION.size)
             try:
                 fcntl.ioctl(self._listener, receive, notification)
             except FileNotFoundError:
-                continue  # it was killed meanwhile, or asks again
+                continue  # the caller was killed meanwhile, or repeats the call
             told, pid, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
             if delay_ns := self._delay_ns(pid, number, arguments):
                 due_ns = time.monotonic_ns() + delay_ns
@@ -199,11 +200,11 @@ class _Keeper:
             elif self._copies is not None:
                 self._copies.on_call(pid, number, arguments)
         except OSError:
-            pass  # a file that has gone meanwhile; the program's own call says so too
+            pass  # the file was removed meanwhile; the program's call fails, too
         try:
             fcntl.ioctl(self._listener, self._send, bytearray(_ANSWER.pack(told, 0, *answer)))
         except OSError:
-            pass  # nobody waits for it any more
+            pass  # the caller no longer waits
 
     def _delay_ns(self, pid: int, number: int, arguments: list[int]) -> int:
         if self._disk is None or number not in _SYNCS:
@@ -224,7 +225,7 @@ class _Keeper:
         return not self._disk.takes(size_bytes)
 
     def _is_inside(self, pid: int, descriptor: int) -> bool:
-        """Whether an open file is in the folder."""
+        """Return True if an open file is in the folder."""
         try:
             path = Path(os.readlink(f"/proc/{pid}/fd/{descriptor & 0xFFFFFFFF}"))
         except OSError:
@@ -239,7 +240,7 @@ class _Copies:
         self._written_through: dict[str, None] = {}
 
     def on_call(self, pid: int, number: int, arguments: list[int]) -> None:
-        """Follow what a call is about to make durable, remove or rename."""
+        """Repeat a call that makes files durable, removes or renames files."""
         if number in (_FSYNC, _FDATASYNC):
             self._keep(Path(os.readlink(f"/proc/{pid}/fd/{arguments[0]}")))
         elif number in (_SYNC, _SYNCFS):
@@ -274,7 +275,7 @@ class _Copies:
             os.replace(self._kept / old, self._kept / new)
 
     def _write_down(self) -> None:
-        """Name the files that are written through, for whoever takes up what was kept."""
+        """Write the names of files with synchronous writes, for the next start."""
         (self._kept / _ALWAYS).write_text("".join(f"{name}\n" for name in self._written_through))
 
     def _keep(self, path: Path) -> None:
@@ -283,7 +284,7 @@ class _Copies:
             _copy(path, self._kept / name)
 
     def _name(self, path: Path) -> str | None:
-        """Relative to the folder; None outside of it."""
+        """Return a path relative to the folder; None outside of the folder."""
         whole = Path(os.path.normpath(path))
         return str(whole.relative_to(self._folder)) if whole.is_relative_to(self._folder) else None
 
@@ -291,10 +292,10 @@ class _Copies:
         yield from (path for path in self._folder.rglob("*") if path.is_file())
 
     def _path(self, pid: int, at: int, pointer: int) -> Path:
-        """The path that a call names: a text in the program's memory, relative to a folder."""
+        """Return the path in a call: a text in the program's memory, relative to a folder."""
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(pointer)
-            # To the end of the page first: what lies behind may not be there.
+            # Read to the end of the page first: the next page may be unmapped.
             room = 4096 - pointer % 4096
             text = memory.read(room)
             if b"\0" not in text:
@@ -305,7 +306,7 @@ class _Copies:
 
 
 def _parts_bytes(pid: int, pointer: int, count: int) -> int:
-    """How much a call writes that gets a list of parts."""
+    """Return the number of bytes that a vectored call writes."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(pointer)
         parts = memory.read(count * _PART.size)
@@ -313,7 +314,7 @@ def _parts_bytes(pid: int, pointer: int, count: int) -> int:
 
 
 def _request(number: int, size: int) -> int:
-    """The ioctl of seccomp that reads and writes so much."""
+    """Return the number of a seccomp ioctl that reads and writes a struct of this size."""
     return (3 << 30) | (size << 16) | (ord("!") << 8) | number
 
 

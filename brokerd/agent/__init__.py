@@ -1,1 +1,1 @@
-"""One agent per machine: parent of its brokers and load generators, and healer of their faults."""
+"""The agent of a machine: parent of its brokers and load generators, and healer of their faults."""

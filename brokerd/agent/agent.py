@@ -1,8 +1,8 @@
-"""One agent: its commands, its leases, and what it leaves behind when it ends, in order or not.
+"""The agent of a root: commands, leases, and the state that remains after the agent.
 
-In order (`shutdown`, SIGTERM, or the end of the deployment's lease) it leaves nothing running.
-Killed, it leaves its processes running and its journal; the next agent of the same root and
-deployment takes both over.
+After an orderly end (`shutdown`, SIGTERM, or the end of the deployment's lease) no process is left
+running. After a kill, the processes run on and the journal remains; the next agent of the same root
+and deployment adopts both.
 """
 
 import fcntl
@@ -63,12 +63,12 @@ logger = logging.getLogger(__name__)
 
 
 class Agent:
-    """The agent of one root; `run` is its life.
+    """The agent of a root; `run` is its life.
 
     Args:
-        name: of this (logical) host.
-        deployment: whose processes it starts; processes of another one must be gone.
-        image: the warm image, forked with WATCHDOG_ROLES besides its own roles.
+        name: name of this (logical) host.
+        deployment: deployment of the processes; processes of another deployment must have ended.
+        image: the warm image, forked with WATCHDOG_ROLES besides the agent's own roles.
         socket_path: None for the usual place.
     """
 
@@ -99,13 +99,13 @@ class Agent:
         self._nursery: trio.Nursery
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Serve until told to end; `on_ready` is called once clients can connect.
+        """Serve until the end is requested; `on_ready` is called once clients can connect.
 
         Raises:
-            ControlError: `busy`: another agent has this root, or processes of another
-                deployment are still running there.
+            ControlError: `busy`: another agent has this root, or processes of another deployment
+                are still running there.
             ConfigError: the root or the socket's folder is not this user's.
-            StorageCorrupt: the journal is not one.
+            StorageCorrupt: the journal is damaged.
         """
         self.paths.make()
         with agent_lock(self.paths):
@@ -172,7 +172,7 @@ class Agent:
                 f"{self.paths.root}: processes of deployment {left.deployment} still run here: "
                 f"{', '.join(alive[:12])}; an agent started with that deployment can stop them",
             )
-        # The old deployment's words have no meaning for this one, but are kept for people.
+        # The old deployment's entries have no meaning for this one, but are kept for people.
         os.replace(self.paths.journal, self.paths.journal.with_name("journal.previous.jsonl"))
         return Recollection()
 
@@ -231,7 +231,7 @@ class Agent:
         return {name: _with_arguments(name, command) for name, command in commands.items()}
 
     async def _hello(self, program: dict[str, Any]) -> dict[str, Any]:
-        """Answer a controller's program with this one; the controller decides what follows."""
+        """Exchange programs with a controller, which decides on the next step."""
         logger.info("a controller of %s is connected", Program.from_mapping(program))
         return {"program": own_program().to_mapping()}
 
@@ -266,7 +266,8 @@ class Agent:
         lease = None
         if self._hold_deadline_ns is not None:
             lease = {"left_ms": max(0, self._hold_deadline_ns - time.monotonic_ns()) // 1_000_000}
-        # A row costs several looks into /proc: who waits for one process asks for that one.
+        # A row costs several reads of /proc: a client that waits for one process requests that row
+        # alone.
         wanted = (
             [self._supervisor.find(process)] if process else self._supervisor.processes.values()
         )
@@ -367,7 +368,7 @@ class Agent:
         return {"lease_ms": lease_ms}
 
     async def _metrics(self, port: int) -> dict[str, Any]:
-        """Serve numbers at this port of the loopback address from now on; 0 for nowhere."""
+        """Serve metrics at this port of the loopback address from now on; 0 for none."""
         self._refuse_if_ending()
         if not 0 <= port <= MAXIMUM_PORT:
             raise ControlError("user", f"port = {port}; 1 to {MAXIMUM_PORT}, or 0 for none")
@@ -402,7 +403,7 @@ class Agent:
             logger.warning("%s; `pubsubctl deploy` tries again", error.text)
 
     async def _numbers(self) -> list[Family]:
-        """Everything there is to be told of this host; who does not answer in time is left out."""
+        """Return all metrics of this host; processes without a timely answer are left out."""
         status = await self._status()
         numbers: dict[str, dict[str, Any]] = {}
 
@@ -456,7 +457,7 @@ class Agent:
             raise ControlError("busy", f"this agent is ending ({self._ending})")
 
     async def _end(self, why: str, timeout_ms: int) -> None:
-        """Stop every process; whoever asks second waits for the same end."""
+        """Stop every process; a second call waits for the same end."""
         if self._ending is not None:
             await self._ended.wait()
             return
@@ -497,7 +498,7 @@ class Agent:
             except ControlError as error:
                 if error.kind != "closed":
                     raise
-                # Refused at once is one that is still starting, or ending: nothing was done.
+                # A process that is still starting, or ending, refuses at once: nothing was done.
                 kind = "internal" if connected else "busy"
                 raise ControlError(kind, f"{name}: {error.text}") from error
         raise ControlError("busy", f"{name} did not answer {command} within {timeout_ms} ms")
@@ -505,10 +506,10 @@ class Agent:
 
 @contextmanager
 def agent_lock(paths: AgentPaths) -> Iterator[None]:
-    """Held by the one living agent of a root.
+    """Hold the lock of the one living agent of a root.
 
     Raises:
-        ControlError: `busy`, another one holds it.
+        ControlError: `busy`: another agent holds the lock.
     """
     descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -522,7 +523,7 @@ def agent_lock(paths: AgentPaths) -> Iterator[None]:
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
-    """The regular files right in `folder`: name, size_bytes, sha256; links are not followed."""
+    """Return the regular files in `folder`: name, size_bytes, sha256; links are not followed."""
     found = []
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -543,7 +544,7 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 
 
 def _with_arguments(name: str, command: Callable[..., Awaitable[dict[str, Any]]]) -> Handler:
-    """A handler that checks names and kinds of arguments against the command's signature."""
+    """Return a handler that checks names and kinds of arguments against the command's signature."""
     parameters = inspect.signature(command).parameters
     required = [key for key, found in parameters.items() if found.default is found.empty]
 

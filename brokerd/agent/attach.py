@@ -1,6 +1,6 @@
-"""Standard input and output joined to an agent's socket, for those who come from afar.
+"""Standard input and output joined to an agent's socket, for remote clients.
 
-Started for every command on every host, so it imports next to nothing.
+Started for every command on every host, so the module imports next to nothing.
 """
 
 import os
@@ -34,7 +34,7 @@ def attach(root: Path) -> int:
                 while left:
                     left = left[os.write(1, left) :]
         except OSError:
-            pass  # the other side has gone: so do we
+            pass  # the other side has closed: this side ends too
     return 0
 
 
@@ -47,7 +47,7 @@ def _carry_in(agent: socket.socket) -> None:
     try:
         agent.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it has gone before
+        pass  # it has closed before
 
 
 def _fail(reason: str) -> int:

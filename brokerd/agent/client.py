@@ -1,4 +1,4 @@
-"""How the controller talks to an agent: one method per command."""
+"""The controller's client of an agent: one method per command."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from brokerd.runtime.program import Program, own_program
 
 
 class Control(Protocol):
-    """What an agent's client needs of its connection."""
+    """The interface that an agent's client needs of its connection."""
 
     async def request(self, command: str, /, **arguments: Any) -> dict[str, Any]: ...
 
@@ -24,9 +24,10 @@ class Control(Protocol):
 class AgentClient:
     """One connection to an agent.
 
-    Every method raises ControlError: `user` for what cannot be asked for, `busy` for what
-    somebody else has or does not come in time, `internal` for faults over there, `closed` when
-    the agent or the connection to it is gone (then it is not known what was done; ask `status`).
+    Every method raises ControlError: `user` for an impossible request, `busy` for a resource that
+    another process has or a timeout, `internal` for faults of the agent, `closed` if the agent or
+    the connection to it is gone (then the command may or may not have been carried out; request
+    `status`).
     """
 
     def __init__(self, control: Control) -> None:
@@ -43,17 +44,20 @@ class AgentClient:
         return Program.from_mapping(answer.get("program"))
 
     async def facts(self) -> dict[str, Any]:
-        """What machine it is on."""
+        """Return facts of the agent's machine."""
         return await self.control.request("facts")
 
     async def clock(self) -> dict[str, Any]:
-        """What its clocks say: monotonic_ns, wall_ns, clock_id and how well they are kept."""
+        """Return the clocks: monotonic_ns, wall_ns, clock_id and the quality of the wall clock."""
         return await self.control.request("clock")
 
     async def start(
         self, process: str, role: str, config: dict[str, Any], control_socket: str
     ) -> dict[str, Any]:
-        """Start a process: {pid, start_time}. Nothing happens if it runs with this config."""
+        """Start a process: {pid, start_time}.
+
+        No effect if the process runs with this configuration.
+        """
         return await self.control.request(
             "start", process=process, role=role, config=config, control_socket=control_socket
         )
@@ -67,16 +71,16 @@ class AgentClient:
         )
 
     async def signal(self, process: str, signal: str) -> dict[str, Any]:
-        """Send a signal to a running process. To freeze, use a fault: that one heals."""
+        """Send a signal to a running process. To freeze, use a fault, which heals."""
         return await self.control.request("signal", process=process, signal=signal)
 
     async def status(self, process: str = "") -> dict[str, Any]:
-        """Processes (only this one, where one is named), faults and lease."""
+        """Return processes (only `process`, if given), faults and lease."""
         named = {"process": process} if process else {}
         return await self.control.request("status", **named)
 
     async def disk(self) -> dict[str, Any]:
-        """`disk_bytes` by process: what the files of those with a folder of their own take."""
+        """Return `disk_bytes` by process: the disk use of processes with a folder of their own."""
         return await self.control.request("disk")
 
     async def broker(
@@ -86,7 +90,7 @@ class AgentClient:
         arguments: dict[str, Any] | None = None,
         timeout_ms: int = 10_000,
     ) -> dict[str, Any]:
-        """What a process (broker or load generator) answers to a command of its own."""
+        """Return the answer of a process (broker or load generator) to a command of its own."""
         return await self.control.request(
             "broker",
             process=process,
@@ -106,7 +110,7 @@ class AgentClient:
         lease_ms: int = 0,
         parameters: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Do a fault: its row, with `t_applied_ns` and what came of it in `result`."""
+        """Apply a fault: its row, with `t_applied_ns` and the outcome in `result`."""
         return await self.control.request(
             "fault_apply",
             fault_id=fault_id,
@@ -119,23 +123,23 @@ class AgentClient:
         )
 
     async def fault_heal(self, fault_id: str) -> dict[str, Any]:
-        """Undo a fault: its row; one that is over, or never was, changes nothing."""
+        """Undo a fault: its row; no effect on a healed or unknown fault."""
         return await self.control.request("fault_heal", fault_id=fault_id)
 
     async def fault_renew(self, fault_id: str, lease_ms: int) -> dict[str, Any]:
-        """Let an active fault last `lease_ms` from now unless it is renewed again."""
+        """Extend an active fault to `lease_ms` from now unless renewed again."""
         return await self.control.request("fault_renew", fault_id=fault_id, lease_ms=lease_ms)
 
     async def fault_look(self, fault_id: str) -> dict[str, Any]:
-        """What the machine shows of a fault: `present`, and for nft `stopped_packets`."""
+        """Return the visible effect of a fault: `present`, and for nft `stopped_packets`."""
         return await self.control.request("fault_look", fault_id=fault_id)
 
     async def fault_heal_all(self) -> dict[str, Any]:
-        """Undo every fault there, whoever did it: rows `healed`, and in words what is `left`."""
+        """Undo every fault there, of any origin: rows `healed`, and in words the rest, `left`."""
         return await self.control.request("fault_heal_all")
 
     async def files(self, process: str, folder: str = "") -> dict[str, Any]:
-        """`folder` and `files` (name, size_bytes, sha256) of a process's logs.
+        """Return `folder` and `files` (name, size_bytes, sha256) of a process's logs.
 
         With `folder`, of that folder below the agent's root instead.
         """
@@ -144,12 +148,13 @@ class AgentClient:
     async def tail(
         self, process: str, after: dict[str, int], folder: str = "", last_bytes: int = 65_536
     ) -> dict[str, Any]:
-        """What a process's logs hold from given places on.
+        """Return the content of a process's logs from given places on.
 
         Args:
-            process: "" for none, where `folder` is one below the agent's root.
-            after: by file name, how much of it is known; of others, only the end is given.
-            last_bytes: how long that end is.
+            process: "" for none, if `folder` is a folder below the agent's root.
+            after: by file name, the number of bytes received already; of other files, only the end
+                is returned.
+            last_bytes: length of that end.
 
         Returns:
             files (name, offset, data, size_bytes), the host's clocks, utc_offset_s.
@@ -159,35 +164,35 @@ class AgentClient:
         )
 
     async def hold(self, lease_ms: int) -> dict[str, Any]:
-        """Let the deployment end `lease_ms` from now unless renewed; 0 for no such lease."""
+        """Set the deployment's lease to `lease_ms` from now; 0 for no lease."""
         return await self.control.request("hold", lease_ms=lease_ms)
 
     async def metrics(self, port: int) -> dict[str, Any]:
-        """Serve numbers at `port` of the host's loopback address from now on; 0 for nowhere."""
+        """Serve metrics at `port` of the host's loopback address from now on; 0 for none."""
         return await self.control.request("metrics", port=port)
 
     async def shutdown(self, timeout_ms: int = 10_000) -> dict[str, Any]:
-        """End every process and the agent: `processes`, as they ended."""
+        """End every process and the agent: `processes`, with their exits."""
         return await self.control.request("shutdown", timeout_ms=timeout_ms)
 
     async def listen(self) -> trio.MemoryReceiveChannel[Happening]:
-        """What happens from now on: process_started, process_exited, fault_applied, …"""
+        """Return all events from now on: process_started, process_exited, fault_applied, …"""
         return await self.control.listen()
 
 
 @asynccontextmanager
 async def open_agent(target: str | Path | trio.abc.Stream) -> AsyncIterator[AgentClient]:
-    """A client of the agent at a socket path, or at the other end of a stream (`attach`)."""
+    """Open a client of the agent at a socket path, or at the other end of a stream (`attach`)."""
     async with open_control(target) as control:
         yield AgentClient(control)
 
 
 @asynccontextmanager
 async def open_agent_of(root: Path) -> AsyncIterator[AgentClient]:
-    """A client of the agent that serves `root` on this machine.
+    """Open a client of the agent that serves `root` on this machine.
 
     Raises:
-        ControlError: `closed`, there is none.
+        ControlError: `closed`: there is no agent.
     """
     announced = announced_agent(root)
     if announced is None:

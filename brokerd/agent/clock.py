@@ -1,4 +1,4 @@
-"""What this machine's clocks say, and how well its wall clock is kept."""
+"""The clocks of this machine, and the quality of its wall clock."""
 
 import ctypes
 import os
@@ -13,15 +13,14 @@ _STATUS_UNSYNCHRONISED: Final = 0x40
 
 
 def clock_reading() -> dict[str, Any]:
-    """The clocks of this moment.
+    """Return the present time of the clocks.
 
     Returns:
-        monotonic_ns, wall_ns: read one right after the other.
-        clock_id: equal exactly where CLOCK_MONOTONIC is the same clock: one boot of one
-            machine, and one time namespace.
-        synchronised: whether the kernel is told that somebody keeps the wall clock; None where
-            it cannot be asked.
-        wall_error_us: how wrong the kernel takes the wall clock to be at most; None likewise.
+        monotonic_ns, wall_ns: read directly one after the other.
+        clock_id: equal exactly where CLOCK_MONOTONIC is the same clock: one boot of one machine,
+            and one time namespace.
+        synchronised: True if the kernel reports a synchronised wall clock; None if unavailable.
+        wall_error_us: the kernel's bound on the error of the wall clock; None if unavailable.
     """
     monotonic_ns, wall_ns = time.monotonic_ns(), time.time_ns()
     synchronised, wall_error_us = _kernel_discipline()
@@ -42,7 +41,7 @@ def _time_namespace() -> str:
 
 
 def _kernel_discipline() -> tuple[bool | None, int | None]:
-    """What adjtimex(2) says when it is asked to change nothing."""
+    """Return the result of adjtimex(2) without any change."""
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         answer = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)

@@ -1,4 +1,4 @@
-"""An agent as a process of its own: started once, outliving whoever started it."""
+"""An agent as a background process: started once, and independent of its starter."""
 
 import json
 import logging
@@ -29,18 +29,18 @@ def run_agent(
     socket_path: Path | None = None,
     ready: int | None = None,
 ) -> int:
-    """Be the agent of `root` in this process, until it is told to end; gives the exit status.
+    """Run the agent of `root` in this process until the end; return the exit status.
 
-    Everything a role needs should be imported by now, and nothing of trio may run. Where
-    `ready` is a descriptor, one line of JSON goes there once clients can connect: who the agent
-    is, or why there is none.
+    All imports of the roles should be done by now, and nothing of trio may run. If `ready` is a
+    descriptor, a line of JSON is written there once clients can connect: the identity of the agent,
+    or the reason for the failure.
     """
     os.umask(0o077)
     _raise_descriptor_limit()
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
     )
-    own_program()  # of the files as they are now, for the image, too
+    own_program()  # of the present files, for the image, too
     image = fork_image({**WATCHDOG_ROLES, **roles})
     agent = Agent(root, name, deployment, image, socket_path)
     told = False
@@ -74,10 +74,10 @@ def run_agent(
 
 
 def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Role]) -> int:
-    """Start the agent of `root` in the background; gives the exit status of doing so.
+    """Start the agent of `root` in the background; return the exit status of the start.
 
-    Returns when its clients can connect, with one line of JSON on standard output (`pid`,
-    `socket`), or when there will be no agent, with the reason on standard error.
+    Returns when clients can connect, with a line of JSON on standard output (`pid`, `socket`), or
+    when the start has failed, with the reason on standard error.
     """
     paths = AgentPaths(root)
     try:
@@ -124,7 +124,10 @@ def _run_in_background(
 
 
 def _raise_descriptor_limit() -> None:
-    """An agent of hundreds of processes needs a descriptor for each, and so do its children."""
+    """Raise the limit: an agent of hundreds of processes needs a descriptor per process.
+
+    The child processes need the limit as well.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

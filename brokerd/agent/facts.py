@@ -1,4 +1,4 @@
-"""What kind of machine this is: for manifests, placement and preflight checks."""
+"""Facts of this machine: for manifests, placement and preflight checks."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from brokerd.agent.processes import boot_id
 
 
 def machine_facts(root: Path) -> dict[str, Any]:
-    """Facts of this machine, of kinds that a control answer can carry."""
+    """Return facts of this machine, of kinds that a control answer can carry."""
     disk = shutil.disk_usage(root)
     return {
         "hostname": socket.gethostname(),

@@ -1,4 +1,4 @@
-"""What a fault is on one machine, which there are, and what cannot be."""
+"""Faults on one machine: their definition, their verbs, and their checks."""
 
 import signal
 import time
@@ -17,9 +17,9 @@ from brokerd.overlay.topology import nearest
 ENDING_VERBS: Final = ("kill", "term")
 LINK_VERBS: Final = ("absorb", "blackhole", "cut", "delay", "bandwidth")
 BROKER_VERBS: Final = (*LINK_VERBS, "send-omission", "partition", "disk-full", "slow-fsync")
-"""What a broker does to itself when it is told to; its own lease ends it."""
+"""Faults that a broker applies to itself on request; the broker's own lease ends the fault."""
 STOPPING_VERBS: Final = ("freeze", "cpu-share")
-"""What stops a process from outside, which nothing else may do meanwhile."""
+"""Faults that stop a process from outside, exclusively."""
 LASTING_VERBS: Final = (*BROKER_VERBS, *STOPPING_VERBS, "host-loss")
 VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart")
 DIRECTIONS: Final = ("both", "out", "in")
@@ -40,14 +40,14 @@ _NFT_PARAMETERS: Final = ("backend", "own", "peers", "protect", "mode")
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """One fault, as far as it has come.
+    """One fault, in any state.
 
     Attributes:
-        fault_id: given by whoever injected it.
-        process, peer, direction: its target; peer is "" unless it is one of the process's links.
-        deadline_ns: end of its lease; None for one that is over once done.
-        state: requested, applied, healed (also when its process ended), or failed.
-        result: what applying it gave: stamps and evidence.
+        fault_id: assigned by the injecting client.
+        process, peer, direction: target; peer is "" unless the target is a link of the process.
+        deadline_ns: end of the lease; None for a fault that is complete once applied.
+        state: requested, applied, healed (also after the end of the process), or failed.
+        result: outcome of the application: stamps and evidence.
     """
 
     fault_id: str
@@ -76,12 +76,12 @@ class Fault:
 
     @property
     def is_of_broker(self) -> bool:
-        """Whether the broker itself does it, and heals it by its own clock."""
+        """Return True if the broker itself applies the fault, and heals it by its clock."""
         return self.verb in BROKER_VERBS and not self.uses_nft
 
     @property
     def dies_with_process(self) -> bool:
-        """Whether nothing of it is left once its process has ended."""
+        """Return True if the fault has no effect once its process has ended."""
         return self.is_of_broker or self.verb in STOPPING_VERBS
 
     def definition(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Fault:
         }
 
     def to_row(self) -> dict[str, Any]:
-        """Its part of the agent's `status`, and the answer to fault commands."""
+        """Return the entry of the agent's `status`, also the answer to fault commands."""
         left_ns = None if self.deadline_ns is None else self.deadline_ns - time.monotonic_ns()
         return {
             **self.definition(),
@@ -108,10 +108,10 @@ class Fault:
         }
 
     def check(self) -> None:
-        """What can be said without looking at any process.
+        """Check everything that does not depend on a process.
 
         Raises:
-            ControlError: `user`: names what cannot be, and the nearest that can.
+            ControlError: `user`: names the invalid value, and the nearest valid one.
         """
         where = f"fault {self.fault_id}"
         if not self.fault_id or len(self.fault_id) > 200:
@@ -153,10 +153,10 @@ class Fault:
             raise ControlError("user", f"{where}: share_percent = {share!r}; from 1 to 99")
 
     def ending_signal(self) -> signal.Signals:
-        """What ends the process, where that is what this fault does.
+        """Return the signal by which this fault ends the process.
 
         Raises:
-            ControlError: `user`, the signal of a kill does not kill.
+            ControlError: `user`: the signal of a kill does not kill.
         """
         if self.verb != "kill":
             return signal.SIGTERM if self.verb == "term" else signal.SIGKILL
@@ -167,7 +167,7 @@ class Fault:
 
 
 def check_lease(fault_id: str, lease_ms: object) -> None:
-    """Raises ControlError (`user`) unless a fault can have this lease."""
+    """Check that a fault can have this lease; raise ControlError (`user`) if not."""
     if type(lease_ms) is not int or lease_ms < MINIMUM_LEASE_MS:
         raise ControlError(
             "user", f"fault {fault_id}: lease_ms = {lease_ms!r}; at least {MINIMUM_LEASE_MS}"

@@ -1,4 +1,4 @@
-"""How each fault is done to a machine's processes and links, looked at, and undone."""
+"""The application, inspection and undoing of faults on a machine's processes and links."""
 
 import logging
 import signal
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 class FaultActs:
-    """Does and undoes faults of one agent; knows nothing of leases but how watchdogs get them.
+    """The operations on the faults of an agent, without leases except those of watchdogs.
 
     Args:
-        ask: passes a control command on to a process and gives its answer.
-        watched: is told when a fault has got its watchdog, and returns once that is written
-            down; only then anything is done.
+        ask: passes a control command to a process and returns the answer.
+        watched: called when a fault has its watchdog, and returns once that is durable; only then
+            the fault is applied.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class FaultActs:
     # ------------------------------------------------------------ doing
 
     async def do(self, fault: Fault, process: ManagedProcess) -> None:
-        """Do a fault; its stamps and evidence are in it afterwards.
+        """Apply a fault; sets its stamps and evidence.
 
         Raises:
-            ControlError: it could not be done; `undo_half` must follow.
+            ControlError: the fault could not be applied; `undo_half` must follow.
         """
         if fault.uses_nft:
             await self._separate(fault)
@@ -74,7 +74,7 @@ class FaultActs:
             await self._end(fault, process)
 
     def undo_plan(self, fault: Fault) -> str:
-        """How it is undone, for whoever reads the journal when nobody else can."""
+        """Return the steps that undo a fault, for a reader of the journal."""
         if fault.uses_nft:
             return f"nft delete table inet {self.table(fault).name}"
         if fault.is_of_broker:
@@ -164,7 +164,11 @@ class FaultActs:
     async def _set_watchdog(
         self, fault: Fault, role: str, config: dict[str, Any], name: str
     ) -> None:
-        """Somebody who undoes it even if nobody else is left, and who is known to be there."""
+        """Start the watchdog, which undoes the fault even without the agent.
+
+        Raises:
+            ControlError: `internal`: the watchdog has ended at once.
+        """
         assert fault.deadline_ns is not None, fault
         lease_file = self.lease_file(fault)
         write_lease(lease_file, fault.deadline_ns, has_begun=False)
@@ -177,7 +181,7 @@ class FaultActs:
     # ------------------------------------------------------------ looking
 
     async def look(self, fault: Fault) -> dict[str, Any]:
-        """What can be seen here of a fault that nobody else can see."""
+        """Return the effect of a fault that is visible on this machine only."""
         if fault.uses_nft:
             packets = await self._with_nft(partial(nft.count_packets, self.table(fault)))
             return {"present": packets is not None, "stopped_packets": packets or 0}
@@ -193,7 +197,7 @@ class FaultActs:
         return {"samples": _SAMPLES, "stopped_samples": stopped}
 
     async def tables_left(self) -> list[str]:
-        """Tables of this namespace that could be a fault's; none where there is no nft."""
+        """Return the tables of this namespace that could be a fault's; none without nft."""
         try:
             tables = await self._with_nft(nft.list_tables)
         except ControlError:
@@ -201,13 +205,13 @@ class FaultActs:
         return [name for name in tables if name.startswith("pubsubctl_")]
 
     def table(self, fault: Fault) -> nft.Table:
-        """The nft table of a fault of this agent."""
+        """Return the nft table of a fault of this agent."""
         return nft.Table.of(str(self._paths.root), fault.fault_id)
 
     # ------------------------------------------------------------ renewing and undoing
 
     async def renew(self, fault: Fault, deadline_ns: int, lease_ms: int) -> None:
-        """Let whoever undoes it without being asked wait longer."""
+        """Extend the lease at the broker or the watchdog that undoes a fault by itself."""
         if fault.is_of_broker:
             arguments = {"fault_id": fault.fault_id, "lease_ms": lease_ms}
             await self._ask(fault.process, "fault_renew", arguments)
@@ -215,10 +219,10 @@ class FaultActs:
             write_lease(self.lease_file(fault), deadline_ns)
 
     async def undo(self, fault: Fault) -> None:
-        """Undo it, and see that it is undone; what is undone already stays so.
+        """Undo a fault, and check the result; no effect on a fault that was undone already.
 
         Raises:
-            ControlError: it could not be undone.
+            ControlError: the fault could not be undone.
         """
         process = self._supervisor.find(fault.process)
         if fault.uses_nft:
@@ -237,10 +241,11 @@ class FaultActs:
         self.dismiss_watchdog(fault)
 
     async def undo_half(self, fault: Fault, process: ManagedProcess) -> None:
-        """Leave nothing of a fault that could not be applied, as far as that can be done."""
+        """Undo a fault that could not be applied, as far as possible."""
         try:
             if fault.uses_nft:
-                # Without a watchdog it was refused before anything was made: hands off.
+                # Without a watchdog the fault was refused before its table was made: nothing may be
+                # deleted.
                 if fault.watchdog is not None:
                     await self._with_nft(partial(nft.delete_table, self.table(fault)))
             elif fault.verb in STOPPING_VERBS:
@@ -256,7 +261,7 @@ class FaultActs:
             self.dismiss_watchdog(fault)
 
     async def _end_stopping(self, fault: Fault) -> None:
-        """Nobody stops the process any more."""
+        """End the watchdog that stops the process, if any."""
         if fault.verb == "cpu-share" and fault.watchdog is not None:
             fault.watchdog.signal(signal.SIGKILL)
             while fault.watchdog.is_alive():
@@ -274,21 +279,21 @@ class FaultActs:
             raise ControlError("internal", f"{process.name} is still stopped")
 
     def healed_by_watchdog(self, fault: Fault) -> int | None:
-        """When its watchdog undid it; None when it has not."""
+        """Return the time at which the watchdog undid a fault; None if it has not."""
         return healed_at(self.lease_file(fault)) if fault.watchdog is not None else None
 
     def dismiss_watchdog(self, fault: Fault) -> None:
-        """Nobody has to look after it any more."""
+        """End the watchdog of a fault."""
         if fault.watchdog is not None:
             fault.watchdog.signal(signal.SIGKILL)
             self.lease_file(fault).unlink(missing_ok=True)
 
     def lease_file(self, fault: Fault) -> Path:
-        """Where its watchdog reads how long to wait."""
+        """Return the file from which the watchdog reads the lease."""
         # Fault ids are free text; a file name is not.
         return self._paths.leases / f"{fault.fault_id.encode().hex()[:200]}.json"
 
     async def _with_nft(self, act: Callable[[], _T]) -> _T:
-        # nft is a child of ours whose status must reach whoever waits for it.
+        # nft is a child of this process; its status must reach the call that waits for it.
         with self._supervisor.leaving_children_alone():
             return await trio.to_thread.run_sync(act)

@@ -1,9 +1,9 @@
-"""Faults on this machine's processes: done, undone, and undone without being asked to.
+"""Faults on this machine's processes: applied, undone on request, and undone by lease.
 
-Every fault that lasts has a lease. The agent undoes it when that ends; should the agent have
-died by then, a watchdog of the fault's own thaws a frozen process or deletes its nft table, and
-a broker itself drops what it was told. What a lost machine ran is started again by the agent,
-or by the next one.
+Every fault that lasts has a lease. The agent undoes the fault when the lease ends; if the agent has
+died by then, a watchdog of the fault thaws a frozen process or deletes its nft table, and a broker
+itself drops its faults. The processes of a lost machine are restarted by the agent, or by the next
+agent.
 """
 
 import logging
@@ -44,8 +44,8 @@ class FaultKeeper:
     """The faults of one agent.
 
     Args:
-        ask: passes a control command on to a process and gives its answer.
-        publish: is told fault_applied and fault_healed.
+        ask: passes a control command to a process and returns the answer.
+        publish: publishes fault_applied and fault_healed.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class FaultKeeper:
         self._never: deque[str] = deque(maxlen=_NEVER_KEPT)
 
     async def apply(self, fault: Fault) -> Fault:
-        """Do what the fault says; written down before, and given back with what came of it.
+        """Apply a fault; its entry is durable before, and the outcome is in the returned fault.
 
-        The same fault again, by id and definition, is not done twice.
+        A repeated fault, by id and definition, is not applied twice.
 
         Raises:
-            ControlError: `user`: nonsense, or a target that is not there; nothing was done.
-                Else: it could not be done (its state is `failed`).
+            ControlError: `user`: an invalid fault, or a missing target; nothing was done. Else: the
+                fault could not be applied (its state is `failed`).
         """
         known = self.faults.get(fault.fault_id)
         if known is not None:
@@ -110,13 +110,13 @@ class FaultKeeper:
         return fault
 
     async def heal(self, fault_id: str, by: HealedBy = "request") -> Fault | None:
-        """Undo a fault; one that is over stays as it is, and of an unknown one None is said.
+        """Undo a fault; a healed fault stays unchanged, and None is returned for an unknown fault.
 
-        An unknown one is refused from now on: who gave up asking for it may ask for its end on
-        another connection, which may be heard first.
+        An unknown fault is refused from now on: a client that abandoned its request may request the
+        end on another connection, and that request may arrive first.
 
         Raises:
-            ControlError: it could not be undone now (its process does not answer); the lease
+            ControlError: the fault could not be undone now (its process does not answer); the lease
                 still stands.
         """
         fault = self.faults.get(fault_id)
@@ -131,10 +131,10 @@ class FaultKeeper:
         return fault
 
     async def renew(self, fault_id: str, lease_ms: int) -> Fault:
-        """Let the lease of a lasting fault end `lease_ms` from now.
+        """Extend the lease of a lasting fault to `lease_ms` from now.
 
         Raises:
-            ControlError: `user`, no such fault is active.
+            ControlError: `user`: no such fault is active.
         """
         fault = self.faults.get(fault_id)
         if fault is None or not fault.is_active:
@@ -151,9 +151,9 @@ class FaultKeeper:
         return fault
 
     async def heal_all(self, by: HealedBy = "request", *, ending: bool = False) -> list[Fault]:
-        """Undo whatever can be undone; says in the log what could not.
+        """Undo all faults as far as possible; failures are logged.
 
-        Returns what was undone. With `ending`, nothing is started again.
+        Returns the healed faults. With `ending`, no process is restarted.
         """
         healed = []
         for fault in [fault for fault in self.faults.values() if fault.is_active]:
@@ -168,9 +168,9 @@ class FaultKeeper:
         return healed
 
     async def heal_everything(self) -> dict[str, Any]:
-        """Undo every fault, whoever did it, also what brokers were told directly.
+        """Undo every fault, of any origin, including faults that brokers received directly.
 
-        Returns the rows of what was `healed` and, in words, what is `left` after all.
+        Returns the rows of the faults `healed` and, in words, the faults `left`.
         """
         healed = [fault.to_row() for fault in await self.heal_all()]
         left = [
@@ -192,7 +192,10 @@ class FaultKeeper:
     async def _heal_process(
         self, process: ManagedProcess, healed: list[dict[str, Any]], left: list[str]
     ) -> None:
-        """What no agent knows of: a stop from elsewhere, and faults from another socket."""
+        """Heal faults without an entry here.
+
+        A stop by another program, and faults by another socket.
+        """
         assert process.identity is not None, process
         if process.identity.is_stopped():
             self._supervisor.signal(process, signal.SIGCONT)
@@ -208,14 +211,14 @@ class FaultKeeper:
             left.append(f"{process.name} does not say whether it has faults: {error}")
 
     async def look(self, fault_id: str) -> dict[str, Any]:
-        """What this machine shows of a fault: whether it is `present`, and its effect."""
+        """Return the effect of a fault on this machine, with `present`."""
         fault = self.faults.get(fault_id)
         if fault is None:
             raise ControlError("user", f"fault {fault_id} is unknown here")
         return await self._acts.look(fault)
 
     async def process_ended(self, name: str) -> None:
-        """A process has ended, and the faults in it with it."""
+        """Mark the faults of a process healed after its end."""
         for fault in [fault for fault in self.faults.values() if fault.process == name]:
             if fault.dies_with_process and fault.state == "applied":
                 async with fault.changing:
@@ -249,14 +252,15 @@ class FaultKeeper:
                     if fault.deadline_ns > now_ns:
                         next_ns = min(next_ns, fault.deadline_ns)
                     elif fault.fault_id not in healing:
-                        # One that does not answer must not keep the others from being healed.
+                        # A process that does not answer must not prevent the healing of other
+                        # faults.
                         healing.add(fault.fault_id)
                         nursery.start_soon(heal, fault)
                 with trio.move_on_after((next_ns - now_ns) / 1e9):
                     await self._changed.wait()
 
     async def adopt(self, left: Recollection) -> None:
-        """Take over the faults that the last agent left, and what became of them meanwhile."""
+        """Adopt the faults that the last agent left, with the changes since."""
         for entry in left.faults.values():
             fault = Fault(**{key: entry[key] for key in _REMEMBERED if key in entry})
             if (watchdog := entry.get("watchdog")) is not None:

@@ -1,8 +1,9 @@
-"""Starts processes by forking one warm image: milliseconds and 3 MiB each, not 0.3 s and 26 MiB.
+"""A server that forks processes off a warm image, at milliseconds and 3 MiB per process.
 
-The image has imported everything and never runs an event loop, a thread or anything else but
-this file, so a fork of it has nothing to clean up. It forks twice, and the agent has declared
-itself subreaper: so the new process is the agent's own child and can be waited for.
+Without the image, a start takes 0.3 s and 26 MiB. The image has imported everything and never runs
+an event loop, a thread or any other code but this file, so a fork of the image has nothing to clean
+up. The image forks twice, and the agent has declared itself subreaper: so the new process is the
+agent's own child and can be waited for.
 """
 
 import ctypes
@@ -35,7 +36,7 @@ from brokerd.wire.control import (
 )
 
 Role = Callable[[dict[str, Any]], None]
-"""What a process does, given its configuration; it has ended when this returns or raises."""
+"""The work of a process, given its configuration; the process ends when this returns or raises."""
 
 EXIT_INTERNAL: Final = 70
 EXIT_ALREADY_RUNNING: Final = 75
@@ -47,7 +48,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class ForkServer:
-    """The agent's end: asks the warm image for processes.
+    """The agent's end of the connection to the warm image.
 
     Made before the agent runs an event loop, by `fork_image`.
     """
@@ -62,21 +63,21 @@ class ForkServer:
 
     @property
     def is_forking(self) -> bool:
-        """Whether there may be a child of this process whose pid `fork` has yet to give."""
+        """Return True if a child may exist with a pid that `fork` has not returned yet."""
         return self._in_flight > 0
 
     async def fork(
         self, role: str, config: dict[str, Any], *, name: str, **options: Any
     ) -> ProcessIdentity:
-        """A new child of this process, named `name` in top, that is at `role(config)` by now.
+        """Return a new child of this process, named `name` in top, that has begun `role(config)`.
 
-        Options: `lock_file` (it locks that and writes its identity there, or ends with
-        EXIT_ALREADY_RUNNING), `output_folder` (stdout.log, stderr.log), `core` (to be pinned
-        to; -1 for any), `nice` (how far it gives way to others). Where one of those could not
-        be had, it has ended with a status that says so.
+        Options: `lock_file` (the process locks the file and writes its identity there, or ends with
+        EXIT_ALREADY_RUNNING), `output_folder` (stdout.log, stderr.log), `core` (the CPU to pin to;
+        -1 for any), `nice` (its niceness). If an option could not be applied, the process has ended
+        with a status for that cause.
 
         Raises:
-            ControlError: `internal`, the image is gone or out of processes.
+            ControlError: `internal`: the image is gone or out of processes.
         """
         self._in_flight += 1
         try:
@@ -85,7 +86,8 @@ class ForkServer:
                 reply = await self._ask("fork", arguments)
         finally:
             self._in_flight -= 1
-            # Who was told of a child's end meanwhile left it alone, and is told again.
+            # A handler that was notified of a child's end meanwhile ignored it, and is notified
+            # again.
             signal.raise_signal(signal.SIGCHLD)
         if isinstance(reply, Refusal):
             raise ControlError(reply.kind, reply.text)
@@ -119,17 +121,17 @@ class ForkServer:
         return received
 
     def close(self) -> None:
-        """Let the image end; what it forked lives on."""
+        """End the image; its forked processes run on."""
         self._connection.close()
         if self._stream is not None:
             self._stream.socket.close()
 
 
 def fork_image(roles: Mapping[str, Role]) -> ForkServer:
-    """Fork the warm image off this process, and make this process adopt what it forks.
+    """Fork the warm image off this process, and make this process adopt its forks.
 
-    To be called with everything imported, before any thread or event loop. The caller must
-    wait for the image's pid once it has closed the server.
+    To be called with everything imported, before any thread or event loop. The caller must wait for
+    the image's pid after closing the server.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     ours, theirs = socket.socketpair()
@@ -188,7 +190,7 @@ def _receive_request(connection: socket.socket) -> Request | None:
 def _fork_orphan(
     roles: Mapping[str, Role], agent_pid: int, options: dict[str, Any]
 ) -> tuple[int, bool]:
-    """The pid of the new process, and whether it got as far as its role."""
+    """Return the pid of the new process, and True if it has begun its role."""
     readable, writable = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -218,7 +220,7 @@ def _become(
     middle_pid: int,
     settled: int,
 ) -> NoReturn:
-    """Turn this fork of the image into the process that was asked for; never returns."""
+    """Turn this fork of the image into the requested process; never returns."""
     status = EXIT_INTERNAL
     try:
         _leave_image(options, keep=settled)
@@ -227,7 +229,7 @@ def _become(
         os.write(settled, b"settled\n")
         os.close(settled)
         roles[options["role"]](options["config"])
-        del lock  # held, by whatever this process becomes, until here
+        del lock  # held by the process until here
         status = 0
     except SystemExit as error:
         if isinstance(error.code, str):
@@ -245,7 +247,7 @@ def _become(
 
 
 def _leave_image(options: dict[str, Any], keep: int) -> None:
-    """Leave everything of the image behind but its memory."""
+    """Discard all state of the image except its memory."""
     os.setsid()
     os.umask(0o077)
     _close_inherited(keep)
@@ -264,10 +266,10 @@ def _leave_image(options: dict[str, Any], keep: int) -> None:
 
 
 def _give_way(nice: int) -> None:
-    """Take a lower priority than what does not: among processes, and among sessions."""
+    """Lower the priority: among processes, and among sessions."""
     nice = os.nice(nice)  # so much more than the agent, which may give way itself
-    # Where the kernel shares out time to sessions first, processes of different ones are not
-    # compared. It lets that be said ten times a second, by whomever.
+    # If the kernel divides time among sessions first, processes of different sessions are not
+    # compared. The kernel accepts ten changes per second, over all users.
     deadline = time.monotonic() + _NICE_S
     while True:
         try:
@@ -283,8 +285,8 @@ def _give_way(nice: int) -> None:
 
 
 def _check_agent(agent_pid: int, middle_pid: int) -> None:
-    # The agent may have died meanwhile. Then nobody has written down that this process exists,
-    # unless its successor found the lock; so it must not begin.
+    # The agent may have died meanwhile. Then there is no record of this process, unless the next
+    # agent found the lock; so the process must not begin.
     while os.getppid() == middle_pid:
         time.sleep(0.001)
     if os.getppid() != agent_pid:

@@ -1,7 +1,7 @@
-"""What an agent did and is about to do, on disk before it does it.
+"""The journal of an agent: each step is durable before it is carried out.
 
-The next agent of the same root reads it: which processes may be alive, how to start them again,
-and which faults are to be healed.
+The next agent of the same root reads the journal: processes that may be alive, their start
+commands, and faults to be healed.
 """
 
 import json
@@ -20,7 +20,10 @@ Entry = dict[str, Any]
 
 
 class Journal:
-    """An append-only file of JSON lines; every line has `entry` (what) and `t_ns` (monotonic)."""
+    """An append-only file of JSON lines.
+
+    Every line has `entry` (its kind) and `t_ns` (monotonic).
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,10 +33,10 @@ class Journal:
         self._limiter = trio.CapacityLimiter(1)
 
     async def write(self, entry: str, **details: Any) -> None:
-        """Append an entry; when this returns, it survives a crash of the machine.
+        """Append an entry, durable on return.
 
         Raises:
-            OSError: it could not be made durable: do not act on it.
+            OSError: the entry is not durable and must have no effect.
         """
         await self._append(entry, details, durable=True)
 
@@ -51,7 +54,7 @@ class Journal:
             if durable:
                 os.fdatasync(self._file)
 
-        # Uncancellable: an entry is there or it is not, whatever becomes of the request.
+        # Uncancellable: an entry is complete or absent, independent of the request.
         await trio.to_thread.run_sync(append, limiter=self._limiter)
 
     def close(self) -> None:
@@ -59,10 +62,10 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """The entries of a journal, oldest first; a last line that was cut off by a crash is not one.
+    """Yield the entries of a journal, oldest first, without a last line that a crash cut off.
 
     Raises:
-        StorageCorrupt: a line that is no entry; names it.
+        StorageCorrupt: a line that is no entry; names the line.
     """
     try:
         content = path.read_bytes()
@@ -81,16 +84,16 @@ def read_journal(path: Path) -> Iterator[Entry]:
 
 @dataclass(slots=True)
 class Recollection:
-    """What the entries of a journal come to.
+    """The state that the entries of a journal describe.
 
     Attributes:
-        deployment: of the last agent; None when there was none.
-        boot: the boot that the last agent ran in; identities and times mean nothing in others.
-        starts: process → its last `start` entry, and what is known of how it went on:
-            `identity` (pid, start_time) and `exit` (the `exited` entry), where there were any.
+        deployment: deployment of the last agent; None if there was none.
+        boot: the boot that the last agent ran in; identities and times are invalid in other boots.
+        starts: process → its last `start` entry, with `identity` (pid, start_time) and `exit` (the
+            `exited` entry), if recorded.
         faults: fault id → its `fault` entry, with `state` and the latest `deadline_ns`.
         hold_deadline_ns: end of the deployment's lease, or None.
-        metrics_port: where numbers were served; 0 for nowhere.
+        metrics_port: port of the metrics; 0 for none.
     """
 
     deployment: str | None = None
@@ -102,7 +105,7 @@ class Recollection:
 
 
 def recall(entries: Iterable[Entry]) -> Recollection:
-    """What the last agent left behind, as far as it wrote it down."""
+    """Return the state that the last agent left, as far as recorded."""
     found = Recollection()
     for entry in entries:
         match entry["entry"]:

@@ -1,7 +1,7 @@
-"""Numbers of one host's processes for a collector: Prometheus' text format, over HTTP.
+"""Metrics of one host's processes for a collector: Prometheus' text format, over HTTP.
 
-Served on the loopback address only, to whoever asks there; it tells numbers and names, and takes
-no orders. From elsewhere it is reached as anything on loopback is, through ssh.
+Served on the loopback address only, to any local client; read-only, with numbers and names. Remote
+collectors reach the port through ssh, as any port on loopback.
 """
 
 import logging
@@ -44,7 +44,10 @@ _Sample = tuple[Mapping[str, str], float]
 _Kind = Literal["counter", "gauge", "untyped", "histogram"]
 
 _Told = Mapping[str, Any]
-"""A histogram: `le_s`, bounds in seconds; `counts`, how many are within each; `count`; `sum_s`."""
+"""A histogram: `le_s`, bounds in seconds; `counts`, the count within each bound; `count`.
+
+`sum_s`.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ class Family:
 
     Attributes:
         name: letters, digits and `_`; of a counter it ends with `_total`.
-        kind: `untyped` where only its source knows whether it may go down.
+        kind: `untyped` if only the source determines whether the value may decrease.
         samples: labels and value.
-        histograms: labels and histogram, of a family of these.
+        histograms: labels and histogram, of a family of histograms.
     """
 
     name: str
@@ -66,7 +69,7 @@ class Family:
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """The text that a collector reads: of each family its meaning, kind and samples."""
+    """Return the text for a collector: of each family its meaning, kind and samples."""
     lines = []
     for family in families:
         meaning = family.meaning.replace("\\", r"\\").replace("\n", r"\n")
@@ -79,7 +82,7 @@ def exposition(families: Iterable[Family]) -> str:
 
 
 def _histogram(name: str, labels: Mapping[str, str], told: _Told) -> list[str]:
-    """A line for each bound, each with all that is within it, then their sum and number."""
+    """Return a line per bound, with the count within it, then their sum and number."""
     bounds = [*map(_number, told["le_s"]), "+Inf"]
     counts = [*told["counts"], told["count"]]
     return [
@@ -111,13 +114,13 @@ def host_families(
     faults: Iterable[str],
     numbers: Mapping[str, Mapping[str, Any]],
 ) -> list[Family]:
-    """What is known of a host.
+    """Return the metrics of a host.
 
     Args:
-        processes: by name, as the agent's `status` has them.
-        faults: the verbs of those in effect.
-        numbers: by process, what it answered when asked for its numbers; whoever did not answer
-            is missing. What is no number is left out.
+        processes: by name, as in the agent's `status`.
+        faults: the verbs of active faults.
+        numbers: by process, its answer to the request for statistics; processes without an answer
+            are missing. Values that are no numbers are left out.
     """
     labels = {
         name: {"host": host, "process": name, "role": row["role"]}
@@ -160,16 +163,16 @@ Collect = Callable[[], Awaitable[Iterable[Family]]]
 
 
 class MetricsServer:
-    """Answers `GET /metrics` on one port of the loopback address.
+    """A server of `GET /metrics` on a port of the loopback address.
 
     Any local user may connect. So a connection has `REQUEST_S` from its acceptance to the end of
-    its answer, and the oldest of `WAITING_CONNECTIONS` without a request is closed for a new one.
-    The last `RESERVED_DESCRIPTORS` of the process are never used here: the agent needs them to end
-    faults.
+    the answer, and the oldest of `WAITING_CONNECTIONS` without a request is closed for a new
+    connection. The last `RESERVED_DESCRIPTORS` of the process are never used here: the agent needs
+    these to end faults.
 
     Args:
-        collect: returns the families of just now; called once per request.
-        descriptors: how many the process may have open at once.
+        collect: returns the present families; called once per request.
+        descriptors: limit of open descriptors of the process.
     """
 
     def __init__(self, collect: Collect, descriptors: int | None = None) -> None:
@@ -184,10 +187,10 @@ class MetricsServer:
     async def serve(
         self, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve until cancelled; the status is the port, which is another one where it was 0.
+        """Serve until cancelled; the status is the port, which is assigned if `port` is 0.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port is unavailable.
         """
         (listener,) = await trio.open_tcp_listeners(port, host=LOOPBACK)
         async with listener:
@@ -227,7 +230,7 @@ class MetricsServer:
                         finally:
                             self._requests -= 1
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass  # the collector has gone; it comes again
+                    pass  # the collector has disconnected; it will retry
                 except OSError as error:  # its next request may be answered
                     logger.warning("metrics: %s", error)
         finally:
@@ -248,7 +251,7 @@ class MetricsServer:
 
 
 async def _request_head(stream: trio.SocketStream) -> bytes | None:
-    """What comes before the empty line; None where it ends before, or is too long."""
+    """Return the bytes before the empty line; None if the request ends before, or is too long."""
     head = b""
     while b"\r\n\r\n" not in head:
         chunk = await stream.receive_some(_REQUEST_BYTES)

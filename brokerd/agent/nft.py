@@ -1,9 +1,9 @@
-"""Faults of links by nftables: for traffic that is to be lost below the brokers' own code.
+"""Faults of links by nftables: loss of traffic below the brokers' own code.
 
-Every fault has a table of its own, `inet pubsubctl_<8 hex>`, made and deleted in transactions
-that fail as a whole where the table is not the expected one: a marker in it says whose it is.
-Nothing here touches anything outside that table. What leads to the machine itself (SSH) is let
-through before anything is looked at.
+Every fault has a table of its own, `inet pubsubctl_<8 hex>`, made and deleted in transactions that
+fail as a whole if the table is not the expected one: a marker in it identifies the owner. Nothing
+outside that table is touched. Traffic to the machine itself (SSH) is accepted before all other
+rules.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ _PATH: Final = f"{os.defpath}:/usr/sbin:/sbin"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker listens."""
+    """The listening address of a broker."""
 
     address: IPv4Address | IPv6Address
     port: int
 
     @classmethod
     def read(cls, text: object) -> "Place":
-        """The place in "10.0.0.7:7000" or "[fd00::7]:7000".
+        """Return the place in "10.0.0.7:7000" or "[fd00::7]:7000".
 
         Raises:
-            ControlError: `user`, it is not one.
+            ControlError: `user`: the text is no address with a port.
         """
         host, _, port = str(text).rpartition(":")
         try:
@@ -56,8 +56,8 @@ class Table:
     """One fault's table.
 
     Attributes:
-        name: of the table, after the fault.
-        owner: of the marker in it; only a table with this marker is ever deleted.
+        name: name of the table, derived from the fault.
+        owner: name of the marker; only a table with this marker is ever deleted.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Table:
 
     @classmethod
     def of(cls, root: str, fault_id: str) -> "Table":
-        """The table of a fault of the agent with this root."""
+        """Return the table of a fault of the agent with this root."""
         digest = hashlib.blake2b(f"{root}\0{fault_id}".encode(), digest_size=12).hexdigest()
         return cls(f"pubsubctl_{digest[:8]}", f"owner_{digest[8:]}")
 
@@ -76,13 +76,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """What is to be kept apart.
+    """The two sides of a separation.
 
     Attributes:
-        own: where the broker of this machine listens.
-        peers: where the brokers listen whom it is kept apart from.
-        direction: of what is lost, seen from here: out, in or both.
-        resets: connections are reset, instead of nothing being heard any more.
+        own: listening address of the broker of this machine.
+        peers: listening addresses of the brokers on the other side.
+        direction: direction of the lost traffic, seen from here: out, in or both.
+        resets: True if connections are reset, instead of silence.
         protected: ports that are never touched.
     """
 
@@ -94,11 +94,11 @@ class Separation:
 
     @classmethod
     def read(cls, verb: str, direction: str, parameters: dict[str, Any]) -> "Separation":
-        """What a fault's parameters `own`, `peers`, `protect` and `mode` say.
+        """Return the separation in a fault's parameters `own`, `peers`, `protect` and `mode`.
 
         Raises:
-            ControlError: `user`: they are missing or malformed, or a broker listens on a port
-                that is protected.
+            ControlError: `user`: parameters are missing or malformed, or a broker listens on a
+                protected port.
         """
         peers = parameters.get("peers")
         protect = parameters.get("protect", [])
@@ -119,13 +119,17 @@ class Separation:
         return cls(own, places, direction, mode == "cut", protected)
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        """(chain, rule), in order; whoever dialled, a connection has one broker's port."""
+        """Yield (chain, rule), in order.
+
+        Each connection has one broker's port, in either direction.
+        """
         ports = ", ".join(map(str, self.protected))
         for chain in ("outgoing", "incoming"):
             for side in ("sport", "dport"):
                 yield chain, f"tcp {side} {{ {ports} }} accept"
             if self.resets:
-                # Ours come in as if from the peer; a reset that passes ends what is to end.
+                # Resets made here arrive as if from the peer; a reset that passes ends the
+                # connection as intended.
                 yield chain, "tcp flags & rst == rst accept"
         verdict = "reject with tcp reset" if self.resets else "drop"
         for peer in self.peers:
@@ -144,11 +148,11 @@ class Separation:
 
 
 def make_table(table: Table, separation: Separation) -> None:
-    """Let a separation take effect, as a whole or not at all.
+    """Apply a separation, as a whole or not at all.
 
     Raises:
-        ControlError: `user`: there is a table of this name already, whoever made it, or nft is
-            not there or not allowed to this process.
+        ControlError: `user`: a table of this name exists already, or nft is missing or not
+            permitted.
     """
     if table.name in list_tables():
         raise ControlError(
@@ -166,10 +170,10 @@ def make_table(table: Table, separation: Separation) -> None:
 
 
 def delete_table(table: Table) -> bool:
-    """Undo what `make_table` did; False when there was no such table.
+    """Undo `make_table`; return False if there was no such table.
 
     Raises:
-        ControlError: there is one without this fault's marker: it is left alone.
+        ControlError: the table lacks this fault's marker and is left alone.
     """
     if table.name not in list_tables():
         return False
@@ -180,7 +184,7 @@ def delete_table(table: Table) -> bool:
 
 
 def count_packets(table: Table) -> int | None:
-    """How many packets a table has kept from passing; None when there is no such table."""
+    """Return the number of packets that a table has stopped; None if there is no such table."""
     if table.name not in list_tables():
         return None
     found = json.loads(_nft("-j", "list", "table", "inet", table.name))
@@ -192,10 +196,10 @@ def count_packets(table: Table) -> int | None:
 
 
 def list_tables() -> tuple[str, ...]:
-    """Names of the `inet` tables of this network namespace.
+    """Return the names of the `inet` tables of this network namespace.
 
     Raises:
-        ControlError: `user`, nft is not there or not allowed.
+        ControlError: `user`: nft is missing or not permitted.
     """
     found = json.loads(_nft("-j", "list", "tables"))
     tables = (entry["table"] for entry in found["nftables"] if "table" in entry)
@@ -226,6 +230,6 @@ def _nft(*arguments: str, stdin: str = "") -> str:
 
 
 def _ssh_ports() -> Sequence[int]:
-    """The port by which whoever started this agent came in, where it came by SSH."""
+    """Return the port of the SSH connection that started this agent, if any."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (int(words[3]),) if len(words) == 4 and words[3].isdecimal() else ()

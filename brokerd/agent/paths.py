@@ -1,4 +1,4 @@
-"""Where an agent keeps what: below its root, and its sockets in a folder with a short path."""
+"""The files of an agent: below its root, with sockets in a folder with a short path."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ PROCESS_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class AgentPaths:
-    """The files of the agent whose root this is."""
+    """The files of the agent of one root."""
 
     root: Path
 
@@ -33,22 +33,22 @@ class AgentPaths:
 
     @property
     def lock(self) -> Path:
-        """Locked (flock) by the living agent of this root."""
+        """The lock file (flock) of the living agent of this root."""
         return self.folder / "lock"
 
     @property
     def announcement(self) -> Path:
-        """Who the agent is and where its socket is, as JSON."""
+        """The identity of the agent and the path of its socket, as JSON."""
         return self.folder / "agent.json"
 
     @property
     def processes(self) -> Path:
-        """One file per process it ever started, locked by that process while it lives."""
+        """The folder with one file per started process, locked by the process during its life."""
         return self.folder / "processes"
 
     @property
     def leases(self) -> Path:
-        """One file per lease that a watchdog keeps an eye on."""
+        """The folder with one file per lease that a watchdog reads."""
         return self.folder / "leases"
 
     def process_file(self, process: str) -> Path:
@@ -58,7 +58,7 @@ class AgentPaths:
         """Make the folders, for this user alone.
 
         Raises:
-            ConfigError: the root is not an absolute path, or is somebody else's.
+            ConfigError: the root is not an absolute path, or belongs to another user.
         """
         if not self.root.is_absolute():
             raise ConfigError(f"{self.root}: an agent's root must be an absolute path")
@@ -69,10 +69,10 @@ class AgentPaths:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def inside(self, path: str) -> Path:
-        """`path` (absolute, or relative to the root) when it is below the root.
+        """Return `path` (absolute, or relative to the root), which must be below the root.
 
         Raises:
-            ConfigError: it is not.
+            ConfigError: the path is not below the root.
         """
         resolved = (self.root / path).resolve()
         if not resolved.is_relative_to(self.root.resolve()):
@@ -81,7 +81,7 @@ class AgentPaths:
 
 
 def socket_folder(root: Path) -> Path:
-    """Where the sockets of this root are: short enough for the kernel, this user's alone."""
+    """Return the folder of this root's sockets: a short path, this user's alone."""
     digest = hashlib.blake2b(os.fsencode(root), digest_size=4).hexdigest()
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.access(base, os.W_OK | os.X_OK):  # not set, or that of another login
@@ -90,9 +90,10 @@ def socket_folder(root: Path) -> Path:
 
 
 def announced_agent(root: Path) -> dict[str, Any] | None:
-    """What the last agent of this root said of itself, its `socket` above all; None if none did.
+    """Return the announcement of the last agent of this root, with its `socket`.
 
-    That socket, not a computed one: the folder depends on the environment the agent had.
+    None if there is none. The announced socket is used, not a computed path: the folder depends on
+    the agent's environment.
     """
     try:
         found = json.loads(AgentPaths(root).announcement.read_text(encoding="utf-8"))
@@ -103,7 +104,7 @@ def announced_agent(root: Path) -> dict[str, Any] | None:
 
 
 def replace_file(path: Path, content: str) -> None:
-    """Put `content` at `path` so that a reader sees the old or the new whole, never a part."""
+    """Put `content` at `path` so that a reader sees the old or the new content, never a part."""
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(content, encoding="utf-8")
     os.replace(fresh, path)

@@ -1,8 +1,8 @@
-"""Which process is meant: a pid and the instant it started, never a pid alone.
+"""Process identities: a pid and the instant of the start, never a pid alone.
 
-A pid is used again once its process is gone. Pid and start time together name one process of
-one boot of one machine, and a pidfd that was opened before the start time was compared keeps
-naming it, so that no signal ever reaches a stranger.
+A pid is reused after the end of its process. Pid and start time together identify a process of one
+boot of a machine, and a pidfd that was opened before the start time was compared keeps the
+identity, so that no signal ever reaches an unrelated process.
 """
 
 import os
@@ -27,7 +27,7 @@ class ProcessIdentity:
     """One process of this boot of this machine.
 
     Attributes:
-        pid: its number while it lives.
+        pid: number during its life.
         start_time: clock ticks from boot to its start (field 22 of /proc/PID/stat).
     """
 
@@ -36,15 +36,15 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """The process that has this pid now.
+        """Return the process that has this pid now.
 
         Raises:
-            ProcessLookupError: none has.
+            ProcessLookupError: no process has the pid.
         """
         return cls(pid, _stat(f"/proc/{pid}/stat")[1])
 
     def is_alive(self) -> bool:
-        """Whether it runs or is stopped; a zombie is not alive."""
+        """Return True if the process runs or is stopped; a zombie is not alive."""
         try:
             state, start_time = _stat(f"/proc/{self.pid}/stat")
         except ProcessLookupError:
@@ -52,7 +52,7 @@ class ProcessIdentity:
         except OSError as error:
             if not is_out_of_descriptors(error):
                 raise
-            return self._has_pid()  # as much as is known without a descriptor
+            return self._has_pid()  # as precise as possible without a descriptor
         return start_time == self.start_time and state not in "ZX"
 
     def _has_pid(self) -> bool:
@@ -65,7 +65,7 @@ class ProcessIdentity:
         return True
 
     def is_stopped(self) -> bool:
-        """Whether every thread of it is stopped by a signal."""
+        """Return True if every thread of the process is stopped by a signal."""
         try:
             if ProcessIdentity.of(self.pid) != self:
                 return False
@@ -76,7 +76,10 @@ class ProcessIdentity:
         return states == {STOPPED}
 
     def cores(self) -> list[int] | None:
-        """The CPUs that its threads may run on, all of them together; None when it is gone."""
+        """Return the CPUs that any thread of the process may run on.
+
+        None if the process has ended.
+        """
         found: set[int] = set()
         try:
             if ProcessIdentity.of(self.pid) != self:
@@ -91,7 +94,7 @@ class ProcessIdentity:
         return sorted(found)
 
     def processor_s(self) -> float | None:
-        """User and system time it has used so far; None when it is gone."""
+        """Return the user and system time used so far; None if the process has ended."""
         try:
             fields = _fields(f"/proc/{self.pid}/stat")
         except ProcessLookupError:
@@ -101,9 +104,9 @@ class ProcessIdentity:
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def busiest_thread(self) -> tuple[float, float] | None:
-        """Of its thread that has run longest: for how many seconds, and waited for a core.
+        """Return the seconds for which the busiest thread has run, and has waited for a core.
 
-        Other work on the machine shows in the waiting. None when the process is gone.
+        Other work on the machine shows in the waiting. None if the process has ended.
         """
         found: list[tuple[float, float]] = []
         try:
@@ -118,10 +121,10 @@ class ProcessIdentity:
         return max(found, default=None)
 
     def open(self) -> int:
-        """A pidfd that names this process and no other.
+        """Return a pidfd that identifies this process and no other.
 
         Raises:
-            ProcessLookupError: it has ended, or its pid belongs to another process by now.
+            ProcessLookupError: the process has ended, or its pid belongs to another process by now.
         """
         descriptor = os.pidfd_open(self.pid)
         try:
@@ -133,7 +136,7 @@ class ProcessIdentity:
         return descriptor
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to this very process; False when it has ended."""
+        """Send a signal to this very process; return False if it has ended."""
         try:
             descriptor = self.open()
         except ProcessLookupError:
@@ -158,10 +161,10 @@ def sampled(take: Callable[[], Sample]) -> Sample | None:
 
 
 def machine_busy_s() -> float:
-    """Return for how many seconds the machine's cores have worked since boot, in sum.
+    """Return the seconds for which the machine's cores have worked since boot, in sum.
 
     Raises:
-        OSError: it cannot be read, as without a free file descriptor.
+        OSError: the file cannot be read, as without a free file descriptor.
     """
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, interrupt, soft_interrupt, *_ = map(
@@ -172,7 +175,7 @@ def machine_busy_s() -> float:
 
 @cache
 def boot_id() -> str:
-    """Return the id of this boot of this machine; start times of another mean nothing here."""
+    """Return the id of this boot of this machine; start times of other boots are invalid here."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -187,12 +190,12 @@ def _fields(path: str) -> list[bytes]:
             content = file.read()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"{path}: no such process") from None
-    # The second field is the name in brackets, and may hold spaces and brackets itself.
+    # The second field is the name in brackets, and may contain spaces and brackets itself.
     return content[content.rindex(b")") + 2 :].split()
 
 
 def _cpu_list(text: str) -> set[int]:
-    """The numbers in 0-3,8."""
+    """Return the numbers in 0-3,8."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

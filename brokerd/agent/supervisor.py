@@ -1,4 +1,4 @@
-"""Starts processes, knows how each of them ended, and signals none but its own."""
+"""The supervisor of an agent's processes: starts them, records their exits, signals no others."""
 
 import hashlib
 import json
@@ -37,12 +37,12 @@ class ManagedProcess:
     """A process that was started here, or adopted from an agent that died.
 
     Attributes:
-        state: running; stopped (it ended because `stop` was asked for); exited (otherwise).
-        exit_code, exit_signal: of its last end, one of them; both None while it runs, and for
-            an adopted process, whose status only its first agent could have been told.
+        state: running; stopped (ended by a `stop` request); exited (otherwise).
+        exit_code, exit_signal: of its last end, one is set; both None while the process runs, and
+            for an adopted process, because only its first agent could have received its status.
         exit_cause: planned, fault:ID, unexpected, or unknown (adopted).
-        exit_text: the last line that it printed, if it ended with an exit code other than 0.
-        expected_exit: the cause it will have when it ends now.
+        exit_text: the last line printed, if the exit code was not 0.
+        expected_exit: the cause to record if the process ends now.
     """
 
     name: str
@@ -68,7 +68,7 @@ class ManagedProcess:
         return self.state == "running"
 
     def to_row(self) -> dict[str, Any]:
-        """Return its part of the agent's `status`; a sample that cannot be taken is None."""
+        """Return the entry of the agent's `status`; a sample that cannot be taken is None."""
         identity = self.identity
         running = identity if self.is_running else None
         return {
@@ -97,7 +97,7 @@ class Supervisor:
     """The processes of one agent.
 
     Args:
-        publish: is told process_started and process_exited.
+        publish: publishes process_started and process_exited.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Supervisor:
         self._helpers = 0
 
     def find(self, name: str) -> ManagedProcess:
-        """The process called `name`.
+        """Return the process called `name`.
 
         Raises:
-            ControlError: `user`, there never was one here.
+            ControlError: `user`: no process was ever called so here.
         """
         try:
             return self.processes[name]
@@ -131,10 +131,10 @@ class Supervisor:
             raise ControlError("user", f"no process called {name!r}{hint}") from None
 
     def find_running(self, name: str) -> ManagedProcess:
-        """The running process called `name`.
+        """Return the running process called `name`.
 
         Raises:
-            ControlError: `user`, there is none.
+            ControlError: `user`: there is none.
         """
         process = self.find(name)
         if not process.is_running:
@@ -144,11 +144,11 @@ class Supervisor:
     async def start(
         self, name: str, role: str, config: dict[str, Any], control_socket: str
     ) -> ManagedProcess:
-        """Start a process, unless it runs already with just this configuration.
+        """Start a process, unless it runs already with exactly this configuration.
 
         Raises:
-            ControlError: `user`: a name, folder or core that cannot be, or the process runs
-                with another configuration. `internal`: it could not be forked.
+            ControlError: `user`: an invalid name, folder or core, or the process runs with another
+                configuration. `internal`: the process could not be forked.
         """
         if not PROCESS_NAME.fullmatch(name):
             raise ControlError("user", f"process = {name!r} is not of [a-z0-9._-], at most 64")
@@ -178,10 +178,10 @@ class Supervisor:
         return process
 
     async def restart(self, name: str) -> ManagedProcess:
-        """Start a process that has ended again, with the configuration it had.
+        """Start a process that has ended again, with its last configuration.
 
         Raises:
-            ControlError: `user`, it runs; `internal`, it could not be forked.
+            ControlError: `user`: the process runs; `internal`: it could not be forked.
         """
         process = self.find(name)
         async with process.starting:
@@ -191,9 +191,9 @@ class Supervisor:
         return process
 
     async def stop(self, name: str, number: signal.Signals, timeout_s: float) -> bool:
-        """End a process in order: the signal, then SIGKILL if it takes too long.
+        """End a process in order: by the signal, then by SIGKILL after the timeout.
 
-        Returns whether it had to be killed. Does nothing to a process that has ended.
+        Returns True if it had to be killed. No effect on a process that has ended.
         """
         process = self.find(name)
         if not process.is_running:
@@ -201,7 +201,7 @@ class Supervisor:
         if not process.expected_exit:
             await self._journal.write("stop", process=name)
         self.signal(process, number, expected_exit="planned")
-        self.signal(process, signal.SIGCONT)  # a frozen one would not see it
+        self.signal(process, signal.SIGCONT)  # a frozen process would not receive it
         with trio.move_on_after(timeout_s) as scope:
             await process.ended.wait()
         if scope.cancelled_caught:
@@ -210,7 +210,7 @@ class Supervisor:
         return bool(scope.cancelled_caught)
 
     async def stop_all(self, timeout_s: float) -> None:
-        """Stop every process, and let none be started any more."""
+        """Stop every process, and permit no further starts."""
         self._is_closing = True
 
         async def stop(process: ManagedProcess) -> None:
@@ -225,7 +225,7 @@ class Supervisor:
     def signal(
         self, process: ManagedProcess, number: signal.Signals, expected_exit: str | None = None
     ) -> bool:
-        """Send a signal to this process and no other; False when it has ended already."""
+        """Send a signal to this process and no other; return False if it has ended already."""
         if not process.is_running:
             return False
         assert process.identity is not None, process
@@ -234,7 +234,7 @@ class Supervisor:
         return process.identity.signal(number)
 
     async def adopt(self, left: Recollection) -> None:
-        """Take over what the last agent started: what lives is watched, what died is noted."""
+        """Adopt the processes of the last agent: living ones are watched, ended ones recorded."""
         for name, entry in left.starts.items():
             process = ManagedProcess(
                 name,
@@ -264,9 +264,9 @@ class Supervisor:
                 await self._note_end(process, None, None, None)
 
     def reap_strangers(self) -> None:
-        """Wait for the children nobody else waits for: watchdogs, and orphans of processes."""
+        """Wait for children without another waiter: watchdogs, and orphans of processes."""
         if self._image.is_forking or self._helpers:
-            return  # one of them may be a process whose pid is yet to come
+            return  # a child may be a process with a pid that is not reported yet
         own = {
             process.identity.pid
             for process in self.processes.values()
@@ -285,7 +285,7 @@ class Supervisor:
 
     @contextmanager
     def leaving_children_alone(self) -> Iterator[None]:
-        """Children that others start meanwhile are waited for by them."""
+        """Leave the children that are started meanwhile to their own waiters."""
         self._helpers += 1
         try:
             yield
@@ -294,7 +294,7 @@ class Supervisor:
             self.reap_strangers()
 
     def _left_identity(self, name: str, entry: Entry, boot: str | None) -> ProcessIdentity | None:
-        # The process itself wrote the file, even if its agent died before it heard the pid.
+        # The process itself wrote the file, even if its agent died before it received the pid.
         found = recorded_identity(self._paths.process_file(name))
         if found is None and boot == boot_id() and "identity" in entry:
             found = ProcessIdentity(*entry["identity"])
@@ -308,7 +308,7 @@ class Supervisor:
             raise ControlError("busy", "this agent is ending; it starts nothing")
         process.log_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if process.control_socket and (stale := Path(process.control_socket)).is_socket():
-            stale.unlink()  # a killed one left it; now it appears when somebody answers
+            stale.unlink()  # a killed process left it; it reappears when the new process answers
         await self._journal.write(
             "start",
             process=process.name,
@@ -369,7 +369,7 @@ class Supervisor:
         exit_code = exit_signal = None
         usage: dict[str, Any] | None = None
         if not process.adopted:
-            # Before it is waited for, its number still is its own, and its group's.
+            # Before the wait, the pid still belongs to the process and its group.
             try:
                 os.killpg(identity.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -399,7 +399,7 @@ class Supervisor:
         elif process.adopted:
             process.exit_cause = "unknown"
         else:
-            # One that ends by itself, in order, has been told to by other means or is done.
+            # A process that ends by itself, in order, was asked to by other means or is complete.
             process.exit_cause = "planned" if exit_code == 0 else "unexpected"
         process.state = "stopped" if process.expected_exit == "planned" else "exited"
         process.exit_text = _last_line(process.log_folder / "stderr.log") if exit_code else ""
@@ -420,16 +420,16 @@ class Supervisor:
 
 
 def config_digest(role: str, config: dict[str, Any], control_socket: str) -> str:
-    """The same for the same start, as 16 hex digits."""
+    """Return a digest that is equal for equal starts, as 16 hex digits."""
     text = json.dumps([role, config, control_socket], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def parse_signal(name: object) -> signal.Signals:
-    """The signal called "KILL", "SIGKILL" or "kill".
+    """Return the signal called "KILL", "SIGKILL" or "kill".
 
     Raises:
-        ControlError: `user`, none of SIGNALS.
+        ControlError: `user`: none of SIGNALS.
     """
     word = str(name).upper().removeprefix("SIG")
     if word not in SIGNALS:

@@ -1,4 +1,4 @@
-"""The ends of log files, for whoever follows them from afar."""
+"""The ends of log files, for remote readers that follow the files."""
 
 import os
 import stat
@@ -13,16 +13,17 @@ MOST_BYTES: Final = 512 * 1024  # of one answer, which is one frame
 
 
 def read_tails(folder: Path, after: Mapping[str, Any], last_bytes: int) -> list[dict[str, Any]]:
-    """What the log files right in `folder` hold behind what is known of them.
+    """Return the content of the log files in `folder` behind the given places.
 
     Args:
-        after: by name, how many bytes are known; of a file not named, its end is given.
-        last_bytes: how long that end is.
+        after: by name, the number of bytes received already; of a file not named, the end is
+            returned.
+        last_bytes: length of that end.
 
     Returns:
-        per regular file with something new: name, offset of `data` in it, data, size_bytes. A
-        file that has become shorter is read from its start. Where not all of it fits, the rest
-        comes when one asks again.
+        per regular file with new content: name, offset of `data` in the file, data, size_bytes. A
+            file that has become shorter is read from the start. If not all content fits, a further
+            call returns the rest.
 
     Raises:
         ControlError: `user`: an argument of another kind.

@@ -1,9 +1,9 @@
-"""Processes of their own that heal when nobody else is left to do it.
+"""Watchdog processes that heal faults if no agent is left.
 
-Each waits until the lease in its file has run out, however often that was moved on, and then
-undoes one thing. It is in a session of its own, so neither the controller's death nor the
-agent's reaches it. Told to end by SIGTERM, a fault's watchdog undoes it at once: whoever takes
-a host down must not have to know what was done to it.
+A watchdog waits until the lease in its file has expired, regardless of the number of extensions,
+and then undoes a single fault. A watchdog runs in a session of its own, so neither the controller's
+death nor the agent's ends the watchdog. On SIGTERM, a fault's watchdog undoes the fault at once: a
+shutdown of a host must not depend on a list of its faults.
 """
 
 import fcntl
@@ -23,24 +23,24 @@ from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.errors import ControlError
 
 GRACE_NS: Final = 500_000_000
-"""How long after the lease a watchdog acts: the agent, if it lives, comes first."""
+"""Time between the lease and the action of a watchdog: a living agent acts first."""
 SHARE_PERIOD_MS: Final = 100
-"""In which a process runs for its share of it once."""
+"""Period in which a process runs once for its share."""
 _ATTEMPTS: Final = 60
 _RETRY_S: Final = 1.0
 
 
 def write_lease(path: Path, deadline_ns: int, *, has_begun: bool = True) -> None:
-    """Say until when (CLOCK_MONOTONIC) the watchdog of this file is to wait.
+    """Write the deadline (CLOCK_MONOTONIC) until which the watchdog of this file waits.
 
     Args:
-        has_begun: whether one that does something meanwhile is to.
+        has_begun: True if a watchdog that acts during the lease must act.
     """
     replace_file(path, json.dumps({"deadline_ns": deadline_ns, "has_begun": has_begun}))
 
 
 def healed_at(path: Path) -> int | None:
-    """When the watchdog of this file healed; None when it has not."""
+    """Return the time at which the watchdog of this file healed; None if it has not."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -51,9 +51,9 @@ def healed_at(path: Path) -> int | None:
 
 
 def run_thaw_watchdog(config: dict[str, Any]) -> None:
-    """Continue the frozen process `pid`, `start_time` once the lease in `lease_file` is over.
+    """Continue the frozen process `pid`, `start_time` once the lease in `lease_file` has expired.
 
-    Ends without doing anything when that process ends first.
+    No effect if that process ends first.
     """
     lease_file = Path(config["lease_file"])
     with suppress(ProcessLookupError):
@@ -66,10 +66,10 @@ def run_thaw_watchdog(config: dict[str, Any]) -> None:
 
 
 def run_share_watchdog(config: dict[str, Any]) -> None:
-    """Let the process `pid`, `start_time` run for `share_percent` of the time, and else stop it.
+    """Let the process `pid`, `start_time` run for `share_percent` of the time, else stop it.
 
-    Once the lease in `lease_file` is over it runs on for good. Ends without doing anything more
-    when that process ends first.
+    Once the lease in `lease_file` has expired, the process runs on for good. No further effect if
+    that process ends first.
     """
     lease_file = Path(config["lease_file"])
     running_ms = SHARE_PERIOD_MS * config["share_percent"] // 100
@@ -88,9 +88,9 @@ def run_share_watchdog(config: dict[str, Any]) -> None:
 
 
 def run_nft_watchdog(config: dict[str, Any]) -> None:
-    """Delete the nft table `table` with the marker `owner` once the lease is over.
+    """Delete the nft table `table` with the marker `owner` once the lease has expired.
 
-    A table of this name without that marker is somebody else's, and stays.
+    A table of this name without that marker has another owner, and stays.
     """
     lease_file = Path(config["lease_file"])
     with _until_told():
@@ -108,9 +108,9 @@ def run_nft_watchdog(config: dict[str, Any]) -> None:
 
 
 def run_hold_watchdog(config: dict[str, Any]) -> None:
-    """Kill what an agent left behind, once the lease of its deployment is over.
+    """Kill the processes of a dead agent, once the lease of its deployment has expired.
 
-    Does nothing as long as an agent of this root lives: ending the deployment is its task.
+    No effect while an agent of this root lives: ending the deployment is its task.
     """
     paths = AgentPaths(Path(config["root"]))
     lease_file = Path(config["lease_file"])
@@ -128,9 +128,9 @@ def run_hold_watchdog(config: dict[str, Any]) -> None:
 
 
 def recorded_identity(process_file: Path) -> ProcessIdentity | None:
-    """The process that wrote this file of AgentPaths.processes, alive or not.
+    """Return the process that wrote this file of AgentPaths.processes, alive or not.
 
-    None when the file is empty, torn, or from before the machine was booted.
+    None if the file is empty, torn, or from before the boot of the machine.
     """
     try:
         found = json.loads(process_file.read_text(encoding="utf-8"))
@@ -142,10 +142,10 @@ def recorded_identity(process_file: Path) -> ProcessIdentity | None:
 
 
 def _watched(config: dict[str, Any]) -> tuple[int, select.poll]:
-    """A descriptor of the process `pid`, `start_time`, and what says when that has ended.
+    """Return a descriptor of the process `pid`, `start_time`, and a poll object for its end.
 
     Raises:
-        ProcessLookupError: it has.
+        ProcessLookupError: the process has ended.
     """
     descriptor = ProcessIdentity(config["pid"], config["start_time"]).open()
     ended = select.poll()
@@ -159,12 +159,12 @@ def _let_run(descriptor: int, lease_file: Path) -> None:
 
 
 class _Told(BaseException):
-    """SIGTERM has come."""
+    """The receipt of SIGTERM."""
 
 
 @contextmanager
 def _until_told() -> Iterator[None]:
-    """Leave this block when SIGTERM comes; what follows is not disturbed by another one."""
+    """Leave this block on SIGTERM; the following code is not disturbed by another signal."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise _Told
@@ -186,7 +186,7 @@ def _has_begun(lease_file: Path) -> bool:
 
 
 def _left_ns(lease_file: Path) -> int:
-    # A lease that cannot be read is one that is over: healing early is the smaller harm.
+    # A lease that cannot be read counts as expired: healing early is the smaller harm.
     try:
         found = json.loads(lease_file.read_text(encoding="utf-8"))
         return int(found["deadline_ns"]) + GRACE_NS - time.monotonic_ns()

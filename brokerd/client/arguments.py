@@ -1,7 +1,7 @@
-"""Checks of what an application passes to a client: refused at the call, by kind, with the value.
+"""Checks of the arguments of an application: refused at the call, by kind, with the value.
 
-What is accepted here can be encoded, and is not refused by a broker for its form. So the tasks in
-the background of a client never fail because of an argument.
+An accepted argument can be encoded, and is not refused by a broker for its form. So the background
+tasks of a client never fail because of an argument.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _SHOWN: Final = 80
 
 
 def check_name(name: object) -> None:
-    """Refuse a name that no broker takes.
+    """Refuse a name that no broker accepts.
 
     Raises:
         ConfigError: not text, empty, too long, or with a character that cannot be printed.
@@ -39,10 +39,10 @@ def check_name(name: object) -> None:
 
 
 def check_text(key: str, value: object) -> None:
-    """Refuse what is no text, or too long for a message.
+    """Refuse a value that is no text, or too long for a message.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the value is refused.
     """
     try:
         fits = type(value) is str and len(value.encode()) <= TEXT_LIMIT_BYTES
@@ -53,17 +53,17 @@ def check_text(key: str, value: object) -> None:
 
 
 def check_integer(key: str, value: object, lowest: int, highest: int = _LARGEST) -> None:
-    """Refuse what is no integer in a range.
+    """Refuse a value that is no integer in a range.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the value is refused.
     """
     if type(value) is not int or not lowest <= value <= highest:
         raise ConfigError(f"{key} = {_shown(value)}; an integer from {lowest} to {highest}")
 
 
 def check_duration(key: str, value: object) -> None:
-    """Refuse what is no time in seconds.
+    """Refuse a value that is no time in seconds.
 
     Raises:
         ConfigError: not a number, NaN, or below 0.
@@ -76,10 +76,11 @@ def check_address(key: str, address: object, *, is_dialled: bool) -> None:
     """Refuse an address that cannot be dialled.
 
     Args:
-        is_dialled: it is dialled by TCP, so it has to be "host:port"; else any text will do.
+        is_dialled: True if the address is dialled by TCP, and so must be "host:port"; else any text
+            is valid.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the address is refused.
     """
     check_text(key, address)
     host, _, port = str(address).rpartition(":")
@@ -89,10 +90,10 @@ def check_address(key: str, address: object, *, is_dialled: bool) -> None:
 
 
 def predicate_of(predicate: object) -> Predicate:
-    """Return the predicate that an application passes, as text or as itself.
+    """Return the predicate that an application passes, as text or as a Predicate.
 
     Raises:
-        PredicateError: it cannot be read, or is neither.
+        PredicateError: the text cannot be parsed, or the value is neither.
     """
     if isinstance(predicate, Predicate):
         return predicate
@@ -106,7 +107,7 @@ def payload_of(payload: object) -> Buffer:
     """Return a payload as bytes.
 
     Raises:
-        ValueError: it is not made of bytes.
+        ValueError: the payload is not made of bytes.
     """
     if type(payload) is bytes:
         return payload
@@ -118,16 +119,16 @@ def payload_of(payload: object) -> Buffer:
 
 
 class AttributeBlobs:
-    """Encoded attribute maps: those of one client, each checked once while it is remembered."""
+    """Encoded attribute maps of one client, each checked once while it is cached."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, None] = {}
 
     def encoded(self, attributes: object) -> bytes:
-        """Return the blob of a mapping, or a blob as it is.
+        """Return the blob of a mapping, or a blob as is.
 
         Raises:
-            ValueError: no publication can have such attributes; says which.
+            ValueError: the attributes are invalid; the text names the fault.
         """
         if type(attributes) is bytes:
             if attributes not in self._known:
@@ -139,7 +140,7 @@ class AttributeBlobs:
         """Refuse a table with anything but encoded attribute maps.
 
         Raises:
-            ValueError: one is none.
+            ValueError: an entry is no attribute map.
         """
         if type(table) is EncodedAttributes:
             return
@@ -154,7 +155,7 @@ class AttributeBlobs:
             raise ValueError(
                 f"an attribute table has bytes only, and at least one: {_shown(table)}"
             )
-        # A long one is looked at by itself, so that what is decoded at once stays small.
+        # A long blob is checked by itself, so that the bytes decoded at once stay few.
         long = next((blob for blob in new if len(blob) > MAXIMUM_BLOB_BYTES), None)
         decode_attribute_table([long] if long is not None else new)
         if len(known) + len(new) > _REMEMBERED_BLOBS:
@@ -167,10 +168,10 @@ def check_publications(
     payload_lengths: int | tuple[int, ...],
     payload: Buffer,
 ) -> None:
-    """Refuse publications whose parts do not fit together.
+    """Refuse publications with parts that do not fit together.
 
     Raises:
-        ValueError: they do not; says what is wrong.
+        ValueError: the parts do not fit; the text names the fault.
     """
     count = len(index)
     if not count:
@@ -190,6 +191,6 @@ def check_publications(
 
 
 def _shown(value: object) -> str:
-    """Return a value for an error: a part of it, in which all characters can be printed."""
+    """Return a value for an error: a part of it, with printable characters only."""
     shown = ascii(value if not isinstance(value, str | bytes) else value[:_SHOWN])
     return shown if len(shown) <= 2 * _SHOWN else f"{shown[:_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""What a client begins with: nothing, its store, or the token of its durable subscription."""
+"""The initial state of a client: empty, from its store, or from a token."""
 
 from brokerd.client.core import ClientCore
 from brokerd.client.kept import read_kept
@@ -34,7 +34,7 @@ def core_of(
 def resumed_core(
     name: str, publishes: bool, instance: bytes, deployment_id: str, tokens: Tokens
 ) -> tuple[ClientCore, int]:
-    """The client that a token is of, or a new one, and the generation of its tokens."""
+    """Return the client of a token, or a new client, and the generation of its tokens."""
     generation, token = tokens.take_over(name)
     if not token:
         core = ClientCore(

@@ -1,4 +1,4 @@
-"""Which broker of a list a client tries next, and when: what a line decides, without dialling."""
+"""The choice of the broker that a client tries next, and of the pause before, without dialling."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Final
 RECONNECT_FIRST_S: Final = 0.1
 RECONNECT_LIMIT_S: Final = 2.0
 REDIRECTED_FOR_S: Final = 30.0
-"""Who has gone where it was told to stays there for so long: so it goes in no circles."""
+"""Time for which a client stays after a redirect, so that redirects form no circle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What to do next: wait for `pause_s`, then try the broker at `address`."""
+    """The next step: wait for `pause_s`, then try the broker at `address`."""
 
     address: str
     pause_s: float
@@ -20,23 +20,23 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class NobodyTakesUs:
-    """Nothing is left to be tried; `reason` says what the brokers said."""
+    """The end of all attempts; `reason` contains the replies of the brokers."""
 
     reason: str
 
 
 class Brokers:
-    """The brokers of a client in the order they were given, each address once.
+    """The brokers of a client in the given order, without repeated addresses.
 
-    It stays with the one it has. When an attempt there has come to nothing, and the client may
-    leave, the next one follows at once; after each full round it pauses, longer each time.
+    The client stays with its broker. When an attempt has failed, and the client may leave, the next
+    broker follows at once; after each full round the client pauses, longer each time.
 
     Args:
-        elsewhere: brokers that are tried only once its broker has told it to go there.
+        elsewhere: brokers that are tried only after a redirect to them.
 
     Attributes:
-        address: of the broker that it has, or tries to reach.
-        pinned: stay with that one for now, whatever happens.
+        address: address of the present broker, or of the broker that is tried.
+        pinned: True while the client must stay with that broker in every case.
     """
 
     def __init__(self, addresses: Sequence[str], elsewhere: Sequence[str] = ()) -> None:
@@ -52,26 +52,26 @@ class Brokers:
 
     @property
     def is_list(self) -> bool:
-        """Whether there is more than one."""
+        """Return True if there is more than one broker."""
         return len(self._addresses) > 1
 
     @property
     def has_others(self) -> bool:
-        """Whether there is another broker to go to."""
+        """Return True if there is another broker to try."""
         return self.is_list and not self.pinned
 
     def beginning_with(self, address: str) -> "Brokers":
-        """The same, but `address` is tried first; that one only, where there is no list."""
+        """Return the same brokers with `address` first; only `address`, if there is no list."""
         if not self.is_list:
             return Brokers([address], self._elsewhere)
         at = self._addresses.index(address) if address in self._addresses else 0
         return Brokers([address, *self._addresses[at:], *self._addresses[:at]], self._elsewhere)
 
     def redirected(self, addresses: Sequence[str], now_s: float) -> bool:
-        """Its broker tells it to go to one of these, the best first; whether it is to go.
+        """Handle a redirect to one of these addresses, best first; return True if the client moves.
 
-        It goes to those only that it was given itself, and not again within `REDIRECTED_FOR_S`.
-        Then the session is to end; `lost` says where the next one is.
+        The client moves only to addresses that it was given itself, and not again within
+        `REDIRECTED_FOR_S`. Then the session must end; `lost` returns the next broker.
         """
         came_s = self._redirected_s
         if self.pinned or (came_s is not None and now_s - came_s < REDIRECTED_FOR_S):
@@ -87,13 +87,13 @@ class Brokers:
         return True
 
     def attached(self) -> None:
-        """The broker knows the client: what went before counts no more."""
+        """Record an attachment: earlier failures no longer count."""
         self._tried = 0
         self._pause_s = RECONNECT_FIRST_S
         self._refusals.clear()
 
     def lost(self) -> Attempt:
-        """A session on which the broker knew the client is over."""
+        """Return the next attempt after the end of an attached session."""
         self.attached()
         if self._is_redirected:
             self._is_redirected = False
@@ -101,16 +101,19 @@ class Brokers:
         return self._after_a_round()
 
     def failed(self, *, may_leave: bool, spoken: bool = False) -> Attempt:
-        """An attempt has come to nothing; `spoken` where there was a session at least."""
+        """Return the next attempt after a failure.
+
+        `spoken` is True if there was a session at least.
+        """
         self._refusals.pop(self.address, None)
         if spoken:
             self._pause_s = RECONNECT_FIRST_S
         return self._next(may_leave)
 
     def refused(self, reason: str, *, may_leave: bool) -> Attempt | NobodyTakesUs:
-        """The broker does not take the client, now or later.
+        """Return the next attempt after a broker refused the client, now or later.
 
-        It is asked again in the next round, unless all the others have refused in this one.
+        The broker is tried again in the next round, unless all others have refused in this round.
         """
         if not (may_leave and self.has_others):
             return NobodyTakesUs(reason)

@@ -1,4 +1,4 @@
-"""What a client tells its application while it works, and why it cannot go on."""
+"""Callbacks from a client to its application, and the errors that end a client."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ from brokerd.model.client_messages import Deliveries, Notice
 
 
 class ClientError(BrokerError):
-    """The client cannot go on: refused, superseded by another of its name, or at odds."""
+    """The end of a client: refused, superseded by another client of its name, or at odds."""
 
 
 class BrokerUnreachable(ClientError):
-    """The broker has not been reachable for `unreachable_after_s`.
+    """A broker that has not been reachable for `unreachable_after_s`.
 
-    The client loses nothing and keeps on trying. A call that is repeated waits again.
+    The client loses nothing and continues to try. A repeated call waits again.
     """
 
 
 def nothing(*_: Any) -> None:
-    """What is told to nobody."""
+    """Ignore a call."""
 
 
 @dataclass(slots=True)
 class Callbacks:
-    """Called at once and in order while the client works; they must return quickly.
+    """Callbacks, called at once and in order while the client works; they must return quickly.
 
     Attributes:
-        on_acknowledged: (first, last): all publications in this range are done, once each.
-        on_withheld: publications the duplicate check kept from the application.
-        on_notice: matching publications that a partition keeps from a subscription, in order
-            with what `receive` returns; the source is heard later, from some publication on.
-        on_gap: matching publications that a subscription does not get, now or ever, and why; in
-            order with what `receive` returns.
-        on_session: (what, details): "attached" with source and broker_incarnation, "lost" with
-            a reason, "failed" with why an attempt came to nothing and at which address, "moved"
-            with the address of the new broker and the new source, in place of "attached".
+        on_acknowledged: (first, last): all publications in this range are acknowledged, each once.
+        on_withheld: publications that the duplicate check kept from the application.
+        on_notice: matching publications that a partition withholds from a subscription, in order
+            with the results of `receive`; the source is received later, from some publication on.
+        on_gap: matching publications that a subscription will never receive, with the reason; in
+            order with the results of `receive`.
+        on_session: (event, details): "attached" with source and broker_incarnation, "lost" with a
+            reason, "failed" with the reason of a failed attempt and its address, "moved" with the
+            address of the new broker and the new source, in place of "attached".
         on_subscription: (number, state).
-        on_refused: (request, number, reason): the broker will not do this.
+        on_refused: (request, number, reason): the broker refuses the request for good.
     """
 
     on_acknowledged: Callable[[int, int], None] = nothing

@@ -1,9 +1,10 @@
 """The client library on trio: `async with connect(address, name) as client`.
 
-It reconnects by itself, sends again what was not done, and gives each publication once. What
-the application hands over while a write is in flight goes out with the next one, as one run;
-nothing ever waits for company. It can end subscriptions, move to another broker, and leave for
-good without leaving anything behind. It takes a list of brokers, and a store to start again from.
+The client reconnects by itself, retransmits unacknowledged publications, and delivers each
+publication once. Publications that are handed over while a write is in flight are sent with the
+next write, as one run; no publication is ever delayed to gather more. The client can end
+subscriptions, move to another broker, and detach without leaving state behind. It accepts a list of
+brokers, and a store for restarts.
 """
 
 import contextlib
@@ -68,7 +69,7 @@ from brokerd.sessions.messages import Farewell
 WINDOW_PUBLICATIONS: Final = 65_536
 
 UNREACHABLE_AFTER_S: Final = 30.0
-"""How long a call waits for a broker that cannot be reached."""
+"""Time for which a call waits for an unreachable broker."""
 
 _INSTANCE_BYTES: Final = 8
 
@@ -98,81 +99,81 @@ async def connect(
     elsewhere: Sequence[str] = (),
     unreachable_after_s: float = UNREACHABLE_AFTER_S,
 ) -> AsyncIterator["Client"]:
-    """A client called `name` of the broker at "host:port"; it connects in the background.
+    """Open a client called `name` of the broker at "host:port"; it connects in the background.
 
-    With a list of brokers, they are tried in the order given, again and again; the first one that
-    takes the client is its broker. When the connection to it breaks and it cannot be reached
-    again at once, or when it refuses the client, the client goes on at the next one, if that
-    costs nothing that the protocol promises:
+    With a list, brokers are tried in the given order, again and again; the first that accepts the
+    client is its broker. If the connection breaks and the broker cannot be reached again at once,
+    or if the broker refuses the client, the client continues at the next broker, provided that this
+    breaks no promise of the protocol:
 
-    - all that the client has published is done; from then on it publishes as another source,
-      numbered from 1, as after `move`;
-    - and it has no subscription that has started, unless the protocol may lose publications
-      anyway: what its broker still has for one, no other broker would deliver. Where
-      subscriptions go on elsewhere (`Promises.resumes_elsewhere`) the next broker does deliver
-      it, from where the client has come to; and only an end must be confirmed first.
+    - all publications of the client are acknowledged; from then on the client publishes as another
+      source, numbered from 1, as after `move`;
+    - and the client has no started subscription, unless the protocol may lose publications anyway:
+      no other broker would deliver the publications that the broker still has for a subscription.
+      If subscriptions resume elsewhere (`Promises.resumes_elsewhere`), the next broker does deliver
+      the publications, from the client's position; and only the end of a subscription must be
+      confirmed first.
 
-    Else it tries its broker until that is back, and nothing is lost or given twice. `move` is for
-    those who would rather go on without what an unreachable broker has. A broker of a list has
-    to be of the same deployment as the one before.
+    Otherwise the client tries its broker until that is back, and nothing is lost or delivered
+    twice. `move` is for applications that prefer to continue without the publications of an
+    unreachable broker. A broker of a list must be of the same deployment as the broker before.
 
-    A broker may tell a client that another one would rather have it. Where that one is in the
-    list, or in `elsewhere`, the client goes there by itself: it ends its session first, and comes
-    as who it was. A publisher does so only where it stays the same source (`leaves_freely`), a
-    subscriber only where its subscriptions go on elsewhere or the protocol loses publications
-    anyway; some of those are missing then. For 30 s it goes nowhere else because of being told to.
+    A broker may redirect a client to another broker. If that broker is in the list, or in
+    `elsewhere`, the client moves by itself: it ends its session first, and keeps its identity. A
+    publisher does so only if its source stays the same (`leaves_freely`), a subscriber only if its
+    subscriptions resume elsewhere or the protocol loses publications anyway; some publications are
+    missing then. For 30 s the client follows no other redirect.
 
     Args:
-        address: of its broker, or of several brokers of one deployment.
-        publishes: whether it will publish.
-        incarnation: the incarnation that its source must have; a broker that has given this one
-            or a later one to the name refuses the client. By default the broker gives one that
-            has never been used, so a publisher may be started again under its name.
+        address: address of the broker, or of several brokers of one deployment.
+        publishes: True if the client will publish.
+        incarnation: the incarnation that the source must have; a broker that has assigned this or a
+            later incarnation to the name refuses the client. By default the broker assigns one that
+            has never been used, so a publisher may be restarted under its name.
         deployment_id: refuse a broker of another deployment; empty for any.
-        window: how many publications may be outstanding before `publish` waits.
-        parameters: of sessions; those of the brokers, where their topology file sets any.
-        tls: its certificate and the authority it trusts; needed wherever the broker is not on
-            this machine.
+        window: number of unacknowledged publications at which `publish` waits.
+        parameters: session parameters; those of the brokers, if their topology file sets any.
+        tls: the client's certificate and the authority that it trusts; required for every broker
+            that is not on this machine.
         dial: opens a connection in another way than by TCP and `tls`.
-        gate: cuts the client off for as long as it is shut, to see what becomes of it.
-        store: where it keeps what it must know after a restart, see below.
-        automatic_commit: whether asking for more says that the application is done with what it
-            was given. Without, `Subscription.commit` says that, and until then the broker keeps
-            it: a broker has little patience with clients that commit nothing.
-        tokens: where its application keeps how far it is done with its one durable subscription:
-            see `Client.resume`. With them nothing else is received or committed, there is no
-            store, and it does not `move`. With `BrokerTokens` its broker keeps that: see
-            `Client.consume`.
-        elsewhere: brokers of the same deployment that it goes to only if its broker tells it to.
-        unreachable_after_s: how long `subscribe`, `flush` and other calls that need an answer
-            wait for a broker that cannot be reached; `math.inf` to wait for ever. The client keeps
-            on trying either way, and the call may be repeated.
+        gate: disconnects the client while shut, for tests of that case.
+        store: store of the state that must survive a restart, see below.
+        automatic_commit: True if a further request commits all that the application has received.
+            Without, `Subscription.commit` commits, and until then the broker keeps the
+            publications: a broker has little patience with clients that commit nothing.
+        tokens: store of the application for the committed positions of its single durable
+            subscription: see `Client.resume`. With tokens nothing else is received or committed,
+            there is no store, and the client does not `move`. With `BrokerTokens` the broker keeps
+            the positions: see `Client.consume`.
+        elsewhere: brokers of the same deployment that are used only after a redirect.
+        unreachable_after_s: time for which `subscribe`, `flush` and other calls that need an answer
+            wait for an unreachable broker; `math.inf` to wait for ever. The client continues to try
+            in either case, and the call may be repeated.
 
-    With a store, a process that starts again with the same name and store goes on where the last
-    one was, however that ended: it has the same `subscriptions`, sends again what it had
-    published and was not told is done, and counts on (`incarnation` is of no matter then).
-    `publish` returns when the publication is in the store, and `receive` when what it returns is
-    noted as given. What was given and not committed is given again, marked as redelivered, where
-    the protocol redelivers (`Promises.redelivers`); elsewhere it counts as committed.
-    The broker keeps the subscriptions for its `client_linger_ns` only. Each save
-    writes all that is not done, so hand over many publications at once, or make `window` small.
-    A client with a store does not `move`.
+    With a store, a process that restarts with the same name and store continues at the state of the
+    last process, after any kind of end: the client has the same `subscriptions`, retransmits
+    publications without an acknowledgement, and continues its numbers (`incarnation` has no effect
+    then). `publish` returns when the publication is in the store, and `receive` when its result is
+    recorded as delivered. Publications that were delivered and not committed are delivered again,
+    marked as redelivered, if the protocol redelivers (`Promises.redelivers`); otherwise they count
+    as committed. The broker keeps the subscriptions for its `client_linger_ns` only. Each save
+    writes all unacknowledged publications, so hand over many publications at once, or make `window`
+    small. A client with a store does not `move`.
 
-    What is raised inside the `async with` comes out as it is. On leaving it, what the broker
-    still has to be told is written, but nothing is waited for: `flush` does that. The broker
-    keeps the client's subscriptions for a while, as for one that comes back; `detach` first
-    says that it does not.
+    An exception raised inside the `async with` propagates as is. On exit, pending messages to the
+    broker are written, without waiting for answers: `flush` waits. The broker keeps the client's
+    subscriptions for a while, as for a client that returns; `detach` ends the subscriptions first.
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
         BrokerUnreachable: from methods that need an answer, after `unreachable_after_s`.
-        ConfigError: `tls` cannot be used, there is no address, an argument cannot be (says which,
-            and what is valid), the store is of another client or deployment, or tokens cannot be
-            kept where they are to be.
-        StorageCorrupt, ResumeTokenRefused: what is in the store, or the token, is damaged, or of
-            another protocol, client or deployment; it stays as it is.
-        OSError: the store cannot be read, or has failed: what it has by then nobody knows, so
-            the process had better end.
+        ConfigError: `tls` cannot be used, there is no address, an argument is invalid (the text
+            names the argument and the valid values), the store is of another client or deployment,
+            or tokens cannot be kept in their store.
+        StorageCorrupt, ResumeTokenRefused: the content of the store, or the token, is damaged, or
+            of another protocol, client or deployment; it stays unchanged.
+        OSError: the store cannot be read, or has failed: its content is unknown then, so the
+            process should end.
     """
     check_name(name)
     check_text("deployment_id", deployment_id)
@@ -225,7 +226,7 @@ class Client:
     """One client; made by `connect`.
 
     Attributes:
-        name: at its broker.
+        name: name of the client at its broker.
     """
 
     def __init__(
@@ -286,22 +287,25 @@ class Client:
 
     @property
     def store_failure(self) -> OSError | None:
-        """Why its store keeps nothing more; None while all is well."""
+        """The error after which the store keeps nothing more; None if there was none."""
         return self._keeper.failure if self._keeper is not None else None
 
     @property
     def subscriptions(self) -> Mapping[int, Predicate]:
-        """What its subscriptions ask for, by number; those of before a restart too."""
+        """The predicates of the subscriptions, by number.
+
+        Including subscriptions from before a restart.
+        """
         return self._core.predicates
 
     @property
     def attached(self) -> bool:
-        """Whether what is handed over now can be sent at once; not while it moves."""
+        """Return True if publications can be sent at once; False during a move."""
         return self._core.attached and not self._busy
 
     @property
     def source(self) -> SourceId | None:
-        """Under which source its publications go; None before the first attach."""
+        """The source of the client's publications; None before the first attachment."""
         return self._core.source
 
     @property
@@ -311,26 +315,26 @@ class Client:
 
     @property
     def outstanding(self) -> int:
-        """How many publications are not known to be done."""
+        """The number of unacknowledged publications."""
         return self._core.outstanding
 
     @property
     def duplicates(self) -> int:
-        """How many publications were kept from the application because it had them."""
+        """The number of publications that were withheld as duplicates."""
         return self._core.duplicates
 
     @property
     def waiting_bytes(self) -> int:
-        """How much has come that `receive` has not given yet."""
+        """The bytes received that `receive` has not returned yet."""
         return self._inbox.waiting_bytes
 
     @property
     def resubmitted(self) -> int:
-        """How many publications were sent again."""
+        """The number of retransmitted publications."""
         return self._core.resubmitted
 
     async def wait_attached(self) -> None:
-        """Wait until the broker knows this client."""
+        """Wait until the client is attached to its broker."""
         while not self._core.attached:
             await self._wait_changed()
 
@@ -343,17 +347,17 @@ class Client:
         payload_lengths: int | tuple[int, ...],
         payload: Buffer,
     ) -> range:
-        """Hand over consecutive publications whatever the window says; returns their numbers.
+        """Hand over consecutive publications regardless of the window; return their numbers.
 
         Args:
             attribute_table: distinct encoded attribute maps; not all need be used.
             attribute_index: per publication, its place in the table; `bytes` is the fast kind.
-            payload_lengths: of each payload, or one for all.
+            payload_lengths: bytes per payload, or one length for all.
             payload: all payloads, one after the other; must not change afterwards.
 
         Raises:
-            ValueError: a publication is larger than a frame, a blob is no encoded attribute map,
-                or the parts do not fit together. Nothing is handed over then.
+            ValueError: a publication is larger than a frame, a blob is no encoded attribute map, or
+                the parts do not fit together. Nothing is handed over then.
             ClientError: the client was not opened to publish.
         """
         self._check_free()
@@ -376,7 +380,7 @@ class Client:
         payload_lengths: int | tuple[int, ...],
         payload: Buffer,
     ) -> range:
-        """As `publish_many_nowait`, once the window has room for one of them."""
+        """Publish as `publish_many_nowait`, once the window has room for a publication."""
         await self._wait_for_room()
         numbers = self.publish_many_nowait(
             attribute_table, attribute_index, payload_lengths, payload
@@ -385,13 +389,13 @@ class Client:
         return numbers
 
     async def publish(self, attributes: Mapping[str, Scalar] | bytes, payload: bytes) -> int:
-        """Hand over one publication; returns its number.
+        """Hand over one publication; return its number.
 
-        `attributes` may be encoded already (`encode_attributes`), which is much faster where
-        they repeat.
+        `attributes` may be encoded already (`encode_attributes`), which is much faster for repeated
+        attributes.
 
         Raises:
-            ValueError: no publication can have such attributes or such a payload.
+            ValueError: the attributes or the payload are invalid.
         """
         blob = self._blobs.encoded(attributes)
         content = payload if type(payload) is bytes else bytes(payload_of(payload))
@@ -403,7 +407,7 @@ class Client:
         return number
 
     async def wait_saved(self) -> None:
-        """Wait until the store, if there is one, has all that has happened so far.
+        """Wait until the store, if there is one, contains the present state.
 
         Raises:
             OSError: the store has failed.
@@ -412,7 +416,7 @@ class Client:
             await self._keeper.wait_saved()
 
     async def flush(self) -> None:
-        """Wait until everything published is done, in the sense of the protocol's promise."""
+        """Wait until all publications are acknowledged, in the sense of the protocol's promise."""
         await self._flush()
 
     async def _flush(self) -> None:
@@ -442,10 +446,10 @@ class Client:
     # ------------------------------------------------------------ subscribing
 
     def subscribe_nowait(self, predicate: str | Predicate) -> int:
-        """Ask for publications, from now on and after each reconnect; returns a number.
+        """Request a subscription, now and after each reconnect; return its number.
 
         Raises:
-            PredicateError: the predicate cannot be read.
+            PredicateError: the predicate cannot be parsed.
         """
         self._check_free()
         self._check_without_tokens("subscribe")
@@ -457,7 +461,7 @@ class Client:
         return number
 
     async def subscribe(self, predicate: str | Predicate) -> int:
-        """As `subscribe_nowait`, and wait until the subscription has started."""
+        """Subscribe as `subscribe_nowait`, and wait until the subscription has started."""
         number = self.subscribe_nowait(predicate)
         await self.wait_started(number)
         await self.wait_saved()
@@ -467,7 +471,7 @@ class Client:
         """Wait until every broker routes by this subscription.
 
         Raises:
-            ClientError: the broker will not have it.
+            ClientError: the broker refuses the subscription.
         """
         await self._wait_started(self._line, number)
 
@@ -485,16 +489,16 @@ class Client:
                 logger.warning(text, self.name, number, state, self._unreachable_after_s)
 
     async def resume(self, predicate: str | Predicate) -> DurableSubscription:
-        """The durable subscription of this client: the one that its token is of, or a new one.
+        """Return the durable subscription of this client: that of its token, or a new one.
 
-        For a client with `tokens`: `DurableSubscription.transaction` then gives each event
+        For a client with `tokens`: `DurableSubscription.transaction` then delivers each event
         exactly once to the application's own database, across any number of restarts. A new
-        subscription has started when this returns, and its first token is kept.
+        subscription has started on return, and its first token is kept.
 
         Raises:
-            ClientError: the client has no tokens, its subscription asks for something else, or
-                the broker will not have it.
-            PredicateError: the predicate cannot be read.
+            ClientError: the client has no tokens, its subscription has another predicate, or the
+                broker refuses the subscription.
+            PredicateError: the predicate cannot be parsed.
         """
         self._check_free()
         if self._tokens is None or isinstance(self._tokens, BrokerTokens):
@@ -514,22 +518,22 @@ class Client:
     async def consume(
         self, predicate: str | Predicate, acknowledge: Acknowledge = "auto", most: int = 1_000
     ) -> Consumer:
-        """The durable subscription of this client, whose broker keeps how far it is committed.
+        """Return the durable subscription of this client, with positions kept by the broker.
 
-        For a client with `tokens=BrokerTokens()`: its process keeps nothing, and one that starts
-        again goes on behind what was committed last. A commit returns when it is on the broker's
-        disk. A new subscription has started when this returns.
+        For a client with `tokens=BrokerTokens()`: its process keeps nothing, and a restarted
+        process continues behind the last commit. A commit returns when it is durable at the broker.
+        A new subscription has started on return.
 
         Args:
-            acknowledge: "auto" commits each publication when the next is asked for; "transacted"
+            acknowledge: "auto" commits each publication when the next is requested; "transacted"
                 commits in `Consumer.transaction`.
-            most: how many publications a transaction may have.
+            most: largest number of publications of a transaction.
 
         Raises:
-            ClientError: the client keeps its tokens itself or consumes already, or the broker will
-                not have it: its protocol may not keep tokens, the client's subscription may be
-                for something else.
-            PredicateError: the predicate cannot be read.
+            ClientError: the client keeps its tokens itself or consumes already, or the broker
+                refuses: the protocol may not keep tokens, or the client's subscription may have
+                another predicate.
+            PredicateError: the predicate cannot be parsed.
         """
         self._check_free()
         if not isinstance(self._tokens, BrokerTokens) or self._core.subscriptions:
@@ -567,7 +571,9 @@ class Client:
             raise ClientError(text)
 
     def unsubscribe_nowait(self, number: int) -> None:
-        """End a subscription: `receive` gives nothing more of it, what has come included.
+        """End a subscription.
+
+        `receive` returns no more of its publications, even if already received.
 
         Raises:
             ClientError: there is no such subscription, or not any more.
@@ -582,9 +588,10 @@ class Client:
         self._line.read_on()
 
     async def unsubscribe(self, number: int) -> None:
-        """As `unsubscribe_nowait`, and wait until the broker has it on disk.
+        """Unsubscribe as `unsubscribe_nowait`, and wait until the end is durable at the broker.
 
-        Nobody else is waited for; what is on its way to this client is dropped when it comes.
+        Other brokers are not waited for; publications in transit to this client are dropped on
+        arrival.
         """
         self.unsubscribe_nowait(number)
         while number in self._core.ending:
@@ -594,14 +601,17 @@ class Client:
         return self
 
     async def __anext__(self) -> Deliveries:
-        """The next run of publications, with the numbers of the subscriptions it is for.
+        """Return the next run of publications, with the numbers of the matching subscriptions.
 
-        Asking for it says that the application has the one before, for good.
+        A call acknowledges the run before, for good.
         """
         return (await self.receive(1))[0]
 
     async def receive(self, limit: int = 1_000) -> list[Deliveries]:
-        """What has come, at least one run and up to about `limit`; asking again acknowledges."""
+        """Return the received runs, at least one and up to about `limit`.
+
+        A further call acknowledges.
+        """
         self._check_without_tokens("receive")
         self._inbox.acknowledge_taken()
         await self._wait_arrived(self._inbox.announce_leading)
@@ -615,7 +625,7 @@ class Client:
         await self._wait_arrived(lambda: None)
 
     async def _wait_arrived(self, before: Callable[[], None]) -> None:
-        """Wait until the application can take something; others get their turn now and then."""
+        """Wait until the application can take a delivery; other tasks run now and then."""
         self._handed_on += 1
         before()
         if self._inbox and self._handed_on % _CHECKPOINT_EVERY:
@@ -631,11 +641,11 @@ class Client:
             before()
 
     def publications(self) -> "PublicationIterator":
-        """Single publications with decoded attributes: convenient, and not the fast way."""
+        """Return single publications with decoded attributes: convenient, and not the fast path."""
         return PublicationIterator(self)
 
     def subscription(self, number: int) -> Subscription:
-        """One of its subscriptions, to say what the application is done with.
+        """Return a subscription of the client, for explicit commits.
 
         Raises:
             ClientError: there is no such subscription, or not any more.
@@ -645,7 +655,7 @@ class Client:
         return Subscription(self, number, self.subscriptions[number])
 
     async def commit(self, number: int, source: SourceId, last: int) -> None:
-        """See Subscription.commit, which says it in other words."""
+        """See Subscription.commit, which has other arguments."""
         self._check_without_tokens("commit")
         if self._core.commits_by_itself:
             raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
@@ -661,17 +671,17 @@ class Client:
     # ------------------------------------------------------------ leaving and moving
 
     async def detach(self, *, drain: bool = True) -> None:
-        """Leave for good: the broker ends all subscriptions, everywhere, and keeps nothing.
+        """Leave for good: all subscriptions end, at all brokers, and no state is kept.
 
-        Returns when the broker has it on disk; the client is of no use afterwards. What has
-        been delivered and not received by the application is dropped.
+        Returns when the end is durable at the broker; the client cannot be used afterwards.
+        Deliveries that the application has not received are dropped.
 
         Args:
-            drain: wait first until everything published is done, as `flush` does. Without,
-                what is not done may or may not arrive.
+            drain: wait first until all publications are acknowledged, as `flush` does. Without,
+                unacknowledged publications may or may not arrive.
 
         Raises:
-            ClientError: the broker has refused the client, or it is moving.
+            ClientError: the broker has refused the client, or the client is moving.
         """
         self._check_free()
         if drain:
@@ -694,28 +704,29 @@ class Client:
 
     @property
     def leaves_freely(self) -> bool:
-        """Whether it goes on at another broker as who it is, as a publisher too."""
+        """Return True if the client keeps its identity at another broker, even as a publisher."""
         return self._core.leaves_freely
 
     async def move(self, address: str) -> None:
-        """Go on at another broker of the same deployment; returns when that is done.
+        """Continue at another broker of the same deployment; returns when the move is complete.
 
-        Where brokers keep nothing of clients (`Promises.leaves_freely`) the client ends its
-        session and comes to the other one as who it was, source and all; one that refuses it
-        for good ends it there. Elsewhere:
+        If brokers keep no state of clients (`Promises.leaves_freely`), the client ends its session
+        and connects to the other broker with its identity, source included; a broker that refuses
+        the client for good ends the client there. In other protocols:
 
         Subscriptions keep their numbers: they are made at the new broker first, and ended at the
-        old one when it has delivered all that was published before they had started at the new
-        one. What both deliver is given once, in order, without gap, if no broker or link fails
-        meanwhile and the new broker hears all sources. If the old broker cannot be reached, what
-        it has not delivered by then is not delivered. Keep receiving while this waits.
+        old broker when that has delivered all publications from before the start at the new broker.
+        Publications that both brokers deliver are delivered once, in order, without gap, if no
+        broker or link fails meanwhile and the new broker receives from all sources. If the old
+        broker cannot be reached, its undelivered publications are not delivered. Keep receiving
+        while this waits.
 
-        What is published from then on belongs to a new source, numbered from 1; that waits until
-        everything published before is done.
+        Later publications belong to a new source, numbered from 1; sending waits until all earlier
+        publications are acknowledged.
 
         Raises:
-            ClientError: the new broker refuses the client or a subscription, or the client has
-                a store; it then stays where it is.
+            ClientError: the new broker refuses the client or a subscription, or the client has a
+                store; the client then stays at its broker.
         """
         self._check_free()
         if self._keeper is not None:
@@ -752,7 +763,10 @@ class Client:
         await self._settle_at(new, old)
 
     async def _go_on_at(self, brokers: Brokers) -> None:
-        """End the session, and come to another broker with all there is; or else to the old one."""
+        """End the session, and connect to another broker with all state.
+
+        On failure to the old broker.
+        """
         line, before = self._line, self._line.brokers
         brokers.pinned = True
         try:
@@ -769,7 +783,7 @@ class Client:
             before.pinned = brokers.pinned = False
 
     async def _settle_at(self, new: Line, old: Line) -> None:
-        """Leave the old broker and give on what the new one has sent."""
+        """Leave the old broker and deliver the items that the new broker has sent."""
         await old.leave()
         old.scope.cancel()
         self._line = new
@@ -782,7 +796,7 @@ class Client:
         new.nudge()
         self._announce()
 
-    # ------------------------------------------------------------ what lines tell
+    # ------------------------------------------------------------ events of lines
 
     def happened(self, line: Line, events: list[ClientEvent]) -> None:
         """See line.Listener."""
@@ -850,7 +864,7 @@ class Client:
 
     async def _leave(self) -> None:
         self._inbox.acknowledge_taken()
-        with contextlib.suppress(OSError):  # it is `store_failure`, and comes out of `connect`
+        with contextlib.suppress(OSError):  # it is `store_failure`, and propagates out of `connect`
             await self.wait_saved()
         await self._line.leave()
         if self._keeper is not None:
@@ -863,10 +877,10 @@ class Client:
         self._changed = trio.Event()
 
     async def _wait_changed(self, line: Line | None = None) -> None:
-        """Wait until something has changed.
+        """Wait until some state has changed.
 
         Raises:
-            ClientError: the client cannot go on.
+            ClientError: the client cannot continue.
             BrokerUnreachable: the broker of `line`, or of the client, has not been reachable for
                 too long.
         """

@@ -1,4 +1,4 @@
-"""Subscriptions whose broker keeps how far they have come: what it was asked, and has answered.
+"""Subscriptions with positions kept by the broker: the commit requests, and their answers.
 
 Paper: [DS03] §5.2 (JMS: a commit is a request to the SHB, which keeps CT(s)).
 """
@@ -14,16 +14,16 @@ from brokerd.model.identity import StreamId
 
 @dataclass(slots=True)
 class _Consumer:
-    """One of them.
+    """A subscription with positions kept by the broker.
 
     Attributes:
-        uncommitted: how many publications the application is given before it commits.
+        uncommitted: number of publications that the application receives before it commits.
         asked, answered: numbers of requests.
-        last: the last request, while it is not answered.
-        known: how far the broker has each stream committed, as far as it has answered.
-        is_known: the broker has said where an earlier process has left it.
-        may_have: by stream, how many of the next publications the application may have had from
-            an earlier process, and up to which position.
+        last: the last request, until answered.
+        known: committed position of each stream, as answered by the broker.
+        is_known: True once the broker has reported the state of an earlier process.
+        may_have: by stream, the number of next publications that an earlier process may have
+            delivered, and up to which position.
     """
 
     uncommitted: int
@@ -36,10 +36,10 @@ class _Consumer:
 
 
 class CommitRequests:
-    """Those of one client, by their numbers; of none of them it keeps anything.
+    """The commit requests of one client, by subscription; the client stores none of them.
 
     Attributes:
-        generation: of the client's stay at its broker, as that said last.
+        generation: generation of the client's attachment to its broker, as last reported.
     """
 
     def __init__(self) -> None:
@@ -47,22 +47,25 @@ class CommitRequests:
         self._consumers: dict[int, _Consumer] = {}
 
     def begin(self, number: int, uncommitted: int) -> None:
-        """A subscription is one whose broker keeps how far it has come."""
+        """Add a subscription with positions kept by the broker."""
         self._consumers[number] = _Consumer(uncommitted)
 
     def forget(self, number: int) -> None:
-        """A subscription is over."""
+        """Remove a subscription that has ended."""
         self._consumers.pop(number, None)
 
     def uncommitted(self, number: int) -> int:
-        """How many publications it leaves uncommitted at most; 0 where it keeps its own token."""
+        """Return the limit of uncommitted publications.
+
+        0 if the subscription keeps its own token.
+        """
         consumer = self._consumers.get(number)
         return consumer.uncommitted if consumer is not None else 0
 
     def on_consuming(self, message: Consuming) -> None:
-        """The broker goes on with a subscription.
+        """Handle the broker's report of a subscription that it continues.
 
-        What this process has had it knows; only what one before it had comes again.
+        Deliveries to this process are recorded; only those of an earlier process may be repeated.
         """
         self.generation = max(self.generation, message.generation)
         consumer = self._consumers.get(message.number)
@@ -73,7 +76,7 @@ class CommitRequests:
             consumer.may_have[stream] = message.uncommitted, last
 
     def marked(self, fresh: Iterable[Deliveries]) -> Iterator[Deliveries]:
-        """The same, with what the application may have had told apart."""
+        """Yield the same deliveries, with possible redeliveries marked."""
         for item in fresh:
             stream = item.run.source
             for number in item.subscriptions:
@@ -97,10 +100,10 @@ class CommitRequests:
     # ------------------------------------------------------------ commits
 
     def ask(self, number: int, positions: Positions) -> CommitConsumed:
-        """What to ask the broker, now and after each attach until it has answered.
+        """Return the request to send, now and after each attachment until answered.
 
         Args:
-            positions: all that there are; what the broker is known to have is left out.
+            positions: all positions; those that the broker has confirmed are left out.
         """
         consumer = self._consumers[number]
         consumer.asked += 1
@@ -109,11 +112,14 @@ class CommitRequests:
         return consumer.last
 
     def unanswered(self) -> list[CommitConsumed]:
-        """What to ask again: the answer, or the request, was lost with a session."""
+        """Return the requests to repeat after the end of a session."""
         return [each.last for each in self._consumers.values() if each.last is not None]
 
     def on_committed(self, number: int, request: int) -> bool:
-        """Whether the broker may answer that; a request that was sent twice is answered twice."""
+        """Return True if the broker may answer that request.
+
+        A repeated request is answered twice.
+        """
         consumer = self._consumers.get(number)
         if consumer is None or not 1 <= request <= consumer.asked:
             return consumer is None
@@ -124,5 +130,5 @@ class CommitRequests:
         return True
 
     def is_committed(self, number: int, request: int) -> bool:
-        """Whether this request, or a later one, is answered."""
+        """Return True if this request, or a later request, is answered."""
         return self._consumers[number].answered >= request

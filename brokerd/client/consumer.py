@@ -1,4 +1,4 @@
-"""A consumer: a durable subscription of an application that keeps nothing; its broker does.
+"""A consumer: a durable subscription of an application without state; the broker keeps it.
 
 Paper: [DS03] §1, §5.2 (the Java Message Service's durable subscriptions).
 """
@@ -19,25 +19,25 @@ from brokerd.model.predicate import Predicate
 from brokerd.wire.attributes import decode_attributes
 
 Acknowledge = Literal["auto", "transacted"]
-"""When a consumer commits: after each publication, or where its application says so."""
+"""The commit mode of a consumer: after each publication, or explicitly by the application."""
 
 CONSUMED: Final = "pubsubctl_consumed"
-"""Where `SqliteConsumed` keeps what was consumed: columns client, source, sequence."""
+"""Table in which `SqliteConsumed` records consumption: columns client, source, sequence."""
 
 
 class Consumed(Protocol):
-    """What an application knows that it has consumed, in a store of its own."""
+    """The application's own record of the publications that it has consumed."""
 
     def has(self, source: SourceId, sequence: int) -> bool:
-        """Whether this publication was consumed; asked only of what may be a redelivery."""
+        """Return True if this publication was consumed; called only for possible redeliveries."""
         ...
 
 
 class SqliteConsumed:
-    """Keeps in the application's own SQLite file what it has consumed.
+    """A record of consumed publications in the application's own SQLite file.
 
-    The application calls `add` in the transaction of what it does with a publication; then
-    nothing that it has done is given to it again. A file may be of several clients.
+    The application calls `add` in the transaction in which it processes a publication; then no
+    processed publication is delivered again. A file may be shared by several clients.
 
     Raises:
         sqlite3.Error: the file cannot be read or written.
@@ -53,7 +53,7 @@ class SqliteConsumed:
         connection.commit()
 
     def has(self, source: SourceId, sequence: int) -> bool:
-        """See Consumed: those of a source come in order."""
+        """See Consumed: publications of a source arrive in order."""
         row = self._connection.execute(
             f"SELECT sequence FROM {CONSUMED} WHERE client = ? AND source = ?",
             (self._client, _key(source)),
@@ -61,7 +61,7 @@ class SqliteConsumed:
         return row is not None and int(row[0]) >= sequence
 
     def add(self, publication: Publication) -> None:
-        """This is consumed, if what the connection has open is committed."""
+        """Record a publication as consumed in the open transaction of the connection."""
         self._connection.execute(
             f"INSERT INTO {CONSUMED} VALUES (?, ?, ?)"
             " ON CONFLICT (client, source) DO UPDATE SET sequence = excluded.sequence",
@@ -70,17 +70,17 @@ class SqliteConsumed:
 
 
 class BrokerTokens:
-    """The broker keeps how far the one subscription of a client is committed; see `consume`.
+    """Tokens kept by the broker, for the single subscription of a client; see `consume`.
 
     Args:
-        consumed: what the application has consumed, so that a redelivery is not given to it.
+        consumed: record of consumed publications, so that redeliveries are not delivered.
     """
 
     def __init__(self, consumed: Consumed | None = None) -> None:
         self.consumed = consumed
 
     def take_over(self, client: ClientId) -> tuple[int, bytes]:
-        """See Tokens: there is none here."""
+        """See Tokens: there is no token here."""
         return 1, b""
 
     def begin(self) -> None:
@@ -94,28 +94,29 @@ class BrokerTokens:
 
 
 class Shell(Protocol):
-    """The client that consumers are of."""
+    """The client that consumers belong to."""
 
     async def wait_arrived(self) -> None:
-        """Wait until something has come; raises when nothing will."""
+        """Wait until a delivery has arrived; raise if none will."""
 
     async def wait_committed(self, number: int, request: int) -> None:
-        """Wait until the broker has answered; raises when it will not."""
+        """Wait until the broker has answered; raise if it will not."""
 
 
 class Consumer:
-    """A subscription whose broker keeps how far it is committed; made by `Client.consume`.
+    """A subscription with committed positions kept by the broker; made by `Client.consume`.
 
-    With `acknowledge="auto"`: `async for publication in consumer`. Asking for the next one commits
-    the one before, and waits until the broker has that on its disk; so does `commit`. A process
-    that dies between the two is given one publication again, marked as redelivered.
+    With `acknowledge="auto"`: `async for publication in consumer`. A request for the next
+    publication commits the publication before, and waits until the commit is durable at the broker;
+    so does `commit`. A process that crashes between the two receives one publication again, marked
+    as redelivered.
 
-    With `acknowledge="transacted"`: `async with consumer.transaction() as batch`, which commits
-    all that was received inside in one step. What may come again is one batch, marked.
+    With `acknowledge="transacted"`: `async with consumer.transaction() as batch`, which commits all
+    publications received inside in one step. A single batch may be redelivered, marked.
 
     Attributes:
-        number: at its client.
-        predicate: what it asks for.
+        number: number at the client.
+        predicate: predicate of the subscription.
     """
 
     def __init__(
@@ -141,17 +142,17 @@ class Consumer:
 
     @property
     def dropped(self) -> int:
-        """How many redeliveries were not given, because the application has consumed them."""
+        """The number of redeliveries withheld because the application has consumed them."""
         return self._consumption.dropped
 
     def __aiter__(self) -> "Consumer":
         return self
 
     async def __anext__(self) -> Publication:
-        """The next publication; the one before is committed.
+        """Return the next publication; the publication before is committed.
 
         Raises:
-            ClientError: the client cannot go on, or commits in transactions.
+            ClientError: the client cannot continue, or commits in transactions.
         """
         self._check("auto")
         await self.commit()
@@ -160,10 +161,10 @@ class Consumer:
         return publication
 
     async def commit(self) -> None:
-        """The application is done with what it was given; returns when its broker knows.
+        """Commit the delivered publications; returns when the broker has confirmed the commit.
 
         Raises:
-            ClientError: the client cannot go on; what was given last may come again.
+            ClientError: the client cannot continue; the last deliveries may be repeated.
         """
         if request := self._consumption.commit():
             self._asked = request
@@ -174,15 +175,15 @@ class Consumer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Batch"]:
-        """What is received inside is committed when, and only when, the block is left in order.
+        """Commit the publications received inside if, and only if, the block is left in order.
 
-        Returns when its broker has it on disk. An exception, or a cancelled scope, undoes it: the
-        next transaction receives the same again. What the application does inside is its own
-        business: where its process ends before the broker has answered, the same comes again,
-        marked as redelivered.
+        Returns when the commit is durable at the broker. An exception, or a cancelled scope, undoes
+        the transaction: the next transaction receives the same publications. The application's own
+        changes inside are not part of it: if the process ends before the broker has answered, the
+        same publications are redelivered, marked.
 
         Raises:
-            ClientError: the client cannot go on, or commits each publication by itself.
+            ClientError: the client cannot continue, or commits each publication by itself.
         """
         self._check("transacted")
         assert not self._is_open, "one transaction at a time: what is taken is taken in order"
@@ -226,7 +227,7 @@ class Consumer:
                 self._consumption.put(event)
                 self._line.read_on()
             else:
-                self._line.nudge()  # silence may be committed, which nobody waits for
+                self._line.nudge()  # silence may be committed, without a waiter
                 return None
 
     async def _wait(self) -> None:
@@ -238,18 +239,18 @@ class Consumer:
 
 
 class Batch:
-    """One transaction of a consumer, as the application sees it."""
+    """One transaction of a consumer, for the application."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
     async def receive(self, limit: int = 1_000) -> list[Publication]:
-        """What has come, up to `limit`; waits until anything has.
+        """Return the received publications, up to `limit`; wait until there are any.
 
-        The list is empty once the transaction has as many as the consumer was made for.
+        The list is empty once the transaction has reached the consumer's limit.
 
         Raises:
-            ClientError: the client cannot go on.
+            ClientError: the client cannot continue.
         """
         return await self._consumer.receive(limit)
 

@@ -1,6 +1,6 @@
-"""What has come of a subscription whose broker keeps how far it has come, until it is committed.
+"""Deliveries of a subscription with positions kept by the broker, until they are committed.
 
-The application is given one publication after the other, so many at most before it commits.
+The application receives one publication after the other, up to a limit before it commits.
 """
 
 from collections import deque
@@ -13,16 +13,16 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import Buffer
 
 Had = Callable[[SourceId, int], bool]
-"""Whether the application knows that it has consumed a publication."""
+"""Returns True if the application has recorded a publication as consumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One publication that the application is given.
+    """One publication that is delivered to the application.
 
     Attributes:
-        redelivered: it may have had it, from a process before.
-        serial: of what it came with.
+        redelivered: True if an earlier process may have received the publication.
+        serial: serial number of the message that delivered the publication.
     """
 
     source: SourceId
@@ -35,18 +35,18 @@ class Taken:
 
 _Told = Taken | GapsAnnounced
 _Item = _Told | Received
-"""Or silence, which nobody is told."""
+"""A delivery, or silence, which is not reported to the application."""
 
 
 class Consumption:
-    """One subscription of a client, from what has come to what it asks its broker to commit.
+    """The deliveries of one subscription of a client, from arrival to the commit request.
 
     Args:
-        most: how many publications the application is given before it commits.
-        had: asked of what is marked as redelivered, which is not given where it says so.
+        most: number of publications that the application receives before it commits.
+        had: called for possible redeliveries, which are withheld if it returns True.
 
     Attributes:
-        dropped: how many were not given for that reason.
+        dropped: number of redeliveries withheld for that reason.
     """
 
     def __init__(self, core: ClientCore, number: int, most: int, had: Had | None = None) -> None:
@@ -61,21 +61,21 @@ class Consumption:
         self._given = 0
 
     def put(self, event: Received | GapsAnnounced) -> None:
-        """Something more has come."""
+        """Add a delivery that has arrived."""
         self._came.append(event)
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether the application has been given anything since it committed."""
+        """Return True if the application has received anything since its last commit."""
         return bool(self._taken)
 
     @property
     def is_full(self) -> bool:
-        """Whether it has to commit before it is given more."""
+        """Return True if a commit must precede further deliveries."""
         return self._given >= self._most
 
     def next(self) -> _Told | None:
-        """The next that the application is given or told; None: nothing, or it has to commit."""
+        """Return the next delivery or gap; None if there is none, or a commit must precede."""
         while not self.is_full:
             if not self._open:
                 if not self._came:
@@ -84,7 +84,8 @@ class Consumption:
                 continue
             item = self._open.popleft()
             if isinstance(item, Received) and not self._taken:
-                # Nobody was given anything: the broker may know, and nobody waits for it.
+                # The application received nothing: the broker is notified, and no task waits for
+                # the answer.
                 self._core.commit_through(item.serial)
                 self._core.ask_to_commit(self._number)
                 continue
@@ -101,7 +102,10 @@ class Consumption:
         return None
 
     def commit(self) -> int:
-        """Ask for all that the application was given; returns the request, or 0 for nothing."""
+        """Request a commit of all deliveries.
+
+        Return the number of the request, or 0 if there are none.
+        """
         if not self._taken:
             return 0
         last = self._taken[-1]
@@ -113,7 +117,7 @@ class Consumption:
         return self._core.ask_to_commit(self._number)
 
     def roll_back(self) -> None:
-        """What was given since the last commit comes again."""
+        """Queue the deliveries since the last commit again."""
         self._open.extendleft(reversed(self._taken))
         self._taken, self._given = [], 0
 

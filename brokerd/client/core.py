@@ -1,8 +1,8 @@
-"""What a client library decides: numbering, resubmission, subscriptions, and where it may go.
+"""The decisions of a client library: numbering, retransmission, subscriptions, permitted moves.
 
-The shell around it (trio client, simulator) says what happened to the session and which
-messages came, carries `messages_to_send()` to the broker, and hands on what comes back. There
-is no clock in here: pauses before a retry are the shell's.
+The shell around the core (trio client, simulator) reports events of the session and received
+messages, sends `messages_to_send()` to the broker, and passes on the results. There is no clock in
+the core: pauses before a retry are the shell's.
 """
 
 from collections import deque
@@ -58,33 +58,35 @@ _NOBODY = SourceId(0, 0, 0)
 class ClientCore:
     """One client of one broker, across any number of sessions.
 
-    It can go to another one where that costs nothing that its protocol promises: see `may_leave`.
+    It can move to another broker if that breaks no promise of its protocol: see `may_leave`.
 
-    What it publishes is numbered from 1 and kept until the broker says it is done; after each
-    attach everything kept is sent again, in order. What it receives is given on once per
-    subscription and in order, whatever the broker repeats.
+    Publications are numbered from 1 and kept until the broker acknowledges them; after each
+    attachment all kept publications are sent again, in order. Received publications are delivered
+    once per subscription and in order, regardless of repetitions by the broker.
 
     It relies on the broker delivering, within one session, the publications of a stream by
     increasing position.
 
-    With `keeps_state`, what it must know after a restart is in `state`, which the shell saves
-    whenever `needs_saving`; nothing goes out before what it rests on is saved. `given` says what
-    the application is about to be given, so that it is known after a restart.
+    With `keeps_state`, the state that must survive a restart is in `state`, which the shell saves
+    whenever `needs_saving`; no message is sent before the state that it depends on is saved. `give`
+    records the next delivery to the application, so that the delivery is on record after a restart.
 
-    With `commits_by_itself`, what is taken is committed. Else `commit` does that, and until then
-    the broker keeps it. With `in_transactions`, `commit_through` does that for all that has come.
+    With `commits_by_itself`, taken deliveries are committed. Otherwise `commit` commits, and until
+    then the broker keeps the publications. With `in_transactions`, `commit_through` commits all
+    arrivals.
 
     Attributes:
-        name: who it is at its broker.
-        incarnation: of the client; it goes up when the client attaches to another broker.
-        exact_incarnation: whether the next source must have this incarnation; else the broker
-            gives one that has never been used, of at least this number.
-        source: under which source its publications go; None until the first attach.
-        attached: whether the current session is connected in the protocol's sense.
+        name: name of the client at its broker.
+        incarnation: incarnation of the client; increases when the client attaches to another
+            broker.
+        exact_incarnation: True if the next source must have this incarnation; else the broker
+            assigns one that has never been used, of at least this number.
+        source: source of the client's publications; None until the first attachment.
+        attached: True if the current session is connected in the protocol's sense.
         home: the broker of the current or last session; None before the first.
-        keeps_state: whether its state is to be known after a restart.
-        publishes: whether the client may publish.
-        resubmitted: publications sent more than once.
+        keeps_state: True if the state must survive a restart.
+        publishes: True if the client may publish.
+        resubmitted: number of publications sent more than once.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class ClientCore:
     # ------------------------------------------------------------ the session
 
     def on_established(self) -> None:
-        """A session with the broker is up; the last one is over."""
+        """Begin a session with the broker; the last session has ended."""
         self.on_lost()
         self._has_connected = True
         oldest = self._window.first() or self._oldest_unsent()
@@ -162,7 +164,7 @@ class ClientCore:
         )
 
     def on_lost(self) -> None:
-        """The session is over; nothing of it may be acknowledged any more."""
+        """End the session; its deliveries may no longer be acknowledged."""
         self.attached = False
         self._urgent.clear()
         self._unsaid.clear()
@@ -171,10 +173,10 @@ class ClientCore:
             self._held = []
 
     def on_message(self, message: ClientMessage) -> list[ClientEvent]:
-        """Take the session's next message; return what the application should know.
+        """Handle the session's next message; return the events for the application.
 
         Raises:
-            RemoteProtocolError: no broker may say that here; the session must be closed.
+            RemoteProtocolError: the message is not permitted here; the session must be closed.
         """
         if self._held is not None and isinstance(message, DeliveredItem):
             self._held.append(message)
@@ -214,9 +216,9 @@ class ClientCore:
         raise RemoteProtocolError("broker", f"{type(message).__name__} is not for a client")
 
     def messages_to_send(self) -> list[ClientMessage]:
-        """Everything the broker should be told now, in order, once.
+        """Return all messages to the broker that are due, in order, once.
 
-        Publications handed over one by one since the last call go as one run.
+        Publications handed over one by one since the last call are sent as one run.
         """
         messages = self._new_messages()
         if not self.keeps_state:
@@ -242,7 +244,7 @@ class ClientCore:
 
     @property
     def unsaid_acknowledgements(self) -> int:
-        """About how many publications the broker is still to be told that the client has."""
+        """The approximate number of publications with an acknowledgement that is not sent yet."""
         return self._progress.unsaid_acknowledgements
 
     # ------------------------------------------------------------ publishing
@@ -254,11 +256,11 @@ class ClientCore:
 
     @property
     def outstanding(self) -> int:
-        """How many publications are not known to be done."""
+        """The number of unacknowledged publications."""
         return self._window.publications + self._next_sequence - self._oldest_unsent()
 
     def publish(self, blob: bytes, payload: Buffer) -> int:
-        """Take one publication with encoded attributes; returns its number."""
+        """Take one publication with encoded attributes; return its number."""
         self._singles.add(blob, payload)
         self._next_sequence += 1
         self._revision.current += 1
@@ -271,12 +273,12 @@ class ClientCore:
         payload_lengths: int | tuple[int, ...],
         payload: Buffer,
     ) -> range:
-        """Take consecutive publications; returns their numbers.
+        """Take consecutive publications; return their numbers.
 
         Args:
             attribute_table: distinct encoded attribute maps; not all need be used.
             attribute_index: per publication, its place in the table; `bytes` is the fast kind.
-            payload_lengths: of each payload, or one for all.
+            payload_lengths: bytes per payload, or one length for all.
             payload: all payloads, one after the other; must not change afterwards.
         """
         count = len(attribute_index)
@@ -351,7 +353,7 @@ class ClientCore:
     # ------------------------------------------------------------ subscribing
 
     def subscribe(self, predicate: Predicate) -> int:
-        """Ask for publications, now and after each attach; returns the subscription's number."""
+        """Request a subscription, now and after each attachment; return its number."""
         self._last_number = number = self._last_number + 1
         self._predicates[number] = predicate
         self._revision.current += 1
@@ -359,10 +361,10 @@ class ClientCore:
         return number
 
     def consume(self, predicate: Predicate, uncommitted: int) -> int:
-        """As `subscribe`, of a subscription whose broker keeps how far it has come.
+        """Request a subscription as `subscribe`, with positions kept by the broker.
 
         Args:
-            uncommitted: how many publications the application is given before it commits.
+            uncommitted: number of publications that the application receives before it commits.
         """
         assert self.in_transactions, "what is taken otherwise is committed otherwise"
         self._last_number = number = self._last_number + 1
@@ -378,36 +380,36 @@ class ClientCore:
         return Subscribe(number, predicate)
 
     def ask_to_commit(self, number: int) -> int:
-        """Have the broker commit what the application has; returns the number of the request."""
+        """Request a commit of the application's positions; return the number of the request."""
         message = self._commits.ask(number, self._progress.committed(number))
         if self.attached:
             self._urgent.append(message)
         return message.request
 
     def is_committed(self, number: int, request: int) -> bool:
-        """Whether the broker has answered that request, or a later one."""
+        """Return True if the broker has answered that request, or a later request."""
         return self._commits.is_committed(number, request)
 
     def go_on_behind(self, number: int, positions: Positions) -> None:
-        """A subscription, of which nothing was said yet, goes on where an earlier process was."""
+        """Set the positions of an earlier process for a subscription without any deliveries yet."""
         self._progress.begin_after(number, positions)
 
     def mark(self) -> int:
-        """Subscribe to nothing: it starts behind all that was published before; its number.
+        """Subscribe to nothing, starting behind all earlier publications; return the number.
 
-        The application does not know of it, and hears of nothing that is kept from it.
+        The application is not notified of this subscription, or of gaps in it.
         """
         number = self.subscribe(NOTHING)
         self._marks[number] = None
         return number
 
     def subscribe_again(self, number: int) -> None:
-        """Repeat a request that was refused for the time being."""
+        """Repeat a request that was refused temporarily."""
         if self.attached and self._wants(number):
             self._urgent.append(self._asks_for(number))
 
     def unsubscribe(self, number: int) -> None:
-        """End a subscription: nothing more is given on for it, whatever comes."""
+        """End a subscription: no further arrivals are delivered for it."""
         assert self._wants(number), f"there is no subscription {number}"
         del self._predicates[number]
         self._started.pop(number, None)
@@ -419,10 +421,10 @@ class ClientCore:
             self._urgent.append(Unsubscribe(number))
 
     def detach(self, *, drain: bool) -> None:
-        """Have the broker forget this client; `Detached` follows, on a later session if need be.
+        """Request the removal of this client; `Detached` follows, possibly on a later session.
 
-        Nothing is published after this. With `drain` what the broker has for the subscriptions
-        by now still comes, and must be taken; else nothing more is given on.
+        No publications follow. With `drain` the broker's present publications for the subscriptions
+        still arrive, and must be taken; without, nothing more is delivered.
         """
         self._detaching = Detach(drain, (self._window.first() or self._oldest_unsent()) - 1)
         if not drain:
@@ -444,22 +446,22 @@ class ClientCore:
 
     @property
     def subscriptions(self) -> tuple[int, ...]:
-        """The numbers of the subscriptions that it has."""
+        """The numbers of the subscriptions."""
         return tuple(self._predicates)
 
     @property
     def predicates(self) -> Mapping[int, Predicate]:
-        """What its subscriptions ask for, by number."""
+        """The predicates of the subscriptions, by number."""
         return self._predicates
 
     @property
     def ending(self) -> tuple[int, ...]:
-        """Subscriptions whose end the broker has not confirmed."""
+        """Subscriptions with an end that the broker has not confirmed."""
         return tuple(self._ending)
 
     @property
     def is_detaching(self) -> bool:
-        """Whether it has been told to detach."""
+        """Return True if a detachment was requested."""
         return self._detaching is not None
 
     def _wants(self, number: int) -> bool:
@@ -468,7 +470,10 @@ class ClientCore:
     # ------------------------------------------------------------ moving
 
     def objection(self, home: Home) -> str | None:
-        """Why a session with this broker must not be; None where it may."""
+        """Return the reason against a session with this broker.
+
+        None if the session is permitted.
+        """
         if self.home is None:
             return None
         if home.protocol != self.home.protocol:
@@ -482,20 +487,20 @@ class ClientCore:
         return None
 
     def go_to(self, home: Home) -> None:
-        """The next session is with this broker; `objection` has none."""
+        """Set the broker of the next session; `objection` returned None."""
         if home != self.home:
             self.home = home
             self._revision.current += 1
 
     @property
     def may_leave(self) -> bool:
-        """Whether to go on at another broker costs nothing that the protocol promises.
+        """Return True if a move to another broker breaks no promise of the protocol.
 
-        What was published here and is not done may have been delivered: there it would be given
-        a second time. What this broker still has for a subscription that has started would be
-        missing there, unless the protocol loses publications anyway, or has subscriptions go on
-        elsewhere; then only this broker can end one. Where brokers keep nothing of clients, one
-        may go whenever it has no session.
+        Unacknowledged publications may have been delivered: at another broker they would be
+        delivered a second time. The publications that this broker still has for a started
+        subscription would be missing there, unless the protocol loses publications anyway, or
+        subscriptions resume elsewhere; then only this broker can end a subscription. If brokers
+        keep no state of clients, a client may move whenever it has no session.
         """
         if not self._was_attached or self.leaves_freely:
             return not self.attached
@@ -507,10 +512,11 @@ class ClientCore:
 
     @property
     def may_go(self) -> bool:
-        """Whether it may end its session to go where its broker tells it to.
+        """Return True if the client may end its session to follow a redirect.
 
-        It stays who it is: a publisher that would be another source elsewhere does not go. Nor
-        does one whose subscriptions would not go on there, unless the protocol loses some anyway.
+        The client keeps its identity: a publisher that would have another source elsewhere does not
+        move. Nor does a subscriber with subscriptions that would not resume there, unless the
+        protocol loses publications anyway.
         """
         if not self.attached or self._detaching is not None:
             return False
@@ -522,19 +528,22 @@ class ClientCore:
 
     @property
     def leaves_freely(self) -> bool:
-        """Whether brokers keep nothing of it: it may go on at another one as who it is."""
+        """Return True if brokers keep no state of the client.
+
+        The client then keeps its identity at another broker.
+        """
         return self.home is not None and self.home.leaves_freely
 
     def leave(self) -> None:
-        """The next session is with another broker; only while `may_leave`.
+        """Prepare a session with another broker; only while `may_leave`.
 
-        What is published from then on belongs to a new source, numbered from 1; where brokers keep
-        nothing of clients, to the same. Where subscriptions go on elsewhere, the higher
-        `incarnation` says which broker they came to last.
+        Later publications belong to a new source, numbered from 1; if brokers keep no state of
+        clients, to the same source. If subscriptions resume elsewhere, the higher `incarnation`
+        identifies the broker that they moved to last.
         """
         assert self.may_leave, f"{self.name} has to stay at {self.home}"
         if self._has_connected:
-            # Whoever comes back must not go on with numbers that its broker has heard of.
+            # A client that returns must not continue with numbers that its broker has received.
             self.incarnation = max(self.incarnation, self._commits.generation) + 1
             self.exact_incarnation = self._has_connected = False
         if self._was_attached and not self.leaves_freely:
@@ -547,11 +556,11 @@ class ClientCore:
         self.home = self.home and replace(self.home, broker="")
 
     def successor(self) -> "ClientCore":
-        """The same client at another broker: the same subscriptions, under the same numbers.
+        """Return the same client for another broker.
 
-        It publishes as a new source, numbered from 1: at its new place it may meet gates that
-        are closed to others, and an old stream must not go on behind a gap. What it receives it
-        keeps to itself until `take_over`.
+        The same subscriptions, under the same numbers. It publishes as a new source, numbered from
+        1: at the new broker it may meet gates that are closed to others, and an old stream must not
+        continue behind a gap. Its arrivals are held until `take_over`.
         """
         assert not self.keeps_state, f"{self.name} moves, and only one of two can be kept"
         other = ClientCore(
@@ -568,9 +577,9 @@ class ClientCore:
         return other
 
     def take_over(self, predecessor: "ClientCore") -> list[ClientEvent]:
-        """Go on where the predecessor has come to; it must receive nothing more.
+        """Continue from the positions of the predecessor, which must receive nothing more.
 
-        What both were sent is given on once.
+        Publications that both received are delivered once.
         """
         assert self._held is not None, f"{self.name} has taken over already"
         held, self._held = self._held, None
@@ -584,12 +593,12 @@ class ClientCore:
 
     @property
     def duplicates(self) -> int:
-        """Publications kept from the application because it had them."""
+        """The number of publications that were withheld as duplicates."""
         return self._progress.duplicates
 
     @property
     def commits_by_itself(self) -> bool:
-        """Whether what is taken is committed."""
+        """Return True if taken deliveries are committed."""
         return self._progress.commits_by_itself
 
     def _on_item(self, item: DeliveredItem) -> list[ClientEvent]:
@@ -629,40 +638,43 @@ class ClientCore:
 
     @property
     def in_transactions(self) -> bool:
-        """Whether all that has come is committed together, with a token."""
+        """Return True if all arrivals are committed together, with a token."""
         return self._progress.in_transactions
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is known after a restart where it was, so that it may not be elsewhere."""
+        """Return True if a restart restores the broker of the client.
+
+        No other broker is permitted then.
+        """
         return self.keeps_state or self.in_transactions
 
     # ------------------------------------------------------------ keeping
 
     @property
     def needs_saving(self) -> bool:
-        """Whether something has changed that must be known after a restart."""
+        """Return True if state has changed that must survive a restart."""
         return self.keeps_state and self._revision.saved < self._revision.current
 
     @property
     def version(self) -> int:
-        """Of the state: goes up with each change."""
+        """The version of the state, which increases with each change."""
         return self._revision.current
 
     def committed(self, number: int) -> Positions:
-        """How far the application is done with a subscription, per stream."""
+        """Return the committed positions of a subscription, per stream."""
         return self._progress.committed(number)
 
     def is_saved(self, version: int) -> bool:
-        """Whether this version of the state, or a later one, is safe."""
+        """Return True if this version of the state, or a later version, is durable."""
         return self._revision.saved >= version or not self.keeps_state
 
     def on_saved(self, version: int) -> None:
-        """This version of the state is safe."""
+        """Record that this version of the state is durable."""
         self._revision.saved = max(self._revision.saved, version)
 
     def state(self) -> ClientState:
-        """What must be known after a restart, as of `version`."""
+        """Return the state that must survive a restart, as of `version`."""
         self._flush_singles()
         subscriptions = tuple(
             KeptSubscription(
@@ -696,10 +708,10 @@ class ClientCore:
         commits_by_itself: bool = True,
         in_transactions: bool = False,
     ) -> "ClientCore":
-        """The client that an earlier process has left this state of.
+        """Return the client with the state that an earlier process has left.
 
-        What the application was given and has not committed comes again, marked, where the
-        protocol redelivers; elsewhere it counts as committed.
+        Deliveries that were not committed are delivered again, marked, if the protocol redelivers;
+        otherwise they count as committed.
         """
         core = cls(
             state.name,

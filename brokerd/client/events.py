@@ -1,4 +1,4 @@
-"""What a client library tells the shell around it: answers, publications, what does not come."""
+"""Events from a client core to its shell: answers, publications, gaps."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ from brokerd.model.identity import SourceId
 
 
 class Redelivered(Deliveries):
-    """Publications that the application was given before it started again, and not committed."""
+    """Publications that were delivered to the application before its restart, and not committed."""
 
     __slots__ = ()
     redelivered: ClassVar[bool] = True
@@ -16,7 +16,7 @@ class Redelivered(Deliveries):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The broker knows this client; `source` is None for one that only reads."""
+    """An attachment of the client; `source` is None for a client that only subscribes."""
 
     source: SourceId | None
     broker_incarnation: int
@@ -24,7 +24,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionAnswered:
-    """The broker told the state of a subscription; said again after each attach."""
+    """The state of a subscription, as reported by the broker; repeated after each attachment."""
 
     number: int
     state: SubscriptionState
@@ -32,19 +32,19 @@ class SubscriptionAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEnded:
-    """The broker has ended a subscription, as it was asked to."""
+    """The end of a subscription at the broker, as requested."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """The broker keeps nothing for this client any more; its session may be closed."""
+    """The end of all state of this client at the broker; its session may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationsDone:
-    """All publications numbered `first` to `last` are done, and had not been before."""
+    """The first acknowledgement of all publications numbered `first` to `last`."""
 
     first: int
     last: int
@@ -52,9 +52,9 @@ class PublicationsDone:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Publications that the application has not had for the named subscriptions.
+    """Publications that the application has not received for the named subscriptions.
 
-    The shell calls `take` with `serial` when the application has them.
+    The shell calls `take` with `serial` when the application has received the publications.
     """
 
     deliveries: tuple[Deliveries, ...]
@@ -63,9 +63,9 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Matching publications that a partition keeps from a subscription, not announced before.
+    """Matching publications that a partition withholds from a subscription, not announced before.
 
-    The shell calls `take` with `serial` when the application knows.
+    The shell calls `take` with `serial` when the application was notified.
     """
 
     notice: Notice
@@ -74,13 +74,13 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class GapAnnounced:
-    """Matching publications that a subscription does not get, now or ever.
+    """Matching publications that a subscription will never receive.
 
     Attributes:
-        number: of the subscription.
-        first, last: both included; what does not match may lie between.
-        reason: one of those that the protocol promises to have; or "lost state", if a broker lost
-            durable state and its operator accepted that.
+        number: number of the subscription.
+        first, last: both included; publications that do not match may lie between.
+        reason: a reason that the protocol declares; or "lost state", if a broker lost durable state
+            and its operator accepted that.
     """
 
     number: int
@@ -92,9 +92,9 @@ class GapAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class GapsAnnounced:
-    """Gaps that the application has not been told of.
+    """Gaps that the application has not been notified of.
 
-    The shell calls `take` with `serial` when the application knows.
+    The shell calls `take` with `serial` when the application was notified.
     """
 
     gaps: tuple[GapAnnounced, ...]
@@ -103,7 +103,7 @@ class GapsAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The broker has on disk what it was asked to commit of a subscription, up to a request."""
+    """The broker's confirmation of durable commits of a subscription, up to a request."""
 
     number: int
     request: int
@@ -111,24 +111,24 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Publications that the broker repeated and the application has had."""
+    """Publications that the broker repeated and the application has received before."""
 
     deliveries: Deliveries
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """The broker will not do this, now or later."""
+    """The permanent refusal of a request."""
 
     refused: Refused
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """The broker cannot do this yet.
+    """The temporary refusal of a request.
 
-    After a pause the shell calls `subscribe_again(refused.number)`, or, where the number is 0,
-    ends the session and opens another.
+    After a pause the shell calls `subscribe_again(refused.number)`, or, if the number is 0, ends
+    the session and opens another.
     """
 
     refused: Refused
@@ -136,9 +136,9 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """The broker would rather have the client at one of these addresses, the best first.
+    """A redirect of the client to one of these addresses, the best first.
 
-    The shell goes where it may, while `may_go` says that this costs nothing.
+    The shell follows if permitted, while `may_go` is True.
     """
 
     addresses: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A client's way to its broker, which can be shut."""
+"""A gate between a client and its broker, which can be shut."""
 
 import socket
 
@@ -9,10 +9,10 @@ from brokerd.runtime.tls import transport_of
 
 
 class Gate:
-    """Of one client: while it is shut, connections are gone and none comes about.
+    """A gate for one client: while shut, its connections end and no new connection is made.
 
-    What has been dialled ends without a word, as if the client's machine had lost its network,
-    so its broker keeps what it has for one that comes back.
+    Existing connections end without a close, as if the client's machine had lost its network, so
+    the broker keeps its state for a client that returns.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Gate:
 
     @property
     def is_shut(self) -> bool:
-        """Whether no connection comes about."""
+        """Return True if no connection is made."""
         return not self._opened.is_set()
 
     def shut(self) -> None:
-        """Cut off what is connected, and keep all others waiting until `open`."""
+        """Disconnect the client, and keep all new connections waiting until `open`."""
         if not self.is_shut:
             self._opened = trio.Event()
         streams, self._streams = self._streams, []
@@ -34,11 +34,11 @@ class Gate:
             _cut_off(stream)
 
     def open(self) -> None:
-        """Let connections come about again."""
+        """Permit connections again."""
         self._opened.set()
 
     def before(self, dial: Dial) -> Dial:
-        """Dials in the same way, as soon as the gate is open."""
+        """Return a function that dials in the same way, once the gate is open."""
 
         async def through(address: str) -> trio.abc.Stream:
             await self._opened.wait()
@@ -58,7 +58,7 @@ def _is_open(stream: trio.abc.Stream) -> bool:
 
 
 def _cut_off(stream: trio.abc.Stream) -> None:
-    """End a connection under whoever uses it; its socket stays theirs to close."""
+    """End a connection while it is in use; the user of its socket still closes the socket."""
     transport = transport_of(stream)
     if isinstance(transport, trio.SocketStream) and transport.socket.fileno() >= 0:
         try:

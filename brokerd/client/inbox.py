@@ -1,4 +1,4 @@
-"""What has come for an application that has not fetched it yet, and how far it has got."""
+"""Deliveries that wait for an application, and the acknowledgement of taken deliveries."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,17 +12,17 @@ from brokerd.model.client_messages import Deliveries, Notice
 INBOX_LIMIT_BYTES: Final = 32 << 20
 
 Arrival = Received | Announced | GapsAnnounced
-"""What the application gets, or is told, in the order in which it came."""
+"""A delivery or announcement for the application, in the order of arrival."""
 
 
 class Inbox:
-    """What lines bring, in the order it came, until the application takes it.
+    """Arrivals of all lines, in order, until the application takes them.
 
-    Taking is not yet acknowledging: only who asks again has what it was given, for good. Notices
-    and gaps are told, through the callbacks, when everything that came before them is taken.
+    Taking does not acknowledge: only the next request acknowledges the deliveries before, for good.
+    Notices and gaps are passed to the callbacks when all earlier arrivals are taken.
 
     Attributes:
-        waiting_bytes: of all that is not taken.
+        waiting_bytes: size of all arrivals that are not taken.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class Inbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether the application should take something before more is read."""
+        """Return True if the application should take deliveries before more is read."""
         return self.waiting_bytes >= INBOX_LIMIT_BYTES
 
     def put(self, line: Line, event: Arrival) -> None:
-        """Keep what has come over a line, behind all else."""
+        """Add an arrival from a line, behind all others."""
         if self._closed:
             return
         self._events.append((line, event))
         self.waiting_bytes += _size(event)
 
     def take(self, limit: int) -> list[Deliveries]:
-        """The next runs of one line, up to about `limit`; there must be something."""
+        """Return the next runs of one line, up to about `limit`; the inbox must not be empty."""
         taken: list[Deliveries] = []
         first = self._events[0][0]
         while self._events and len(taken) < limit and self._events[0][0] is first:
@@ -67,24 +67,24 @@ class Inbox:
 
     @property
     def leading(self) -> Arrival:
-        """What comes next; there must be something."""
+        """The next arrival; the inbox must not be empty."""
         return self._events[0][1]
 
     def pop(self) -> Arrival:
-        """Take what comes next, whole, without a word about whether it is acknowledged."""
+        """Remove and return the next arrival, without any effect on acknowledgements."""
         _, event = self._events.popleft()
         self.waiting_bytes -= _size(event)
         return event
 
     def put_back(self, line: Line, events: Sequence[Arrival]) -> None:
-        """What was popped last is next again, in the same order."""
+        """Put the last popped arrivals back to the front, in the same order."""
         if self._closed:
             return
         self._events.extendleft((line, event) for event in reversed(events))
         self.waiting_bytes += sum(map(_size, events))
 
     def announce_leading(self) -> None:
-        """Tell of what nothing came before that the application has not got."""
+        """Announce the notices and gaps that precede the first waiting publication."""
         while self._events:
             line, leading = self._events[0]
             if not isinstance(leading, Received):
@@ -96,7 +96,7 @@ class Inbox:
             line.nudge()
 
     def acknowledge_taken(self) -> None:
-        """The application has what it was given last."""
+        """Acknowledge the deliveries that were last taken."""
         if self._taking is not None:
             line, serial = self._taking
             self._taking = None
@@ -104,7 +104,7 @@ class Inbox:
             line.acknowledge()
 
     def forget(self, subscription: int) -> None:
-        """Take one subscription out of what the application has not fetched yet."""
+        """Remove a subscription from all waiting arrivals."""
         kept: list[tuple[Line, Arrival]] = []
         for line, event in self._events:
             if isinstance(event, Received):
@@ -123,13 +123,13 @@ class Inbox:
         self.waiting_bytes = sum(_size(event) for _, event in kept)
 
     def close(self) -> None:
-        """Drop all that was not taken, and whatever still comes."""
+        """Drop all waiting arrivals, and all later ones."""
         self._closed = True
         self._events.clear()
         self.waiting_bytes = 0
 
     def tell(self, event: Announced | GapsAnnounced) -> None:
-        """Tell the application, through its callbacks."""
+        """Announce a notice or gaps to the application, through its callbacks."""
         if isinstance(event, Announced):
             self._on_notice(event.notice)
             return

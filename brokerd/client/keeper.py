@@ -1,4 +1,4 @@
-"""Keeps what a client must know after a restart in its store: one save at a time."""
+"""The writer of a client's state to its store: one save at a time."""
 
 import errno
 from collections.abc import Callable
@@ -14,10 +14,10 @@ in_thread = trio.to_thread.run_sync
 
 
 class Keeper:
-    """Saves the state of a client whenever it has changed; what changes meanwhile goes next.
+    """A writer that saves the state of a client after changes; later changes go with the next save.
 
     Attributes:
-        failure: why nothing is saved any more; None while all is well.
+        failure: the error after which nothing is saved any more; None if there was none.
     """
 
     def __init__(self, store: Store, core: ClientCore, on_saved: Callable[[], None]) -> None:
@@ -32,14 +32,14 @@ class Keeper:
         self._is_over = False
 
     def look(self) -> None:
-        """Something may have changed."""
+        """Schedule a save if the state has changed."""
         if self._core.needs_saving:
             self._wanted.set()
 
     async def run(self, on_failure: Callable[[], None]) -> None:
-        """Save until `stop`, or until the store fails: then nobody knows what is there.
+        """Save until `stop`, or until the store fails: then its content is unknown.
 
-        Who is cancelled still has something to save, so this goes on meanwhile.
+        A cancelled client still has state to save, so this task is shielded.
         """
         try:
             with self._scope:
@@ -55,7 +55,7 @@ class Keeper:
             self._turn.set()
 
     def stop(self) -> None:
-        """Save nothing more."""
+        """Stop saving."""
         self._scope.cancel()
 
     async def _save(self) -> None:
@@ -69,14 +69,14 @@ class Keeper:
         turn.set()
 
     async def wait_saved(self) -> None:
-        """Wait until all that has happened so far would survive a restart.
+        """Wait until the present state would survive a restart.
 
         Raises:
-            OSError: that will not be.
+            OSError: the store has failed.
         """
         version = self._core.version
         self.look()
-        with trio.CancelScope(shield=True):  # what is given must not be lost on the way
+        with trio.CancelScope(shield=True):  # deliveries must not be lost by a cancellation
             while not self._core.is_saved(version):
                 if self._is_over:
                     raise self.failure or OSError(errno.EIO, "nothing is saved any more")

@@ -1,4 +1,4 @@
-"""What a client must still know after a restart, as bytes for its store, and back."""
+"""The encoding of a client's state for its store."""
 
 from hashlib import blake2b
 from typing import Any, Final
@@ -19,7 +19,7 @@ _CHECKSUM_BYTES: Final = 16
 
 
 def write_kept(state: ClientState) -> bytes:
-    """The bytes for a state; its resume tokens are made by the protocol it is of."""
+    """Return the bytes of a state; its resume tokens are made by the protocol."""
     home = state.home
     content = [
         state.name,
@@ -46,7 +46,7 @@ def write_kept(state: ClientState) -> bytes:
 
 
 def write_token(home: Home | None, positions: Positions) -> bytes:
-    """The resume token for how far a subscription has come; empty where it has come nowhere."""
+    """Return the resume token for the positions of a subscription; empty without positions."""
     if home is None or not positions:
         return b""
     packed = DEFINITIONS[home.protocol].pack_positions(positions)
@@ -54,9 +54,9 @@ def write_token(home: Home | None, positions: Positions) -> bytes:
 
 
 def home_of(broker: str, deployment: str, protocol: str) -> Home:
-    """A broker, with what its protocol promises that matters to a client.
+    """Return a broker, with the promises of its protocol that matter to a client.
 
-    Of a protocol that is not known here, the stricter is assumed.
+    For an unknown protocol, the stricter promises are assumed.
     """
     definition = DEFINITIONS.get(protocol)
     if definition is None:
@@ -76,16 +76,16 @@ def home_of(broker: str, deployment: str, protocol: str) -> Home:
 def read_kept(
     content: bytes, where: str, name: ClientId, deployment: str, *, publishes: bool
 ) -> ClientState:
-    """The state in a store's content, which is that of this client.
+    """Return the state in a store's content, which must be of this client.
 
     Args:
-        where: what to call the store in an error.
-        deployment: it must be of; empty for any.
+        where: name of the store in an error.
+        deployment: required deployment; empty for any.
 
     Raises:
-        StorageCorrupt: it is damaged, or was not written by a client.
-        ConfigError: it is another client's, or of another deployment.
-        ResumeTokenRefused: a token in it is of another protocol or deployment, or damaged.
+        StorageCorrupt: the content is damaged, or was not written by a client.
+        ConfigError: the content is another client's, or of another deployment.
+        ResumeTokenRefused: a token in the content is of another protocol or deployment, or damaged.
     """
     body, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
     if not content.startswith(_MAGIC):
@@ -137,10 +137,10 @@ def _subscription(values: Any, home: Home | None) -> KeptSubscription:
 
 
 def read_token(token: bytes, home: Home | None) -> Positions:
-    """What `write_token` was given.
+    """Return the positions that `write_token` encoded.
 
     Raises:
-        ResumeTokenRefused: it is of another protocol or deployment, or damaged.
+        ResumeTokenRefused: the token is of another protocol or deployment, or damaged.
     """
     if not token or home is None:
         return ()
@@ -149,12 +149,12 @@ def read_token(token: bytes, home: Home | None) -> Positions:
 
 
 def frame_of(message: Any) -> bytes:
-    """A message as it goes over the wire."""
+    """Return a message as encoded for the wire."""
     return b"".join(encode(message))
 
 
 def message_of(frame: bytes, kind: type[Any]) -> Any:
-    """And back; ValueError where it is of another kind."""
+    """Return the message in a frame; ValueError if it is of another kind."""
     length, header_length = PREFIX.unpack_from(frame)
     view = memoryview(frame)[PREFIX.size :]
     message = decode(view[:header_length], view[header_length:], "the store")

@@ -1,4 +1,4 @@
-"""A client's way to its broker: it keeps a session there, and tells its client what comes."""
+"""A client's line to its broker, which maintains a session and reports events to the client."""
 
 import random
 from collections.abc import Mapping
@@ -37,37 +37,37 @@ LEAVING_S: Final = 1.0
 
 
 class Listener(Protocol):
-    """Whoever wants to know what comes over a line; called at once and in order."""
+    """The receiver of the events of a line; called at once and in order."""
 
     def happened(self, line: "Line", events: list[ClientEvent]) -> None:
-        """What a batch of messages led to."""
+        """Handle the events of a batch of messages."""
 
     def session_changed(self, line: "Line", what: str, details: Mapping[str, Any]) -> None:
-        """ "lost" with a reason, or "failed" with why an attempt came to nothing."""
+        """Handle "lost" with a reason, or "failed" with the reason of a failed attempt."""
 
     def fetched(self, line: "Line") -> None:
-        """What is to be sent was fetched; some of it may wait for what is not saved yet."""
+        """Handle a fetch of messages to send; some may wait for state that is not saved yet."""
 
     def may_read(self, line: "Line") -> bool:
-        """Whether the application has room for more."""
+        """Return True if the application has room for more."""
 
     def failed(self, line: "Line") -> None:
-        """The line is over for good; `failure` says why."""
+        """Handle the end of the line; `failure` is the reason."""
 
 
 class Line:
     """Sessions with one broker at a time, one after the other, for as long as `run` runs.
 
     Attributes:
-        core: what is said on them.
-        brokers: with whom they may be.
-        connection: the current one, if there is one.
-        failure: why there will be no more; None while there may be.
-        states: subscription → what the broker last said of it.
-        refusals: subscription → why the broker will not have it.
-        unattached_since_s: the instant from which the client has not been attached; None while it
-            is.
-        last_failure: why the latest attempt failed, with its address.
+        core: client core of the sessions.
+        brokers: possible brokers.
+        connection: the current connection, if there is one.
+        failure: the reason for no further sessions; None while more are possible.
+        states: subscription → state last reported by the broker.
+        refusals: subscription → reason of the broker's refusal.
+        unattached_since_s: the instant from which the client has not been attached; None while
+            attached.
+        last_failure: reason of the latest failed attempt, with its address.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Line:
         self._was_attached = False
         self._refusal = ""
         self._told_to: tuple[str, ...] = ()
-        # One that was restarted may have its home at any of the addresses.
+        # A restarted client may have its broker at any of the addresses.
         self._seeks_home = core.home is not None and bool(core.home.broker)
         self._retries: list[int] = []
 
     async def run(self) -> None:
-        """Keep a session with a broker until that fails for good, or `scope` is cancelled."""
+        """Maintain a session with a broker until that fails for good, or `scope` is cancelled."""
         with self.scope:
             while self.failure is None:
                 here = self.address
@@ -120,7 +120,7 @@ class Line:
                 await trio.sleep(step.pause_s * random.uniform(0.5, 1.0))
 
     def _next_step(self, why: str | None) -> Attempt | NobodyTakesUs:
-        """What follows on a session that is over, or on an attempt that came to nothing."""
+        """Return the next step after the end of a session, or after a failed attempt."""
         may_leave = self.core.may_leave or self._seeks_home
         if self._refusal:
             return self.brokers.refused(self._refusal, may_leave=may_leave)
@@ -138,31 +138,31 @@ class Line:
 
     @property
     def address(self) -> str:
-        """Of the broker that it has, or tries to reach."""
+        """The address of the present broker, or of the broker that is tried."""
         return self.brokers.address
 
     def nudge(self) -> None:
-        """There is something to be sent."""
+        """Send pending messages."""
         if self.connection is not None:
             self.connection.flush(clock_ns(), hurried=True)
 
     def acknowledge(self) -> None:
-        """There is something to be acknowledged, at once or in company."""
+        """Send pending acknowledgements, at once or gathered."""
         if self.connection is not None:
             self.connection.flush(clock_ns(), acknowledged=self.core.unsaid_acknowledgements)
 
     def read_on(self) -> None:
-        """The application has room again."""
+        """Resume reading after the application has made room."""
         if self.connection is not None and self.connection.reading_stopped:
             self.connection.wake()
 
     async def go_to(self, brokers: Brokers) -> None:
-        """End the session, for the next one to be with the first of these brokers."""
+        """End the session, so that the next session is with the first of these brokers."""
         self.brokers = brokers
         await self.leave()
 
     async def leave(self) -> None:
-        """Let the broker have what it should know, for a moment at most, and end the session."""
+        """Send pending messages, for a moment at most, and end the session."""
         connection = self.connection
         if connection is None:
             return
@@ -174,7 +174,7 @@ class Line:
         with trio.move_on_after(LEAVING_S):
             await connection.gone.wait()
 
-    # ------------------------------------------------------------ what connections tell
+    # ------------------------------------------------------------ events of connections
 
     def received(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
@@ -196,7 +196,7 @@ class Line:
             self._go_where_told(connection)
 
     def _go_where_told(self, connection: Connection) -> None:
-        """The broker would rather have the client elsewhere; go, if that costs nothing."""
+        """Follow a redirect of the broker if that breaks no promise."""
         told_to, self._told_to = self._told_to, ()
         if self.core.may_go and self.brokers.redirected(told_to, trio.current_time()):
             connection.end("closed_by_us", Farewell("stopping", "to go where it was told to"))
@@ -206,7 +206,7 @@ class Line:
         return self._listener.may_read(self)
 
     def refill(self, connection: Connection) -> None:
-        """See connection.Owner: what was handed over since the last write goes out together."""
+        """See connection.Owner: messages handed over since the last write are sent together."""
         for message in self.core.messages_to_send():
             if not connection.send(message):
                 break
@@ -229,7 +229,10 @@ class Line:
             self.fail(why)
 
     def _note(self, event: ClientEvent) -> bool:
-        """Keep what an event says of subscriptions; whether an answer may be due at once."""
+        """Record the reports of an event on subscriptions.
+
+        Return True if an answer is due at once.
+        """
         match event:
             case Attached():
                 self._was_attached = True
@@ -255,7 +258,7 @@ class Line:
         return True
 
     def fail(self, why: str) -> None:
-        """There will be no more sessions."""
+        """End the line: no further sessions follow."""
         if self.failure is None:
             self.failure = why
         self._listener.failed(self)
@@ -263,7 +266,7 @@ class Line:
     # ------------------------------------------------------------ the session
 
     async def _attach_once(self) -> str | None:
-        """Open a session and serve it to its end; or say why there was none."""
+        """Open a session and serve it to its end; return the reason if there was no session."""
         stream: trio.abc.Stream | None = None
         decoder = StraightReader()
         session: Session | str = "no answer in time"
@@ -308,7 +311,7 @@ class Line:
         return self._at_home(answer)
 
     def _at_home(self, answer: Hello) -> Session | str:
-        """The session that the broker has agreed to, if it is one to have a session with."""
+        """Return the session that the broker has accepted, or the reason against the session."""
         home = home_of(answer.name, answer.deployment_id, answer.protocol)
         if self.brokers.is_list or self.core.is_kept:
             if (objection := self.core.objection(home)) is not None:
@@ -338,7 +341,7 @@ class Line:
             nursery.cancel_scope.cancel()
 
     async def _look_after(self, connection: Connection) -> None:
-        """Send heartbeats, notice silence, repeat what was refused for the time being."""
+        """Send heartbeats, detect silence, repeat requests that were refused temporarily."""
         tick_s = check_interval_ns(self._parameters) / SECOND_NS
         limit_s = self._parameters.connect_timeout_ns / SECOND_NS
         beats = retried_at = 0.0
@@ -351,7 +354,7 @@ class Line:
                 beats = now + self._parameters.heartbeat_ns / SECOND_NS
             connection.check(clock_ns())
             if now - began >= limit_s and self.core.may_leave and self.brokers.has_others:
-                # It answers, but does not let us in, and another one may.
+                # The broker answers, but does not attach the client; another broker may.
                 connection.end("closed_by_us", Farewell("stopping", "to go elsewhere"))
                 return
             if self._retries and now - retried_at >= RETRY_S:

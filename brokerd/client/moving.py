@@ -1,4 +1,7 @@
-"""How a client moves: the old broker gives what came before, and the new one what comes after."""
+"""The move of a client.
+
+Earlier publications from the old broker, later ones from the new broker.
+"""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,14 +9,14 @@ from brokerd.client.callbacks import ClientError
 from brokerd.client.line import Line
 
 WaitChanged = Callable[[], Awaitable[None]]
-"""Wait until something has changed; raises when the client cannot go on."""
+"""Waits until some state has changed; raises if the client cannot continue."""
 
 
 async def wait_attached(line: Line, wait_changed: WaitChanged) -> None:
-    """Wait until the broker at the other end knows the client.
+    """Wait until the client is attached to the broker at the other end.
 
     Raises:
-        ClientError: it will not have it.
+        ClientError: the broker refuses the client.
     """
     while not line.core.attached:
         if line.failure is not None:
@@ -22,9 +25,10 @@ async def wait_attached(line: Line, wait_changed: WaitChanged) -> None:
 
 
 async def hand_over(old: Line, is_detached: Callable[[], bool], wait_changed: WaitChanged) -> None:
-    """Have the old broker deliver what was published before now, and end there.
+    """Have the old broker deliver all earlier publications, and end the subscriptions there.
 
-    The last is started when every source has confirmed it, behind all that went before.
+    The last subscription has started when every source has confirmed it, behind all earlier
+    publications.
     """
     if not is_attached(old):
         return
@@ -48,7 +52,7 @@ async def hand_over(old: Line, is_detached: Callable[[], bool], wait_changed: Wa
 
 
 async def abandon(line: Line | None) -> None:
-    """Take back what was begun at a broker that is not moved to."""
+    """Undo the steps at a broker that the client does not move to."""
     if line is None:
         return
     if line.core.attached:
@@ -58,5 +62,5 @@ async def abandon(line: Line | None) -> None:
 
 
 def is_attached(line: Line) -> bool:
-    """Whether the broker at the other end knows the client, by now."""
+    """Return True if the client is attached to the broker at the other end."""
     return line.core.attached

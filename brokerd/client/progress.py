@@ -1,8 +1,8 @@
-"""How far a client has come: what it was sent, gave on and is done with, in each stream.
+"""The progress of a client in each stream: received, delivered and committed positions.
 
-Everything here goes by place, stream and position: what was had before, what is acknowledged, and
-where to go on after a break. The application gets publications by their origins, and says by
-origins what it has committed; where the two differ, this is where one becomes the other.
+All state here is by place, stream and position: duplicates, acknowledgements, and the point of
+resumption. The application receives publications by their origins, and commits by origins; where
+origins and places differ, this module translates between them.
 """
 
 from collections import deque
@@ -38,22 +38,22 @@ _Places = dict[tuple[int, StreamId], int]
 
 
 class Progress:
-    """What a client's subscriptions were sent, were given and are done with.
+    """The received, delivered and committed positions of a client's subscriptions.
 
-    With `commits_by_itself`, what is taken is committed. Else `commit` does that, and until then
-    the broker keeps it. With `in_transactions`, `commit_through` alone does, of silence too: what
-    is acknowledged is in a token that the application has kept.
+    With `commits_by_itself`, taken deliveries are committed. Otherwise `commit` commits, and until
+    then the broker keeps the publications. With `in_transactions`, only `commit_through` commits,
+    silence too: an acknowledged position is in a token that the application has kept.
 
     Args:
-        wanted: the subscriptions that there are, by number; as they become.
-        marks: those of them that the application does not know of.
-        revision: told of what must be known after a restart.
-        consumers: those whose broker keeps how far they have come.
+        wanted: the present subscriptions, by number; kept up to date by the caller.
+        marks: subscriptions that are hidden from the application.
+        revision: counts changes that must survive a restart.
+        consumers: subscriptions with positions kept by the broker.
 
     Attributes:
-        commits_by_itself: whether what is taken is committed.
-        in_transactions: whether all that has come is committed together, with a token.
-        duplicates: publications kept from the application because it had them.
+        commits_by_itself: True if taken deliveries are committed.
+        in_transactions: True if all arrivals are committed together, with a token.
+        duplicates: number of publications withheld as duplicates.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class Progress:
     # ------------------------------------------------------------ the session
 
     def attach(self) -> None:
-        """What comes from now on is of a new session."""
+        """Begin a new session."""
         self._sessions += 1
         self._session = self._sessions
 
     def detach(self) -> None:
-        """The session is over; nothing of it may be acknowledged any more."""
+        """End the session; its deliveries may no longer be acknowledged."""
         self._session = 0
         self._acknowledgements.clear()
 
     def resume(self) -> tuple[tuple[int, Positions], ...]:
-        """By subscription, how far it is done with each stream."""
+        """Return the committed positions by subscription and stream."""
         found: dict[int, list[tuple[StreamId, int]]] = {}
         for (number, stream), last in self._taken.items():
             found.setdefault(number, []).append((stream, last))
         return tuple((number, tuple(seen)) for number, seen in found.items())
 
     def begin_after(self, number: int, positions: Positions) -> None:
-        """A subscription begins; these count as had, and what it has had beyond stays so."""
+        """Begin a subscription; these positions count as received, and later positions are kept."""
         for stream, last in positions:
             for places in (self._received, self._given, self._taken):
                 if places.get((number, stream), -1) < last:
@@ -115,12 +115,12 @@ class Progress:
 
     @property
     def unsaid_acknowledgements(self) -> int:
-        """The numbers in what `acknowledgements` will give, those left out in between too."""
+        """The count of numbers in the next result of `acknowledgements`, with gaps."""
         ranges = [each for told in self._acknowledgements.values() for each in told]
         return sum(last - first + 1 for first, last in ranges)
 
     def acknowledgements(self) -> list[Acknowledge]:
-        """What the broker should be told now, once."""
+        """Return the acknowledgements that are due, once."""
         told = [
             Acknowledge(stream, first, last)
             for stream, ranges in self._acknowledgements.items()
@@ -130,7 +130,7 @@ class Progress:
         return told
 
     def forget(self, number: int) -> None:
-        """The subscription is over."""
+        """Remove a subscription that has ended."""
         for places in (self._received, self._taken, self._given, self._given_before):
             for key in [key for key in places if key[0] == number]:
                 del places[key]
@@ -140,10 +140,10 @@ class Progress:
             del self._received_origins[received]
 
     def take_over(self, predecessor: "Progress") -> None:
-        """Go on where another one has come to, or behind where subscriptions begin here.
+        """Continue from the positions of a predecessor, or from later starts of subscriptions here.
 
-        What lies before that this broker gives to nobody who asks for it again. What the other one
-        alone has asked for, as its marks, is over: here those numbers may be given to others.
+        This broker does not repeat publications before these positions. Subscriptions of the
+        predecessor alone, as its marks, have ended: their numbers may be reused here.
         """
         self._received = self._furthest(predecessor._received, self._received)
         self._given = self._furthest(predecessor._given, self._given)
@@ -159,17 +159,17 @@ class Progress:
         self.duplicates += predecessor.duplicates
 
     def _furthest(self, there: _Places, here: _Places) -> _Places:
-        """Of each subscription that there is here the later of two positions."""
+        """Return the later of two positions, for each present subscription."""
         wanted = {key: last for key, last in there.items() if key[0] in self._wanted}
         return wanted | {key: max(last, wanted.get(key, last)) for key, last in here.items()}
 
     # ------------------------------------------------------------ receiving
 
     def on_item(self, item: DeliveredItem) -> list[ClientEvent]:
-        """What the application should know of what has come.
+        """Return the events for the application that follow from an arrival.
 
         Raises:
-            RemoteProtocolError: no broker may say that.
+            RemoteProtocolError: the broker violated the protocol.
         """
         match item:
             case Deliveries():
@@ -191,7 +191,7 @@ class Progress:
             fresh, repeated = self._sort_out_duplicates(message)
         if fresh:
             self._serial += 1
-        # What was repeated only is acknowledged too, after all that was received before it.
+        # A mere repetition is acknowledged too, after all earlier arrivals.
         placed = run if run.origins else None
         entry = _Untaken(
             self._serial, self._session, run.source, run.first, run.last, wanted, placed
@@ -259,9 +259,9 @@ class Progress:
         return [Received((), self._serial)] if self.in_transactions else []
 
     def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[tuple[SourceId, int, int]]:
-        """Of what a gap may have taken, what had not come before it, by origin.
+        """Yield the parts of a gap that had not arrived before, by origin.
 
-        In a stream each source's numbers go up; several streams may have parts of one source.
+        In a stream each source's numbers increase; several streams may have parts of one source.
         """
         if not gap.origins:
             yield gap.stream, max(gap.first, before + 1), gap.last
@@ -272,7 +272,7 @@ class Progress:
                 yield source, max(first, had + 1), last
 
     def _skip(self, message: Silence | Gap, *, is_news: bool) -> None:
-        """Nothing more of a stream comes up to some position."""
+        """Record that a stream has nothing more up to some position."""
         stream, last = message.stream, message.last
         numbers = tuple([number for number in message.subscriptions if number in self._wanted])
         for number in numbers:
@@ -288,7 +288,7 @@ class Progress:
         self._untaken.append(entry)
 
     def _take_if_first(self) -> None:
-        """The application has no part in what came last, and may have everything before it."""
+        """Take the last arrival if no earlier arrival waits; the application has no part in it."""
         if self.in_transactions:
             self._release()
         elif len(self._untaken) == 1:
@@ -297,7 +297,7 @@ class Progress:
     def _sort_out_duplicates(
         self, message: Deliveries
     ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
-        """What was not received before, and what was, per subscription and stream."""
+        """Return new deliveries, and repeated deliveries, per subscription and stream."""
         run, numbers = message.run, message.subscriptions
         stream, first, last = run.source, run.first, run.last
         received = self._received
@@ -317,7 +317,7 @@ class Progress:
         return tuple(fresh), repeated
 
     def _marked(self, fresh: Sequence[Deliveries]) -> Iterator[Deliveries]:
-        """The same, with what was given before a restart told apart."""
+        """Yield the same deliveries, with redeliveries after a restart marked."""
         for item in fresh:
             run, numbers = item.run, item.subscriptions
             before = [self._given_before.get((number, run.source), 0) for number in numbers]
@@ -339,9 +339,9 @@ class Progress:
     # ------------------------------------------------------------ taking and committing
 
     def give(self, serial: int) -> None:
-        """The application is about to be given everything received up to this serial.
+        """Record that all arrivals up to this serial are about to be delivered.
 
-        Where state is kept, that has to be saved first.
+        If state is kept, the record must be saved first.
         """
         if not self._keeps_state and self.commits_by_itself:
             return
@@ -364,9 +364,9 @@ class Progress:
                 self._given_origins[number, source] = max(known, sequences[-1])
 
     def take(self, serial: int) -> None:
-        """The application has everything received up to this serial.
+        """Record that the application has received all arrivals up to this serial.
 
-        Its broker may forget it, where that commits it.
+        The broker may release the publications, if taken deliveries are committed.
         """
         if not self.commits_by_itself:
             self.give(serial)
@@ -384,12 +384,12 @@ class Progress:
             self._acknowledge(taken)
 
     def commit(self, number: int, source: SourceId, last: int) -> bool:
-        """The application is done with what it was given for a subscription, up to this.
+        """Commit the deliveries of a subscription up to this publication of a source.
 
-        That is all that came before it in its stream, of other sources too.
+        Includes all earlier publications of the stream, of other sources too.
 
         Returns:
-            Whether it was given that; else nothing has changed.
+            True if the publication was delivered; else nothing has changed.
         """
         is_placed = (number, source) in self._given_origins
         given = self._given_origins if is_placed else self._given
@@ -414,7 +414,7 @@ class Progress:
         return True
 
     def reached(self, number: int, serial: int) -> Positions:
-        """How far a subscription is once everything received up to this serial is committed."""
+        """Return the positions of a subscription after a commit up to this serial."""
         reached = {stream: last for (each, stream), last in self._taken.items() if each == number}
         for entry in self._untaken:
             if entry.serial > serial:
@@ -424,7 +424,7 @@ class Progress:
         return tuple(sorted(reached.items()))
 
     def commit_through(self, serial: int) -> None:
-        """The application is done with everything received up to this serial, and knows it."""
+        """Commit all arrivals up to this serial, in a transaction of the application."""
         assert self.in_transactions, "what is taken otherwise is committed otherwise"
         for entry in self._untaken:
             if entry.serial > serial:
@@ -434,7 +434,7 @@ class Progress:
         self._release()
 
     def commit_consumed(self, number: int, serial: int, source: SourceId, last: int) -> None:
-        """The application is done with what came before a serial, and of that up to this."""
+        """Commit all arrivals before a serial, and the arrival itself up to this publication."""
         for entry in self._untaken:
             if entry.serial > serial:
                 break
@@ -445,9 +445,10 @@ class Progress:
         self._release()
 
     def _place_of(self, number: int, source: SourceId, last: int) -> tuple[StreamId, int] | None:
-        """Where this publication of a source stands; None where that is done.
+        """Return the place of this publication of a source; None if it is committed already.
 
-        If it was not given, as where it is a number that was left out, the last one before it.
+        If the number was not delivered, as with a number that was left out, returns the last place
+        before it.
         """
         found: tuple[StreamId, int] | None = None
         for entry in self._untaken:
@@ -466,7 +467,7 @@ class Progress:
         return found
 
     def _commit_told(self, number: int) -> None:
-        """Commit what was said in place of publications, behind all that is committed."""
+        """Commit announcements in place of publications, behind all committed publications."""
         for entry in self._untaken:
             if entry.serial > self._given_serial:
                 return
@@ -484,7 +485,7 @@ class Progress:
             self._revision.current += 1
 
     def _release(self) -> None:
-        """Acknowledge what all its subscriptions have committed, in order within a stream."""
+        """Acknowledge the arrivals that all their subscriptions have committed, in stream order."""
         kept: deque[_Untaken] = deque()
         waiting: dict[StreamId, None] = {}
         for entry in self._untaken:
@@ -502,21 +503,21 @@ class Progress:
     # ------------------------------------------------------------ keeping
 
     def committed(self, number: int) -> Positions:
-        """How far the application is done with a subscription, per stream."""
+        """Return the committed positions of a subscription, per stream."""
         return _positions_of(number, self._taken)
 
     def given(self, number: int) -> Positions:
-        """How far the application was given a subscription, ever."""
+        """Return the delivered positions of a subscription, over all sessions and restarts."""
         given = dict(self._given_before)
         for key, last in self._given.items():
             given[key] = max(given.get(key, 0), last)
         return _positions_of(number, given)
 
     def restore(self, subscriptions: Sequence[KeptSubscription], *, redelivers: bool) -> None:
-        """Begin where an earlier process has come to.
+        """Restore the positions of an earlier process.
 
-        What the application was given and has not committed comes again, marked, where the
-        protocol redelivers; elsewhere it counts as committed.
+        Deliveries that were not committed are delivered again, marked, if the protocol redelivers;
+        otherwise they count as committed.
         """
         for kept in subscriptions:
             for stream, last in kept.committed:
@@ -532,11 +533,11 @@ class Progress:
 
 @dataclass(slots=True)
 class _Untaken:
-    """What one message delivered, until the application has it.
+    """The deliveries of one message, until the application has taken them.
 
     Attributes:
-        placed: the run, where its places are not its origins.
-        is_notice: it says something in place of publications.
+        placed: the run, if its places are not its origins.
+        is_notice: True if the message stands in place of publications.
     """
 
     serial: int
@@ -550,7 +551,10 @@ class _Untaken:
 
 
 def _place_in(entry: _Untaken, source: SourceId, last: int) -> int:
-    """Where what an entry has of a source, up to this, stands in its stream; 0: it has none."""
+    """Return the last place in the stream of an entry's publications of a source, up to `last`.
+
+    0 if there is none.
+    """
     if entry.is_notice:
         return 0
     if entry.placed is None:
@@ -565,7 +569,7 @@ def _place_in(entry: _Untaken, source: SourceId, last: int) -> int:
 
 
 def _by_origin(items: Sequence[Deliveries]) -> Iterator[Deliveries]:
-    """The same, each with a run of one source."""
+    """Yield the same deliveries, each with a run of one source."""
     for item in items:
         for run in item.run.by_origin():
             yield type(item)(run, item.subscriptions)
@@ -579,9 +583,9 @@ def _positions_of(number: int, positions: Mapping[tuple[int, StreamId], int]) ->
 def _stretches(
     run: PublicationRun, numbers: tuple[int, ...], positions: Sequence[int]
 ) -> Iterator[tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]]:
-    """The run in parts, with the subscriptions that are not as far as each part, and that are.
+    """Yield parts of a run, with the subscriptions that are behind each part and those beyond it.
 
-    Between two positions it is the same subscriptions.
+    Between two positions the subscriptions are the same.
     """
     rest: PublicationRun | None = run
     for upto in sorted({*positions, run.last}):

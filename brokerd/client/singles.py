@@ -1,4 +1,4 @@
-"""Publications one by one: convenient, and not the fast way to receive them."""
+"""Publications one by one: convenient, and not the fast path to receive them."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Publication:
     """One delivered publication, taken out of its run.
 
     Attributes:
-        redelivered: the application was given it before it started again, and has not committed
-            it.
+        redelivered: True if the publication was delivered before a restart of the application, and
+            not committed.
     """
 
     source: SourceId
@@ -27,7 +27,7 @@ class Publication:
 
 
 class PublicationIterator:
-    """What a client receives, one by one; a run counts as taken when all of it was."""
+    """An iterator over single publications; a run counts as taken when all of it was."""
 
     def __init__(self, client: AsyncIterator[Deliveries]) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class PublicationIterator:
 
 
 def publications_of(deliveries: Deliveries) -> Iterator[Publication]:
-    """Each publication of a run, with decoded attributes."""
+    """Yield the publications of a run, with decoded attributes."""
     run, numbers, again = deliveries.run, deliveries.subscriptions, deliveries.redelivered
     for sequence, blob, payload in run.publications():
         yield Publication(

@@ -1,4 +1,4 @@
-"""What a client must still know after a restart."""
+"""The state of a client that must survive a restart."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,16 @@ from brokerd.model.publication import PublicationRun
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The broker that a client has gone to.
+    """The access broker of a client.
 
     Attributes:
-        broker, deployment, protocol: what it calls itself, its deployment and what it runs.
-        may_lose: the protocol loses publications when something fails.
-        redelivers: it gives again what was not committed when a subscriber started again.
-        resumes_elsewhere: a subscription goes on at other brokers, too, from where it has come to.
-        leaves_freely: what it has asked of one broker and not been answered it may ask of another,
-            and what it publishes there is of the same source.
+        broker, deployment, protocol: names that the broker announces.
+        may_lose: True if the protocol loses publications after failures.
+        redelivers: True if the protocol delivers uncommitted publications again after a restart of
+            a subscriber.
+        resumes_elsewhere: True if a subscription resumes at other brokers, too, from its positions.
+        leaves_freely: True if unanswered requests to one broker may be repeated to another, and
+            publications there have the same source.
     """
 
     broker: str
@@ -30,17 +31,17 @@ class Home:
 
 
 Positions = tuple[tuple[StreamId, int], ...]
-"""Stream and the last position in it that counts as had."""
+"""Stream and the last position in it that counts as received."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSubscription:
-    """What a client must still know of a subscription after a restart.
+    """The state of a subscription that must survive a restart.
 
     Attributes:
-        is_started: its broker has said so.
-        committed: how far the application is done with it, per stream.
-        given: how far the application was given it.
+        is_started: True if the broker has reported the start.
+        committed: committed positions, per stream.
+        given: delivered positions, per stream.
     """
 
     number: int
@@ -52,15 +53,15 @@ class KeptSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """What a client must still know after a restart.
+    """The state of a client that must survive a restart.
 
     Attributes:
-        incarnation, next_sequence: of its publication counter.
-        home: the last broker it went to; None before the first.
-        source: under which its publications go there; None before it was told.
-        runs: what it has published and not been told is done.
-        last_number: of all subscriptions that it has made.
-        ending: subscriptions whose end its broker has not confirmed.
+        incarnation, next_sequence: state of the publication counter.
+        home: the last access broker; None before the first.
+        source: source of the client's publications there; None before the broker assigned it.
+        runs: unacknowledged publications.
+        last_number: highest number of all subscriptions ever made.
+        ending: subscriptions with an end that the broker has not confirmed.
     """
 
     name: ClientId
@@ -76,7 +77,10 @@ class ClientState:
 
 
 class Revision:
-    """Of the state: `current` goes up with each change, `saved` is the last that is safe."""
+    """The versions of the state.
+
+    `current` increases with each change, `saved` is the last durable one.
+    """
 
     __slots__ = ("current", "saved")
 

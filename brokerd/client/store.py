@@ -1,4 +1,4 @@
-"""Where a client keeps what it must still know after a restart."""
+"""The store of a client's state that must survive a restart."""
 
 import errno
 import os
@@ -9,21 +9,21 @@ STORE_LIMIT_BYTES: Final = 1 << 30
 
 
 class Store(Protocol):
-    """Keeps one value of one client; calls never overlap, and come from changing threads."""
+    """A store of one value of one client; calls never overlap, and arrive from changing threads."""
 
     def load(self) -> bytes | None:
-        """What was saved last; None when nothing ever was.
+        """Return the value that was last saved; None if there is none.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the value cannot be read.
         """
         ...
 
     def save(self, content: bytes) -> None:
-        """Replace what is kept; when this returns, it survives the machine.
+        """Replace the value; durable when this returns.
 
         Raises:
-            OSError: it may be there or not, and nobody knows; the client must end.
+            OSError: the new value may be stored or not; the client must end.
         """
         ...
 
@@ -31,9 +31,9 @@ class Store(Protocol):
 class FileStore:
     """A store in one file of this user alone, for one client in one process at a time.
 
-    After a crash it holds what was saved last or, if that was under way, what was saved before,
-    never parts of either. After an error it saves nothing more: what the disk has by then cannot
-    be known, and only a new process that reads it can go on.
+    After a crash the file contains the value last saved or, if a save was in progress, the value
+    before, never parts of either. After an error nothing more is saved: the content of the disk is
+    unknown then, and only a new process that reads the file can continue.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -66,7 +66,7 @@ class FileStore:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(fresh, flags, 0o600)
         try:
-            os.fchmod(file, 0o600)  # one that a crash has left may be another's to read
+            os.fchmod(file, 0o600)  # a file that a crash has left may be readable by others
             view = memoryview(content)
             while view:
                 view = view[os.write(file, view) :]

@@ -1,4 +1,4 @@
-"""One subscription of a client, for an application that says itself what it is done with."""
+"""A subscription of a client, for an application that commits explicitly."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from brokerd.model.predicate import Predicate
 
 
 class Commits(Protocol):
-    """Whoever can say how far a subscription is committed."""
+    """An object that commits subscriptions."""
 
     async def commit(self, number: int, source: SourceId, last: int) -> None:
         """See Subscription.commit."""
@@ -24,8 +24,8 @@ class Subscription:
     """One subscription; made by `Client.subscription`.
 
     Attributes:
-        number: at its client.
-        predicate: what it asks for.
+        number: number at the client.
+        predicate: predicate of the subscription.
     """
 
     def __init__(self, client: Commits, number: int, predicate: Predicate) -> None:
@@ -34,13 +34,13 @@ class Subscription:
         self._client = client
 
     async def commit(self, up_to: Publication | Deliveries) -> None:
-        """The application is done with all that it was given for this subscription, up to this.
+        """Commit all deliveries of this subscription up to the given publication or run.
 
-        Its broker may forget it. With a store, it is there when this returns, and is not given
-        again after a restart.
+        The broker may release the publications. With a store, the commit is stored on return, and
+        the deliveries are not repeated after a restart.
 
         Raises:
-            ClientError: it was not given that, or the client commits by itself.
+            ClientError: the publication was not delivered, or the client commits by itself.
             OSError: the store has failed.
         """
         if isinstance(up_to, Publication):
@@ -51,8 +51,8 @@ class Subscription:
 
     @property
     def token(self) -> bytes:
-        """How far the application has committed, as a resume token; empty for nowhere yet.
+        """The committed positions, as a resume token; empty if there are none.
 
-        What is in it is its protocol's business; `read_resume_token` says whose it is.
+        The content is private to the protocol; `read_resume_token` checks the owner.
         """
         return self._client.token_of(self.number)

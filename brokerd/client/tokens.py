@@ -1,7 +1,8 @@
-"""Checkpoint tokens: how far an application has committed its durable subscription.
+"""Checkpoint tokens: the committed positions of an application's durable subscription.
 
-Who keeps a token beside what it stands for, in one transaction, has each event exactly once,
-however its process ends. Paper: [DS03] §2 (CT, kept by the subscriber).
+An application that stores a token beside the effects of the committed events, in one transaction,
+processes each event exactly once, however its process ends. Paper: [DS03] §2 (CT, kept by the
+subscriber).
 """
 
 import sqlite3
@@ -19,29 +20,29 @@ from brokerd.model.predicate import Predicate
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
 TABLE: Final = "pubsubctl_tokens"
-"""Where `SqliteTokens` keeps tokens: columns client (key), generation, token."""
+"""Table in which `SqliteTokens` stores tokens: columns client (key), generation, token."""
 
 _SAVEPOINT: Final = "pubsubctl_transaction"
 _FULL: Final = 2
 
 
 class TransactionFailed(Exception):
-    """What was to be committed with a token was not, or nobody knows; this process cannot go on.
+    """A commit with a token that failed, or with an unknown result; this process cannot continue.
 
-    A new one reads the token, and goes on from there.
+    A new process reads the token, and continues from there.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointToken:
-    """What a token says.
+    """The content of a token.
 
     Attributes:
-        client: whose it is.
-        generation: up by one each time a process takes the subscription over.
+        client: owner of the token.
+        generation: increased by one each time a process takes the subscription over.
         home: the broker that has the subscription.
-        number, predicate: of the subscription.
-        positions: everything of a stream up to here is committed; one entry per pubend.
+        number, predicate: number and predicate of the subscription.
+        positions: all events of a stream up to here are committed; one entry per pubend.
     """
 
     client: ClientId
@@ -52,7 +53,7 @@ class CheckpointToken:
     positions: Positions
 
     def to_bytes(self) -> bytes:
-        """For safe keeping, as CBOR; what is in it is nobody's business but ours."""
+        """Return the token as CBOR for storage; the content is private."""
         home = self.home
         asked = frame_of(Subscribe(self.number, self.predicate))
         resume = write_token(home, self.positions)
@@ -60,7 +61,7 @@ class CheckpointToken:
         return cbor2.dumps([self.client, self.generation, broker, asked, resume])
 
     def to_state(self, generation: int, publishes: bool) -> ClientState:
-        """What the client of a new process, of this generation, begins with."""
+        """Return the initial state of the client of a new process, of this generation."""
         kept = KeptSubscription(self.number, self.predicate, True, self.positions, ())
         return ClientState(
             self.client, publishes, generation, 1, self.home, None, (), self.number, (kept,), ()
@@ -68,13 +69,13 @@ class CheckpointToken:
 
 
 def read_checkpoint_token(data: bytes, client: ClientId, deployment: str = "") -> CheckpointToken:
-    """The token in `data`, which is one of this client.
+    """Return the token in `data`, which must be of this client.
 
     Args:
-        deployment: it must be of; empty for any.
+        deployment: required deployment; empty for any.
 
     Raises:
-        ResumeTokenRefused: it is of another client or deployment, damaged, or no token.
+        ResumeTokenRefused: the token is of another client or deployment, damaged, or no token.
     """
     try:
         name, generation, broker, asked, resume = decode_strict(data)
@@ -97,41 +98,48 @@ def read_checkpoint_token(data: bytes, client: ClientId, deployment: str = "") -
 
 
 class Tokens(Protocol):
-    """Keeps the token of a client where its application keeps what it stands for."""
+    """A store of the token of a client, beside the application's own data."""
 
     def take_over(self, client: ClientId) -> tuple[int, bytes]:
-        """The generation of whoever commits from now on, and the token; b"" before the first."""
+        """Return the generation of the process that commits from now on, and the token.
+
+        The token is b"" before the first commit.
+        """
         ...
 
     def begin(self) -> None:
-        """What the application does from now on is committed with a token, or not at all."""
+        """Begin a transaction.
+
+        Later changes of the application are committed with a token, or not at all.
+        """
         ...
 
     def commit(self, token: bytes) -> None:
-        """Commit what the application has done, and that token, in one step.
+        """Commit the changes of the application, and the token, in one step.
 
         Raises:
             TransactionFailed: another process has taken over, the application has ended the
-                transaction itself, or the commit has failed so that nobody knows what is there.
-            Exception: of the keeper; nothing is committed, and `roll_back` undoes it.
+                transaction itself, or the commit has failed with an unknown result.
+            Exception: raised by the store; nothing is committed, and `roll_back` undoes the
+                changes.
         """
         ...
 
     def roll_back(self) -> None:
-        """Undo what the application has done since `begin`."""
+        """Undo the changes of the application since `begin`."""
         ...
 
 
 class SqliteTokens:
-    """Keeps the token in the application's own SQLite file, by the application's connection.
+    """A token in the application's own SQLite file, written by the application's connection.
 
-    The table is `pubsubctl_tokens` (client, generation, token); it is made when it is not there.
-    A file may have the tokens of several clients. A commit is one fsync or two in the thread of
-    the connection, so the file should be on a disk that does that in milliseconds.
+    The table is `pubsubctl_tokens` (client, generation, token), made if missing. A file may have
+    the tokens of several clients. A commit is one fsync or two in the thread of the connection, so
+    the file should be on a disk with an fsync of milliseconds.
 
     Raises:
-        ConfigError: by `take_over`: what is committed would not survive a crash of the machine
-            (`:memory:`, or `synchronous` below FULL), or a transaction is open.
+        ConfigError: by `take_over`: commits would not survive a crash of the machine (`:memory:`,
+            or `synchronous` below FULL), or a transaction is open.
         sqlite3.Error: the file cannot be read or written.
     """
 
@@ -210,13 +218,13 @@ class SqliteTokens:
 
 
 class OwnTokens:
-    """For an application that keeps `Transaction.token` itself, wherever its own changes go.
+    """Tokens for an application that stores `Transaction.token` itself, beside its own changes.
 
-    Leaving a transaction without an exception says that the token is kept. Two processes at once
-    are the application's business: a token of a lower generation must not replace another.
+    Leaving a transaction without an exception confirms that the token is stored. The application
+    must exclude two processes at once: a token of a lower generation must not replace another.
 
     Args:
-        token: what it has kept; empty for nothing yet.
+        token: the stored token; empty for none yet.
     """
 
     def __init__(self, token: bytes = b"") -> None:
@@ -229,10 +237,10 @@ class OwnTokens:
         return read_checkpoint_token(self._token, client).generation + 1, self._token
 
     def begin(self) -> None:
-        """See Tokens: the application does that."""
+        """See Tokens: the application begins the transaction."""
 
     def commit(self, token: bytes) -> None:
-        """See Tokens: the application has done that."""
+        """See Tokens: the application has committed."""
 
     def roll_back(self) -> None:
-        """See Tokens: the application does that."""
+        """See Tokens: the application rolls back."""

@@ -1,4 +1,4 @@
-"""Transactions of a durable subscription: what was taken, and the application's change, or neither.
+"""Transactions of a durable subscription: deliveries and the application's change, or neither.
 
 Paper: [DS03] §2: "the subscriber consumes an event and updates its CT in one transaction".
 """
@@ -18,22 +18,22 @@ from brokerd.model.predicate import Predicate
 
 
 class Shell(Protocol):
-    """The client that transactions are of."""
+    """The client that transactions belong to."""
 
     async def wait_arrived(self) -> None:
-        """Wait until something has come; raises when nothing will."""
+        """Wait until a delivery has arrived; raise if none will."""
 
     def failed_transaction(self, why: str) -> BrokerError:
-        """Nothing may be committed any more: what to raise, now and from then on."""
+        """Return the error to raise, now and later, because commits are no longer permitted."""
 
 
 class DurableSubscription:
-    """A subscription that its broker keeps while its client is away; made by `Client.resume`.
+    """A subscription that the broker keeps while the client is away; made by `Client.resume`.
 
     Attributes:
-        number: at its client.
-        predicate: what it asks for.
-        generation: of the process that may commit: up by one with each that takes over.
+        number: number at the client.
+        predicate: predicate of the subscription.
+        generation: generation of the process that may commit; increased by one at each takeover.
     """
 
     def __init__(
@@ -56,26 +56,26 @@ class DurableSubscription:
 
     @property
     def token(self) -> bytes:
-        """How far it is committed; for an application that keeps it, see `OwnTokens`."""
+        """The committed positions; for an application that stores the token, see `OwnTokens`."""
         return self._token_at(0)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["Transaction"]:
-        """What is received inside counts as consumed if, and only if, the block is left in order.
+        """Consume the deliveries received inside if, and only if, the block is left in order.
 
-        Then the application's change and the token are committed in one step, and only after
-        that the broker is told. An exception, or a cancelled scope, undoes the application's
-        change, and the next transaction receives the same again. Where the process ends, the
-        next one with the same tokens does.
+        Then the application's change and the token are committed in one step, and only after that
+        the broker is notified. An exception, or a cancelled scope, undoes the application's change,
+        and the next transaction receives the same deliveries. After the end of the process, the
+        next process with the same tokens does.
 
         With `SqliteTokens` all statements of the connection belong to the transaction; the
-        application neither commits nor rolls back itself.
+        application must neither commit nor roll back.
 
         Raises:
-            ClientError: the client cannot go on: refused, superseded, or what was to be
-                committed was not (another process has taken over, for instance).
-            sqlite3.OperationalError: the file was busy for too long; nothing is committed, and
-                the next transaction receives the same again.
+            ClientError: the client cannot continue: refused, superseded, or the commit failed
+                (another process has taken over, for instance).
+            sqlite3.OperationalError: the file was busy for too long; nothing is committed, and the
+                next transaction receives the same deliveries.
         """
         assert not self._is_open, "one transaction at a time: what is taken is taken in order"
         transaction = Transaction(self._shell, self._line, self._inbox, self._token_at)
@@ -101,7 +101,7 @@ class DurableSubscription:
         self._inbox.put_back(self._line, transaction.taken)
 
     def keep_beginning(self) -> None:
-        """Keep the token of a subscription that has just begun."""
+        """Store the token of a subscription that has just begun."""
         self._tokens.begin()
         try:
             self._tokens.commit(self.token)
@@ -121,12 +121,11 @@ class DurableSubscription:
 
 
 class Transaction:
-    """One transaction, as the application sees it.
+    """One transaction, for the application.
 
     Attributes:
-        gaps: what it was told inside that does not come, now or ever, before what is received
-            next.
-        taken, serial: what it has received, and up to where.
+        gaps: gaps announced inside the transaction, before the next received publication.
+        taken, serial: the received arrivals, and the serial of the last.
     """
 
     def __init__(self, shell: Shell, line: Line, inbox: Inbox, at: Callable[[int], bytes]) -> None:
@@ -140,22 +139,25 @@ class Transaction:
 
     @property
     def token(self) -> bytes:
-        """How far the subscription is committed when this is; for an application that keeps it."""
+        """The committed positions after this transaction.
+
+        For an application that stores the token.
+        """
         return self._token_at(self.serial)
 
     async def receive(self, limit: int = 1_000) -> list[Publication]:
-        """What has come, up to about `limit` runs of publications; waits until anything has.
+        """Return the received publications, up to about `limit` runs; wait until there are any.
 
-        The list is empty where there are `gaps` only, or where nothing that matches has been
-        published for a while: leave the block then too, so that it need not be kept any longer.
+        The list is empty if there are only `gaps`, or if no matching publication was published for
+        a while: leave the block then too, so that the broker need not keep the stream any longer.
 
         Raises:
-            ClientError: the client cannot go on.
+            ClientError: the client cannot continue.
         """
         return [each for item in await self.receive_runs(limit) for each in publications_of(item)]
 
     async def receive_runs(self, limit: int = 1_000) -> list[Deliveries]:
-        """As `receive`, in the runs in which they came; the fast way."""
+        """Receive as `receive`, in runs as they arrived; the fast path."""
         await self._shell.wait_arrived()
         received: list[Deliveries] = []
         while self._inbox and len(received) < limit:

@@ -1,4 +1,4 @@
-"""What a client has published and not been told is done: numbered, in runs that fit frames."""
+"""The unacknowledged publications of a client: numbered, in runs that fit frames."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -11,7 +11,10 @@ RUN_LIMIT_BYTES = 1 << 19
 RUN_LIMIT_PUBLICATIONS = 8_192
 SHORT_RUN = 32
 JOINED_RUNS = 256
-"""So many are joined at once, behind as many that are left alone for they may soon be done."""
+"""Number of runs that are joined at once.
+
+As many later runs are left alone, as soon acknowledged.
+"""
 
 
 class Singles:
@@ -43,10 +46,10 @@ class Singles:
 
 
 class Window:
-    """Runs that were sent and are not known to be done, in order of their numbers.
+    """Runs that were sent and are not acknowledged, in order of their numbers.
 
-    Short ones that stay are joined, once there are many behind them: what comes one by one would
-    cost several times its bytes.
+    Short runs that stay are joined, once there are many behind them: single publications would cost
+    several times their bytes.
     """
 
     def __init__(self) -> None:
@@ -57,7 +60,7 @@ class Window:
         self._joiner = RunJoiner()
 
     def first(self) -> int:
-        """The lowest number held; 0 when there is none."""
+        """Return the lowest number held; 0 if there is none."""
         return self._runs[0].first if self._runs else 0
 
     def runs(self) -> list[PublicationRun]:
@@ -77,7 +80,7 @@ class Window:
         self._joined = start + len(fewer)
 
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Let go what is numbered from `first` to `last`; returns which that was, as ranges."""
+        """Release the publications numbered from `first` to `last`; return the released ranges."""
         start = bisect_left(self._lasts, first)
         end = bisect_right(self._lasts, last)
         if end < len(self._runs) and self._runs[end].first <= last:
@@ -107,10 +110,10 @@ class Window:
 def used_attributes(
     table: Sequence[bytes], index: Sequence[int]
 ) -> tuple[tuple[bytes, ...], Sequence[int]]:
-    """The blobs that are used, in order of first use, and the index into them.
+    """Return the used blobs, in order of first use, and the index into them.
 
     Raises:
-        ValueError: the index is not into the table.
+        ValueError: the index exceeds the table.
     """
     used = list(dict.fromkeys(index))
     fits = isinstance(index, bytes) or ({*map(type, used)} == {int} and min(used) >= 0)
@@ -130,12 +133,12 @@ def used_attributes(
 
 
 def _weight(run: PublicationRun) -> int:
-    """About how many bytes a run takes on the wire."""
+    """Return the approximate size of a run on the wire, in bytes."""
     return run.payload_bytes() + 12 * len(run) + sum(map(len, run.attribute_table))
 
 
 def of_bounded_size(run: PublicationRun) -> list[PublicationRun]:
-    """The run in parts that fit into a frame with room to spare, halved until they do."""
+    """Return the run in parts that fit into a frame with room to spare, halved until they do."""
     if len(run) == 1 or (len(run) <= RUN_LIMIT_PUBLICATIONS and _weight(run) <= RUN_LIMIT_BYTES):
         return [run]
     half = len(run) // 2
@@ -146,7 +149,10 @@ def of_bounded_size(run: PublicationRun) -> list[PublicationRun]:
 
 
 def in_good_sizes(runs: list[PublicationRun]) -> list[PublicationRun]:
-    """The same publications in fewer runs where many are short: a run costs as much as a frame."""
+    """Return the same publications in fewer runs if many are short.
+
+    A run costs as much as a frame.
+    """
     if len(runs) < 2 or sum(map(len, runs)) >= SHORT_RUN * len(runs):
         return runs
     merged: list[PublicationRun] = []

@@ -1,1 +1,1 @@
-"""What happened, as typed records on disk: written by whoever did it, read by checkers."""
+"""Typed records of a run on disk: written by load generators and clients, read by checkers."""

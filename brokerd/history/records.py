@@ -1,9 +1,9 @@
-"""Layouts of the record files: what load generators write down for each message.
+"""Layouts of the record files that load generators write, with a row per message.
 
-A record file is a series of 32-byte little-endian rows without a header; beside it lies a
-sidecar `<file>.json` with layout, run, string tables and, once the file was closed in order,
-the number of rows and a hash. Names in rows are places in the sidecar's tables. A time of 0
-means never; times are CLOCK_MONOTONIC nanoseconds of the host.
+A record file is a series of 32-byte little-endian rows without a header; beside it lies a sidecar
+`<file>.json` with layout, run, string tables and, once the file was closed in order, the number of
+rows and a hash. Names in rows are places in the sidecar's tables. A time of 0 means never; times
+are CLOCK_MONOTONIC nanoseconds of the host.
 """
 
 import struct
@@ -16,20 +16,20 @@ ROW_BYTES: Final = 32
 ACKNOWLEDGED, REJECTED = 1, 2
 DATA, FENCE, GAP, NOTICE = 0, 1, 2, 3
 REDELIVERED = 4
-"""Data or a fence, marked as given again to a subscriber that has started again."""
+"""Data or a fence, marked as delivered again to a restarted subscriber."""
 STRETCH = 5
-"""So many data publications as `digest` says: the last ones up to `sequence` that match."""
+"""`digest` data publications: the last matching publications up to `sequence`."""
 WIRE, APPLICATION = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One kind of record file.
+    """A kind of record file.
 
     Attributes:
-        name: of the layout, and of the file without its suffix.
-        row: how a row is packed.
-        columns: what its values are, in order.
+        name: name of the layout, and of the file without its suffix.
+        row: struct format of a row.
+        columns: names of the values, in order.
         tables: string tables that the sidecar must have.
     """
 
@@ -75,8 +75,8 @@ DELIVERIES: Final = Layout(
 )  # fmt: skip
 POSITIONS: Final = Layout(
     "positions",
-    # Where a delivery stands in its stream, of protocols where that is not its source: written
-    # beside deliveries.rec, whose row it is of.
+    # The position of a delivery in its stream, for protocols with streams other than sources:
+    # written beside deliveries.rec, with the number of the row there.
     struct.Struct("<qqqIxxxx"),
     ("row", "position", "received_ns", "stream"),
     ("streams",),

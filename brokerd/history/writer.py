@@ -1,4 +1,4 @@
-"""Writes record files and JSON lines, so that a reader can tell a whole file from a torn one."""
+"""Writers of record files and JSON lines, with which a reader can recognise a torn file."""
 
 import errno
 import hashlib
@@ -15,12 +15,13 @@ _HASH_BYTES = 32
 
 
 class RecordWriter:
-    """Writes one record file and its sidecar.
+    """A writer of one record file and its sidecar.
 
-    The sidecar says `closed: false` until `close`, whatever ends the process before that.
+    The sidecar contains `closed: false` until `close`, in every case in which the process ends
+    before.
 
     Attributes:
-        path: of the record file, `<layout>.rec` in the folder given.
+        path: path of the record file, `<layout>.rec` in the given folder.
     """
 
     def __init__(self, folder: Path, layout: Layout, run_id: str) -> None:
@@ -36,14 +37,14 @@ class RecordWriter:
         self._write_sidecar({}, {})
 
     def append(self, rows: bytes | bytearray) -> None:
-        """Add whole rows; written when enough have gathered."""
+        """Add whole rows, which are written when enough have gathered."""
         self._buffer.append(rows)
         self._buffered_bytes += len(rows)
         if self._buffered_bytes >= _BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything appended to the operating system."""
+        """Write all appended rows to the operating system."""
         rows = b"".join(self._buffer)
         self._buffer.clear()
         self._buffered_bytes = 0
@@ -54,11 +55,11 @@ class RecordWriter:
             view = view[os.write(self._descriptor, view) :]
 
     def sync(self) -> None:
-        """Wait until everything flushed is on disk; may run in another thread."""
+        """Wait until all flushed rows are durable; may run in another thread."""
         os.fdatasync(self._descriptor)
 
     def close(self, tables: Mapping[str, Any], **facts: Any) -> None:
-        """End the file in order, with the string tables and further facts for its sidecar."""
+        """Close the file in order, with the string tables and further facts for the sidecar."""
         assert not self._closed, f"{self.path} is closed"
         missing = [name for name in self._layout.tables if name not in tables]
         assert not missing, f"{self.path} needs the tables {missing}"
@@ -70,7 +71,7 @@ class RecordWriter:
         self._write_sidecar(tables, facts)
 
     def abandon(self) -> None:
-        """Flush and give the file up without saying that it is whole."""
+        """Flush and close the file without marking the file as whole."""
         if not self._closed:
             self._closed = True
             self.flush()
@@ -97,9 +98,10 @@ class RecordWriter:
 
 
 class LineWriter:
-    """Appends JSON objects to a file, one a line; each is with the system when `write` returns.
+    """A writer that appends JSON objects to a file, one per line.
 
-    It must be the only writer of the file.
+    Every line is with the operating system when `write` returns. There must be no other writer of
+    the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +111,7 @@ class LineWriter:
         """Append one line.
 
         Raises:
-            OSError: it cannot be written; no part of it is in the file.
+            OSError: the line cannot be written; no part of the line is in the file.
         """
         line = (json.dumps(value) + "\n").encode()
         written_bytes = os.write(self._descriptor, line)

@@ -1,1 +1,1 @@
-"""The one content-matching engine: which subscriptions want a publication."""
+"""The content-matching engine: finds the subscriptions that match a publication."""

@@ -1,12 +1,13 @@
-"""Which of many predicates hold for a publication, without trying them all.
+"""An index of many predicates that finds the matching predicates without testing all.
 
-Each conjunction is filed under one of its tests, its access test: an equality (or `in`) in a
-hash table by value, else a numeric bound, with the opposite one where there is one, in a list
-sorted by that bound, else under the attribute that must be present, else with those that are
-always tried. Those with one equal value are sorted by a bound among themselves, if they have one.
-A match looks up the publication's own values, and tries the remaining tests of what it finds.
+Every conjunction is filed under one of its tests, the access test: an equality (or `in`) in a hash
+table by value, else a numeric bound, with the opposite bound if there is one, in a list sorted by
+that bound, else under the attribute that must be present, else in the set that is always tested.
+Conjunctions with the same equal value are sorted by a bound among themselves, if any. A match looks
+up the publication's own values, and tests the remaining conditions of the candidates.
 
-The dumb twin is `Predicate.matches`, tried on everything; the tests compare the two.
+The reference implementation is `Predicate.matches`, applied to every predicate; the tests compare
+both.
 """
 
 import operator as compare
@@ -33,7 +34,7 @@ Test = Callable[[Attributes], bool]
 
 @dataclass(slots=True, eq=False)
 class _Filed:
-    """One conjunction where it was filed: whose it is and what is left to test."""
+    """A filed conjunction: the serial number of its predicate and the remaining tests."""
 
     serial: int
     tests: tuple[Test, ...]
@@ -43,13 +44,14 @@ class _Filed:
 class _Bounds:
     """Conjunctions filed under a numeric bound of one attribute, sorted by the bound.
 
-    The bounds lie apart, so that they are compared without a detour. An upper bound is filed
-    negated, so that one direction serves both: what is filed may hold for a value from its bound
-    to its limit (strictness is left to the remaining tests).
+    The bounds are in a list of their own, so that comparisons are direct. An upper bound is filed
+    negated, so that one direction serves both: a filed conjunction may hold for a value from the
+    bound to the limit (strictness is left to the remaining tests).
 
     Attributes:
-        reach: the largest limit up to each place, so that a search from a value's place backwards
-            ends where nothing before reaches it; empty after a change, until the next search.
+        reach: the largest limit up to each place, so that a backward search from a value's place
+            ends where no earlier limit reaches the value; empty after a change, until the next
+            search.
     """
 
     bounds: list[float] = field(default_factory=list)
@@ -87,8 +89,9 @@ class _Bucket:
     """Conjunctions with one equal value.
 
     Attributes:
-        bounds: those that want another attribute between two numbers, by the first such one.
-        others: those that want nothing like it.
+        bounds: conjunctions that also bound another attribute by numbers, by the first bounded
+            attribute.
+        others: conjunctions without a numeric bound.
     """
 
     others: dict[int, _Filed] = field(default_factory=dict)
@@ -107,7 +110,7 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Under:
-    """What is filed under one attribute.
+    """The conjunctions filed under one attribute.
 
     Attributes:
         equal: by text or number, which never equal each other.
@@ -122,12 +125,11 @@ class _Under:
 
 
 class MatchingIndex(Generic[Key]):
-    """Predicates by key; `match` gives the keys of those that hold.
+    """Predicates by key; `match` returns the keys of matching predicates.
 
-    Keys come back in the order in which they were added, so that every interpreter sees the
-    same order.
+    Keys are returned in the order of addition, so that the order is the same in every interpreter.
 
-    Paper: [GD02] ref. 2 and [GES] §2 use one such engine each; this one is not theirs.
+    Paper: [GD02] ref. 2 and [GES] §2 use an engine of this kind; this engine is a different design.
     """
 
     def __init__(self) -> None:
@@ -140,11 +142,11 @@ class MatchingIndex(Generic[Key]):
         self._always: dict[int, _Filed] = {}
 
     def __len__(self) -> int:
-        """How many predicates are filed."""
+        """Return the number of filed predicates."""
         return len(self._serials)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether a predicate is filed under `key`."""
+        """Return True if a predicate is filed under `key`."""
         return key in self._serials
 
     def add(self, key: Key, predicate: Predicate) -> None:
@@ -159,7 +161,7 @@ class MatchingIndex(Generic[Key]):
         ]
 
     def remove(self, key: Key) -> None:
-        """Forget a key and its predicate. The key must be filed."""
+        """Remove a key and its predicate. The key must be filed."""
         for undo in self._undo.pop(key):
             undo()
         del self._keys[self._serials.pop(key)]
@@ -169,7 +171,7 @@ class MatchingIndex(Generic[Key]):
         return tuple(self._keys.values())
 
     def match(self, attributes: Attributes) -> tuple[Key, ...]:
-        """The keys whose predicate holds, each once, in the order they were added."""
+        """Return the distinct keys with a matching predicate, in the order of addition."""
         found: set[int] = set()
         if self._always:
             _try(self._always.values(), attributes, found)
@@ -192,9 +194,9 @@ class MatchingIndex(Generic[Key]):
         return tuple([keys[serial] for serial in sorted(found)])
 
     def match_all(self, tables: Sequence[Attributes]) -> list[tuple[Key, ...]]:
-        """As `match`, for each of many; equal answers that follow one another are one object.
+        """Return the result of `match` for each of many; equal adjacent results are one object.
 
-        Goes through attributes first and publications then, unless the predicates name many more
+        Iterates over attributes first and publications second, unless the predicates name many more
         attributes than a publication has.
         """
         if len(tables) < 2 or len(self._under) > _NAMES_PER_ATTRIBUTE * (1 + len(tables[0])):
@@ -275,7 +277,7 @@ class MatchingIndex(Generic[Key]):
         return [_put(under.present, place, filed)]
 
     def _choose_access(self, conjunction: Conjunction) -> Constraint | None:
-        """The test that leaves the fewest candidates, judged by what is filed so far."""
+        """Return the test that leaves the fewest candidates in the present index."""
         equalities = [test for test in conjunction if test.operator in ("=", "in")]
         if equalities:
             return max(equalities, key=lambda test: self._values_of(test.attribute))
@@ -304,7 +306,7 @@ def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) 
 def _equal_to(
     under: _Under, values: Sequence[Any], tables: Sequence[Attributes]
 ) -> list[Collection[_Filed] | None]:
-    """What may hold of what is filed under each value, where there is one."""
+    """Return the candidates filed under each value, if the value is present."""
     if bool not in {*map(type, values)}:
         buckets = list(map(under.equal.get, values))
     else:
@@ -319,7 +321,7 @@ def _equal_to(
 
 
 def _within(under: _Under, value: Any) -> list[_Filed] | None:
-    """What is filed under a bound that holds for the value."""
+    """Return the conjunctions filed under a bound that holds for the value."""
     if type(value) not in _NUMBERS:
         return None
     return under.at_least.candidates(value) + under.at_most.candidates(-value)
@@ -337,7 +339,7 @@ def _put(table: dict[int, _Filed], place: int, filed: _Filed) -> Callable[[], No
 def _put_under(
     buckets: dict[Scalar, _Bucket], key: Scalar, place: int, filed: _Filed, rest: Conjunction
 ) -> Callable[[], None]:
-    """File what is left to test of a conjunction with those that have the same equal value."""
+    """File the remaining tests of a conjunction beside conjunctions with the same equal value."""
     bucket = buckets.setdefault(key, _Bucket())
     bound = next((test for test in rest if _is_bound(test, _BOUNDS)), None)
     if bound is None:
@@ -391,14 +393,17 @@ def _bounds(attribute: str, conjunction: Conjunction, operators: Collection[str]
 
 
 def _interval(attribute: str, conjunction: Conjunction) -> tuple[float, float]:
-    """Between which numbers the attribute must be, both included, for the conjunction to hold."""
+    """Return the closed interval that the attribute must be in for the conjunction to hold."""
     low: list[Any] = [test.value for test in _bounds(attribute, conjunction, _UPWARD)]
     high: list[Any] = [test.value for test in _bounds(attribute, conjunction, _DOWNWARD)]
     return max(low, default=-inf), min(high, default=inf)
 
 
 def _compile(constraints: Sequence[Constraint]) -> tuple[Test, ...]:
-    """Functions all of which hold where all constraints do; the common ones without a detour."""
+    """Return functions that all hold if, and only if, all constraints do.
+
+    Common tests are specialised.
+    """
     tests: list[Test] = []
     rest = list(constraints)
     while rest:
@@ -413,7 +418,7 @@ def _compile(constraints: Sequence[Constraint]) -> tuple[Test, ...]:
 
 
 def _opposite(test: Constraint, others: Sequence[Constraint]) -> Constraint | None:
-    """The first other bound that makes an interval of a bound."""
+    """Return the first other bound that forms an interval with a bound."""
     for own, wanted in ((_UPWARD, _DOWNWARD), (_DOWNWARD, _UPWARD)):
         if _is_bound(test, own):
             return next(iter(_bounds(test.attribute, tuple(others), wanted)), None)
@@ -421,7 +426,7 @@ def _opposite(test: Constraint, others: Sequence[Constraint]) -> Constraint | No
 
 
 def _between(first: Constraint, second: Constraint) -> Test:
-    """Both bounds in one look at the value."""
+    """Return a test of both bounds that reads the value once."""
     attribute, one, other = first.attribute, first.value, second.value
     compare_one, compare_other = _NUMERIC[first.operator], _NUMERIC[second.operator]
 

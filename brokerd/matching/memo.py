@@ -1,4 +1,4 @@
-"""Matching results remembered by attribute blob, so that repeated contents cost a look-up."""
+"""Matching results cached by attribute blob, so that repeated contents cost a look-up."""
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 MEMO_LIMIT = 65_536
 AT_ONCE = 1_024
-"""Blobs that are decoded together."""
+"""Number of blobs that are decoded together."""
 
 
 def _keys_themselves(keys: tuple[Any, ...]) -> Any:
@@ -22,21 +22,22 @@ def _keys_themselves(keys: tuple[Any, ...]) -> Any:
 
 
 class MatchMemo(Generic[Key, Result]):
-    """`index.match` on undecoded attribute blobs, with a bounded memory.
+    """`index.match` on undecoded attribute blobs, with a bounded cache.
 
-    What is remembered is what `conclude` makes of the keys (by default the keys themselves).
-    A loss marker matches every key.
-    Blobs with the same keys share one result object between two `forget`s, so that whoever
-    sorts publications by result compares with `is`.
+    The cache contains the results of `conclude` for the keys (by default the keys themselves). A
+    loss marker matches every key.
 
-    Whoever changes the index calls `forget`. When the memory is full it starts anew: for
-    contents that never repeat, remembering costs one insertion each and nothing else.
+    Blobs with the same keys share one result object between two calls of `forget`, so that code
+    that sorts publications by result can compare with `is`.
+
+    Code that changes the index must call `forget`. A full cache is cleared: for contents that never
+    repeat, caching costs one insertion per blob and nothing else.
 
     Args:
-        limit: the number of remembered blobs; 0 for MEMO_LIMIT.
+        limit: number of cached blobs; 0 for MEMO_LIMIT.
 
     Attributes:
-        hits, misses: look-ups answered from memory, and those that were not.
+        hits, misses: look-ups answered from the cache, and other look-ups.
     """
 
     def __init__(
@@ -56,10 +57,10 @@ class MatchMemo(Generic[Key, Result]):
         self.misses = 0
 
     def match(self, blob: bytes) -> Result:
-        """What follows from the keys whose predicate holds for these attributes.
+        """Return the conclusion from the keys with a predicate that matches these attributes.
 
         Raises:
-            ValueError: the blob is not an attribute map: the fault of whoever sent it.
+            ValueError: the blob is not an attribute map: the sender's fault.
         """
         result = self._results.get(blob)
         if result is not None:
@@ -69,10 +70,12 @@ class MatchMemo(Generic[Key, Result]):
         return result
 
     def match_all(self, blobs: Sequence[bytes]) -> list[Result]:
-        """As `match`, for each of many; what is new among them is decoded and matched together.
+        """Return the result of `match` for each of many.
+
+        New blobs are decoded and matched together.
 
         Raises:
-            ValueError: one is not an attribute map: the fault of whoever sent it.
+            ValueError: a blob is not an attribute map: the sender's fault.
         """
         try:
             found = list(map(self._results.__getitem__, blobs))
@@ -88,7 +91,7 @@ class MatchMemo(Generic[Key, Result]):
         return found
 
     def _match_in_parts(self, blobs: Sequence[bytes]) -> list[Result]:
-        """So that what is decoded at once is bounded, however much has come at once."""
+        """Match blobs in parts, so that the number of blobs decoded together is bounded."""
         parts = range(0, len(blobs), AT_ONCE)
         return list(chain.from_iterable([self._match_new(blobs[n : n + AT_ONCE]) for n in parts]))
 
@@ -121,6 +124,6 @@ class MatchMemo(Generic[Key, Result]):
         return result
 
     def forget(self) -> None:
-        """Drop everything remembered; needed after each change of the index."""
+        """Clear the cache; required after each change of the index."""
         self._results.clear()
         self._by_keys.clear()

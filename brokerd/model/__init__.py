@@ -1,1 +1,1 @@
-"""The vocabulary every other package speaks: identities, publications, predicates."""
+"""The types that all other packages use: identities, publications, predicates."""

@@ -1,6 +1,6 @@
-"""What clients and their broker say to each other: one set for all delivery protocols.
+"""Messages between clients and their broker: one set for all delivery protocols.
 
-A client first has a session (Hello), then says Connect; everything else follows. Within a
+A client first opens a session (Hello), then sends Connect; all other messages follow. Within a
 session messages keep their order.
 """
 
@@ -22,20 +22,20 @@ class Connect:
     """Client → broker, first message of each session.
 
     Attributes:
-        publishes: whether the client will publish.
-        incarnation: of the client; it goes up when the client attaches to another broker. A new
-            source gets at least this incarnation.
-        next_sequence: the lowest sequence number the client may still send (the oldest one it
-            holds unacknowledged, or the next new one).
-        highest_sequence: the highest one handed out so far; 0 before the first. It feeds the
-            start cut of subscriptions confirmed before the resubmission arrives.
-        resume: per subscription number of this client, how far it has come in each stream.
+        publishes: True if the client will publish.
+        incarnation: incarnation of the client; increases when the client attaches to another
+            broker. A new source gets at least this incarnation.
+        next_sequence: the lowest sequence number that the client may still send (the oldest
+            unacknowledged number, or the next new number).
+        highest_sequence: the highest number assigned so far; 0 before the first. Determines the
+            start cut of subscriptions that are confirmed before the resubmission arrives.
+        resume: per subscription number of this client, the position reached in each stream.
         source: the source that the client continues to publish as; None for a publisher that starts
             counting, which gets a source that has never been used.
-        exact_incarnation: whether the client is to be refused rather than given an incarnation
-            other than `incarnation`.
+        exact_incarnation: True if the broker must refuse the client rather than assign an
+            incarnation other than `incarnation`.
         instance: random identity of the client process. A request that is repeated because its
-            answer was lost gets the same source; empty for a client that does not repeat any.
+            answer was lost gets the same source; empty for a client that repeats no request.
     """
 
     publishes: bool
@@ -50,7 +50,10 @@ class Connect:
 
 @record
 class Connected:
-    """Broker → client: the answer to Connect. `source` is None for a client that only reads."""
+    """Broker → client: the answer to Connect.
+
+    `source` is None for a client that only subscribes.
+    """
 
     source: SourceId | None
     broker_incarnation: int
@@ -58,16 +61,17 @@ class Connected:
 
 @record
 class Publish:
-    """Client → broker: publications, in order, each session starting at the oldest unconfirmed."""
+    """Client → broker: publications, in order; each session starts with the oldest unconfirmed."""
 
     run: PublicationRun
 
 
 @record
 class PublishAcknowledged:
-    """Broker → client: all publications sent on this session in [first, last] are done.
+    """Broker → client: all publications sent on this session in [first, last] are acknowledged.
 
-    "Done" is the protocol's own promise: confirmed end to end for one, handed on for another.
+    The protocol defines the promise: one confirms publications end to end, another confirms that
+    they were handed on.
     """
 
     first: int
@@ -76,7 +80,7 @@ class PublishAcknowledged:
 
 @record
 class Subscribe:
-    """Client → broker: start subscription `number`; the same pair again changes nothing."""
+    """Client → broker: start subscription `number`; a repeated pair changes nothing."""
 
     number: int
     predicate: Predicate
@@ -87,9 +91,9 @@ class Subscribed:
     """Broker → client: the state of a subscription; sent on Subscribe and when it starts.
 
     Attributes:
-        begins_after: per stream, the position that counts as had from the start, for a client
-            that resumes by positions of which nothing has come yet, or that gets several streams
-            in one order. Others need not be told.
+        begins_after: per stream, the position that counts as received from the start, for a client
+            that resumes by positions and has received nothing of the stream yet, or that receives
+            several streams in one order. Empty for other clients.
     """
 
     number: int
@@ -99,9 +103,10 @@ class Subscribed:
 
 @record
 class Unsubscribe:
-    """Client → broker: subscription `number` is over; nothing comes for it behind the answer.
+    """Client → broker: end subscription `number`.
 
-    The same again, or for a number that the broker does not know, changes nothing.
+    No delivery for the subscription follows the answer. A repeated request, or an unknown number,
+    changes nothing.
     """
 
     number: int
@@ -109,9 +114,9 @@ class Unsubscribe:
 
 @record
 class Unsubscribed:
-    """Broker → client: the subscription is over, and a restart here does not bring it back.
+    """Broker → client: the subscription has ended, and a restart here does not restore it.
 
-    No other broker has been waited for. `number` 0 answers Detach.
+    The broker has not waited for other brokers. `number` 0 answers Detach.
     """
 
     number: int
@@ -119,14 +124,14 @@ class Unsubscribed:
 
 @record
 class Detach:
-    """Client → broker: all my subscriptions are over, and what I published is done.
+    """Client → broker: end all subscriptions of the client; its publications are acknowledged.
 
     Attributes:
-        drain: first deliver what has come so far for those that the client has asked for on this
-            session; the answer follows the last acknowledgement. Nothing new comes for them
-            either way, and nothing at all for the others.
-        done_through: everything up to this sequence number is done, as the client was told, if
-            not by the broker's present incarnation; 0 for nothing.
+        drain: first deliver the publications that have arrived for the subscriptions requested on
+            this session; the answer follows the last acknowledgement. No new publications are
+            delivered for these subscriptions, and nothing for the others.
+        done_through: the sequence number through which publications were acknowledged to the
+            client, if not by the broker's present incarnation; 0 for none.
     """
 
     drain: bool
@@ -137,28 +142,29 @@ class Detach:
 class Deliveries:
     """Broker → client: publications that match the named subscriptions of this client.
 
-    One copy for all of them. The client answers with Acknowledge once the application has them.
-    Within a session the positions in a stream go up; the client relies on it.
+    One copy for all subscriptions. The client answers with Acknowledge once the application has
+    received the publications. Within a session the positions in a stream increase; the client
+    relies on the order.
     """
 
     redelivered: ClassVar[bool] = False
-    """Whether the application may have had them before it was started again."""
+    """True if the application may have received the publications before its restart."""
     run: PublicationRun
     subscriptions: tuple[int, ...]
 
 
 @record
 class Notice:
-    """Broker → client: publications that one subscription does not get.
+    """Broker → client: publications that are withheld from one subscription.
 
-    Their source lay behind a partition when the subscription started, so the subscription's
-    stream of that source has not begun yet. Answered with Acknowledge, like Deliveries, and in
-    order with them.
+    Their source was behind a partition when the subscription started, so the subscription's stream
+    of that source has not begun yet. Answered with Acknowledge, like Deliveries, and in order with
+    Deliveries.
 
     Attributes:
-        ranges: (first, last) of stretches of consecutive sequence numbers, increasing. Whatever
-            the subscription matches in them is withheld, also what never came this far.
-        partition: the partition that withheld them.
+        ranges: (first, last) of stretches of consecutive sequence numbers, increasing. All matching
+            publications in the ranges are withheld, including publications that never arrived here.
+        partition: the partition that is the cause.
     """
 
     subscription: int
@@ -171,7 +177,7 @@ class Notice:
 class Silence:
     """Broker → client: nothing in [first, last] of a stream matches these subscriptions.
 
-    Answered with Acknowledge, and in order with Deliveries; the application is not told.
+    Answered with Acknowledge, and in order with Deliveries; the application is not notified.
     """
 
     subscriptions: tuple[int, ...]
@@ -182,15 +188,15 @@ class Silence:
 
 @record
 class Gap:
-    """Broker → client: what matches in [first, last] of a stream does not come, now or ever.
+    """Broker → client: matching publications in [first, last] of a stream will never be delivered.
 
-    Answered with Acknowledge, and in order with Deliveries; the application is told.
+    Answered with Acknowledge, and in order with Deliveries; the application is notified.
 
     Attributes:
-        reason: one of those that the protocol promises to have; or "lost state", if a broker lost
-            durable state and its operator accepted that.
-        origins: (source, first, last) of publications among which the missing ones are; empty
-            where the stream is a source.
+        reason: a reason that the protocol declares; or "lost state", if a broker lost durable state
+            and its operator accepted that.
+        origins: (source, first, last) of publications that include the missing ones; empty if the
+            stream is a source.
     """
 
     subscriptions: tuple[int, ...]
@@ -203,7 +209,7 @@ class Gap:
 
 @record
 class Acknowledge:
-    """Client → broker: what its session delivered of a stream in [first, last] is safe."""
+    """Client → broker: the deliveries of this session from a stream in [first, last] are safe."""
 
     stream: StreamId
     first: int
@@ -212,13 +218,13 @@ class Acknowledge:
 
 @record
 class Consume:
-    """Client → broker: as Subscribe, of a subscription whose broker keeps how far it has come.
+    """Client → broker: as Subscribe, of a subscription with positions kept by the broker.
 
-    The client keeps nothing: what counts as had is what it has had committed. Acknowledgements
-    make room for more, and no more than that. A protocol that does not offer it refuses.
+    The client keeps nothing: positions count as received once committed. Acknowledgements only make
+    room for more deliveries. A protocol without this service refuses.
 
     Attributes:
-        uncommitted: how many publications its application is given at most before it commits.
+        uncommitted: largest number of publications given to the application before it commits.
     """
 
     number: int
@@ -228,13 +234,15 @@ class Consume:
 
 @record
 class Consuming:
-    """Broker → client, before each "started" of a Consume: where an earlier process has left it.
+    """Broker → client, before each "started" of a Consume.
 
-    Behind what is committed the application may have been given the first few of each stream:
-    `uncommitted` at most, and none behind what `given` says; of a stream not named there, none.
+    The positions left by an earlier process. Behind the committed positions the application may
+    have received the first few publications of each stream: `uncommitted` at most, and none behind
+    the positions in `given`; none of a stream that is not named there.
 
     Attributes:
-        generation: of the client's stay at this broker; who goes elsewhere is newer.
+        generation: generation of the client's attachment to this broker; increases when the client
+            moves.
     """
 
     number: int
@@ -245,12 +253,12 @@ class Consuming:
 
 @record
 class CommitConsumed:
-    """Client → broker: the application is done with all of a Consume's up to these positions.
+    """Client → broker: the application has processed a Consume up to these positions.
 
-    The same again, or less, changes nothing and is answered.
+    A repeated or lower commit changes nothing and is answered.
 
     Attributes:
-        request: goes up; an answer is one to those before it, too.
+        request: increases; an answer also answers all earlier requests.
     """
 
     number: int
@@ -260,7 +268,10 @@ class CommitConsumed:
 
 @record
 class ConsumedCommitted:
-    """Broker → client: that is on disk, and is not given to this client again."""
+    """Broker → client: the commit is durable.
+
+    Its publications are not delivered to this client again.
+    """
 
     number: int
     request: int
@@ -272,9 +283,9 @@ class Refused:
 
     Attributes:
         request: the refused message's type name in lower case, e.g. "subscribe".
-        number: the subscription number where one was meant, else 0.
+        number: the subscription number if the request has one, else 0.
         reason: text for people.
-        retry: True when the same request may succeed later (the broker is recovering).
+        retry: True if the same request may succeed later (the broker is recovering).
     """
 
     request: str
@@ -285,12 +296,12 @@ class Refused:
 
 @record
 class Redirect:
-    """Broker → client: another broker would rather have you, at one of these addresses.
+    """Broker → client: a request to move to another broker, at one of these addresses.
 
-    A client that cannot or need not go stays, and does not answer.
+    A client that cannot or need not move stays, and does not answer.
 
     Attributes:
-        addresses: "host:port" as brokers know each other by, the best first.
+        addresses: "host:port" as configured between brokers, the best first.
     """
 
     addresses: tuple[str, ...]
@@ -320,4 +331,7 @@ ClientMessage = (
 )
 
 DeliveredItem = Deliveries | Silence | Gap | Notice
-"""What a subscriber gets, in order within a stream: publications, or what stands for them."""
+"""Items that a subscriber receives, in order within a stream.
+
+Publications, or their replacements.
+"""

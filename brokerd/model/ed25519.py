@@ -1,10 +1,10 @@
 """Verification of Ed25519 signatures.
 
-Only signatures of operators' acts are verified with it, a few in the life of a deployment: one
-verification takes milliseconds. It handles public values only, so it needs no constant time.
+Used only for signatures of operators' acts, a few in the life of a deployment: one verification
+takes milliseconds. It handles public values only, so it needs no constant time.
 
-Source: RFC 8032 §5.1 (Ed25519, pure), with the strict checks of §5.1.7: canonical encodings, and
-a scalar below the order of the group.
+Source: RFC 8032 §5.1 (Ed25519, pure), with the strict checks of §5.1.7: canonical encodings, and a
+scalar below the order of the group.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ def compress(point: Point) -> bytes:
 
 
 def decompress(encoded: bytes) -> Point | None:
-    """Return the point that 32 bytes encode; None if they encode none.
+    """Return the point that 32 bytes encode; None if the encoding is invalid.
 
     Source: RFC 8032 §5.1.3.
     """
@@ -105,7 +105,7 @@ def _x_of(y: int, sign: int) -> int | None:
 
 
 def _is_small(point: Point) -> bool:
-    """Return True if the order of a point divides 8: anybody can sign for such a key."""
+    """Return True if the order of a point divides 8: signatures for such a key can be forged."""
     return _is_equal(multiply(8, point), _NEUTRAL)
 
 

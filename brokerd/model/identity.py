@@ -1,7 +1,7 @@
-"""Who is who: brokers, clients, publication sources and subscriptions.
+"""Identities of brokers, clients, publication sources and subscriptions.
 
-Brokers have names for people and small numbers on the wire and in bit sets; the number is
-the broker's place in the topology file. Clients are known by name at their own broker only.
+Brokers have names for people and small numbers on the wire and in bit sets; the number is the
+broker's place in the topology file. Client names are unique at their own broker only.
 """
 
 from typing import Final, NamedTuple
@@ -12,9 +12,9 @@ Peer = BrokerNumber | ClientId
 """The far end of a session: a broker by number, a client by name."""
 
 INCARNATION_LEAP: Final = 1 << 16
-"""No broker restarts so often between two statements of its incarnation."""
+"""Upper bound on the restarts of a broker between two statements of its incarnation."""
 FIRST_INCARNATION: Final = 1 << 20
-"""The highest incarnation that is believed of a broker without an earlier incarnation."""
+"""The highest incarnation accepted from a broker without an earlier incarnation."""
 
 
 def is_incarnation_leap(earlier: int, stated: int) -> bool:
@@ -27,10 +27,10 @@ def is_incarnation_leap(earlier: int, stated: int) -> bool:
 
 
 class SourceId(NamedTuple):
-    """One incarnation of one publisher; publications are numbered within it.
+    """One incarnation of one publisher; publications are numbered within the incarnation.
 
-    `broker` is the publisher's own broker, `publisher` the number that broker gave the client
-    name (kept on disk), `incarnation` goes up when the client has lost its own counter.
+    `broker` is the publisher's own broker, `publisher` the number that broker assigned to the
+    client name (kept on disk), `incarnation` increases when the client has lost its own counter.
 
     Paper: [DFT11] §VII ("source sequence").
     """
@@ -41,17 +41,20 @@ class SourceId(NamedTuple):
 
 
 StreamId = SourceId
-"""What a subscriber follows by increasing positions, its place: a source with its sequence where
-a protocol orders by source, else whatever it orders, acknowledges and resumes by (a pubend's ticks,
-a storage's epochs, a topic's numbers). The broker that numbers it, its number there, and up by one
-when the numbering began anew."""
+"""The identity of a stream that a subscriber follows by increasing positions.
+
+A stream is a source with its sequence in a protocol that orders by source, else any unit of order,
+acknowledgement and resumption (a pubend's ticks, a storage's epochs, a topic's numbers). Consists
+of the broker that numbers the stream, the number of the stream at the broker, and a count of
+restarts of the numbering.
+"""
 
 
 class SubscriptionId(NamedTuple):
-    """One subscription, for ever: never given out twice.
+    """The permanent identity of one subscription; never assigned twice.
 
-    `home` is the subscriber's broker, `incarnation` the one that broker had when it issued the
-    id, `number` counts up within that incarnation.
+    `home` is the subscriber's broker, `incarnation` the incarnation of that broker at the issue of
+    the id, `number` increases within that incarnation.
     """
 
     home: BrokerNumber
@@ -60,12 +63,12 @@ class SubscriptionId(NamedTuple):
 
 
 class PartitionId(NamedTuple):
-    """One broker that another one cannot reach, for as long as that lasts: never used twice.
+    """A broker that another broker cannot reach, for the time of the partition; never used twice.
 
-    `detector` cannot reach any of `nodes`, the primary path from it to the last of them, which
-    is the one meant; `number` counts up within `incarnation` of the detector.
+    `detector` cannot reach any of `nodes`, the primary path from the detector to the last node,
+    which is the broker meant; `number` increases within `incarnation` of the detector.
 
-    Paper: [DFT11] §III lines 337-346. Deviates: the incarnation, else numbers come again.
+    Paper: [DFT11] §III lines 337-346. Deviates: adds the incarnation, because else numbers repeat.
     """
 
     detector: BrokerNumber

@@ -1,7 +1,7 @@
-"""Runs of publications that stay, made so that they keep little beside their bytes.
+"""Joined runs for long storage, with little memory beyond the bytes of the publications.
 
-A publication that came by itself costs a dozen objects, and the read it came in. Joined with its
-neighbours it costs its bytes, and a place in an index.
+A publication that arrived by itself costs a dozen objects, and the read buffer that contains it. A
+publication joined with its neighbours costs its bytes, and a place in an index.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,23 +10,23 @@ from dataclasses import replace
 from brokerd.model.publication import Buffer, PublicationRun, merge_runs
 
 MOST_BLOBS = 4_096
-"""Attribute blobs of which runs joined one after the other share one copy…"""
+"""Number of attribute blobs that successively joined runs share…"""
 SHARED_BYTES = 256
-"""…if they are no longer than this, for they are remembered."""
+"""…if the blobs are no longer than this, because shared blobs are cached."""
 JOINED_PUBLICATIONS = 256
-"""So many become one run, for somebody who keeps them."""
+"""Number of publications that a joined run for storage has at most."""
 JOINED_BYTES = 1 << 16
-"""And so many bytes of payload: less than what the C library takes a memory map for."""
+"""Payload bytes of a joined run at most: less than the C library allocates by a memory map."""
 
 
 class RunJoiner:
-    """Joins runs; those that it joins share the bytes of their attributes."""
+    """A joiner of runs; joined runs share the bytes of their attributes."""
 
     def __init__(self) -> None:
         self._blobs: dict[bytes, bytes] = {}
 
     def joined(self, runs: Sequence[PublicationRun]) -> PublicationRun:
-        """As `merge_runs`, but with a payload of its own, in one piece."""
+        """Return runs joined as by `merge_runs`, but with a payload of their own, in one piece."""
         merged = merge_runs(runs)
         if len(self._blobs) > MOST_BLOBS:
             self._blobs = {}
@@ -41,7 +41,7 @@ class RunJoiner:
         return replace(merged, attribute_table=table, payload=payload)
 
     def fewer(self, runs: Sequence[PublicationRun]) -> list[PublicationRun]:
-        """Runs of one source that follow one another, short neighbours joined."""
+        """Return consecutive runs of one source with short neighbours joined."""
         found: list[PublicationRun] = []
         group: list[PublicationRun] = []
         publications = payload_bytes = 0
@@ -62,10 +62,10 @@ class RunJoiner:
 
 
 def taken(runs: Sequence[PublicationRun], numbers: Collection[int]) -> PublicationRun:
-    """The publications of joined runs of one source that have these numbers, at least one.
+    """Return the publications of joined runs of a source that have the given numbers, at least one.
 
-    The payload stays slices of theirs, neighbours one slice. The runs may interleave, but share no
-    publication.
+    The payload stays slices of the runs, neighbours in a single slice. The runs may interleave, but
+    share no publication.
     """
     wanted = dict.fromkeys(numbers)
     found = sorted(

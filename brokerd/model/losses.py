@@ -1,9 +1,9 @@
 """Loss markers: publications that stand for acknowledged publications that a broker has lost.
 
-A broker whose operator accepts the loss of durable state publishes a marker in each stream that
-lost publications. A marker travels, is stored, and is retransmitted as any other publication does.
-It matches every predicate, so it reaches each subscriber that may have been owed a lost one. The
-subscriber's broker sends a gap to the client in place of the marker.
+A broker with an operator that accepts the loss of durable state publishes a marker in each stream
+that lost publications. A marker travels, is stored, and is retransmitted as any other publication.
+A marker matches every predicate, and so reaches every subscriber that may have been owed a lost
+publication. The subscriber's broker sends a gap to the client in place of the marker.
 
 Paper: none; the papers take stable storage as given.
 """
@@ -29,7 +29,7 @@ _RANGE: Final = struct.Struct(">QQQQQ")
 
 
 def marker(source: SourceId, first: int, last: int) -> PublicationRun:
-    """Return a marker for publications `first` to `last` of a source; it is numbered `last`."""
+    """Return a marker, numbered `last`, for publications `first` to `last` of a source."""
     payload = _RANGE.pack(*source, first, last)
     sequences = range(last, last + 1)
     return PublicationRun(source, sequences, (MARKER,), b"\0", len(payload), (payload,))
@@ -38,13 +38,13 @@ def marker(source: SourceId, first: int, last: int) -> PublicationRun:
 def stream_marker(
     broker: BrokerNumber, lineage: int, stream: int, streams: int, number: int = 1
 ) -> PublicationRun:
-    """Return a marker for an unknown number of publications in one of a broker's streams.
+    """Return a marker for an unknown number of publications in a stream of a broker.
 
-    Its source is one that no publisher has: the streams of the broker share out publishers by
+    The marker has a source that no publisher has: the streams of the broker divide publishers by
     their numbers.
 
     Args:
-        number: of the marker in its stream, from 1.
+        number: number of the marker in its stream, from 1.
     """
     publisher = ((lineage + 1) << LINEAGE_BITS) - 2 * streams
     publisher += (stream - publisher) % streams
@@ -53,12 +53,12 @@ def stream_marker(
 
 
 def has_marker(run: PublicationRun) -> bool:
-    """Return whether a run contains a marker."""
+    """Return True if a run contains a marker."""
     return MARKER in run.attribute_table
 
 
 def without_markers(run: PublicationRun, subscriptions: tuple[int, ...]) -> Iterator[DeliveredItem]:
-    """Yield a run as a client gets it, in order: a gap in place of each marker."""
+    """Yield the items of a run for a client, in order: a gap in place of each marker."""
     place = run.attribute_table.index(MARKER)
     start = 0
     for position in range(len(run)):

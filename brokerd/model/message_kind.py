@@ -1,8 +1,8 @@
-"""What is known of a type of message besides its fields: its number, and how it travels.
+"""Properties of a message type besides its fields: its number, and its handling in transit.
 
-Whoever defines a message says here what may be done to it on the way: how neighbours are joined
-when a receiver is behind, how one that is too large for a frame is split, and whether it may wait
-for others to go with it. Sessions and codec do so without knowing any message by name.
+The definition of a message states the permitted handling in transit: joining of neighbours when a
+receiver is behind, splitting of a message that is too large for a frame, and delay until other
+messages are sent. Sessions and codec apply these properties without naming any message.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,15 @@ JOINED_RANGES: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """When neighbours of one type in a session can be one message that says the same.
+    """The rule by which adjacent messages of a type form one equivalent message.
 
     Attributes:
-        most: how many items (publications, ranges) a joined message may have.
-        items: how many a message has.
-        size_bytes: about how large a message is; joined ones have JOINED_BYTES at most.
-        continues: whether a message says what comes right after the one before it.
-        join: the one message; of two at least, each of which continues the one before.
+        most: number of items (publications, ranges) that a joined message may have.
+        items: returns the number of items of a message.
+        size_bytes: returns the approximate size of a message; joined messages have JOINED_BYTES at
+            most.
+        continues: returns True if a message directly continues the message before.
+        join: returns the joined message; of two at least, where each continues the message before.
     """
 
     most: int
@@ -41,14 +42,14 @@ class MessageKind:
     """A type of message.
 
     Attributes:
-        number: its type number; never given to another message once it was used.
+        number: the type number; never assigned to another message after its first use.
         type: a frozen dataclass.
-        joining: None where each message stays what it is.
-        split: a message in two that say the same one after the other, or nothing where it
-            cannot be less; None where every message fits into a frame.
-        may_wait: whether it may wait for messages that leave soon.
-        may_follow: whether it may be taken behind messages that were sent after it, where these
-            are joined with some that were sent before it.
+        joining: None if messages are never joined.
+        split: returns two messages that are equivalent in sequence, or nothing if a message is
+            indivisible; None if every message fits into a frame.
+        may_wait: True if the message may wait for messages that are sent soon.
+        may_follow: True if the message may be handled behind messages that were sent later, if
+            those are joined with messages that were sent earlier.
     """
 
     number: int
@@ -62,10 +63,11 @@ class MessageKind:
 def of_run(
     number: int, kind: type, beside: Callable[[Any], object] = lambda message: None
 ) -> MessageKind:
-    """A message about each publication of its `run` and about nothing else.
+    """Return the kind of a message about each publication of its `run` and about nothing else.
 
     Args:
-        beside: what must be equal for two of them to be joined, besides the runs' source.
+        beside: returns the fields that must be equal for two messages to be joined, besides the
+            runs' source.
     """
 
     def continues(before: Any, message: Any) -> bool:
@@ -85,7 +87,7 @@ def of_run(
 
 
 def of_ranges(number: int, kind: type) -> MessageKind:
-    """An acknowledgement of `ranges`, its only field; it may wait for more of them."""
+    """Return the kind of an acknowledgement with `ranges` as its only field, which may wait."""
 
     def join(messages: Sequence[Any]) -> Any:
         return kind(tuple(chain.from_iterable([message.ranges for message in messages])))
@@ -97,7 +99,7 @@ def of_ranges(number: int, kind: type) -> MessageKind:
 def of_numbers(
     number: int, kind: type, beside: Callable[[Any], object] = lambda message: None
 ) -> MessageKind:
-    """An acknowledgement of the numbers from `first` to `last`; it may wait for more of them."""
+    """Return the kind of an acknowledgement of numbers `first` to `last`, which may wait."""
 
     def continues(before: Any, message: Any) -> bool:
         follows: bool = message.first == before.last + 1

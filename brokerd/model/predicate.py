@@ -19,7 +19,7 @@ from brokerd.errors import BrokerError
 Scalar = str | int | float | bool
 Attributes = Mapping[str, Scalar]
 DecodeAttributes = Callable[[Sequence[bytes]], Sequence[Attributes]]
-"""Reads attribute blobs; raises ValueError when one is malformed."""
+"""Decodes attribute blobs; raises ValueError if a blob is malformed."""
 
 OPERATORS = (
     "=", "!=", "<", "<=", ">", ">=", "in", "prefix", "suffix", "contains", "exists",
@@ -34,15 +34,18 @@ INTEGER_LIMIT = 1 << 63
 
 
 class PredicateError(BrokerError):
-    """A predicate that cannot be read or is larger than the limits; says where and why."""
+    """A predicate that cannot be parsed or is larger than the limits.
+
+    The text states place and fault.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One test: attribute, operator, and what it is compared with.
+    """One test: attribute, operator, and reference value.
 
-    `value` is a scalar; a tuple of scalars for `in` and `not in`; None for `exists` and
-    `not exists`. Two tests are equal if attribute, operator, and kind and value are.
+    `value` is a scalar; a tuple of scalars for `in` and `not in`; None for `exists` and `not
+    exists`. Two tests are equal if attribute, operator, kind and value are equal.
 
     Raises:
         PredicateError: operator and value do not fit, or the value breaks a limit.
@@ -83,7 +86,7 @@ class Constraint:
         object.__setattr__(self, "_key", comparison_key(self.value))
 
     def holds(self, attributes: Attributes) -> bool:
-        """Whether the test holds for these attributes."""
+        """Return True if the test holds for these attributes."""
         value = attributes.get(self.attribute)
         if value is None:
             return self.operator == "not exists"
@@ -91,7 +94,7 @@ class Constraint:
 
 
 def holds_for(operator: str, value: Scalar, reference: object) -> bool:
-    """Whether a present attribute's `value` passes the test against `reference`."""
+    """Return True if a present attribute's `value` passes the test against `reference`."""
     if operator in ("exists", "not exists"):
         return operator == "exists"
     if isinstance(reference, tuple):
@@ -120,7 +123,7 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def kind(value: object) -> str:
-    """The kind of a value that decides what it compares with: bool, number or text."""
+    """Return the kind of a value, which determines comparable values: bool, number or text."""
     if isinstance(value, bool):
         return "bool"
     return "text" if isinstance(value, str) else "number"
@@ -138,7 +141,7 @@ def comparison_key(value: object) -> tuple[object, ...]:
 
 
 def check_scalar(value: object) -> None:
-    """Refuse a value that no attribute or test may hold.
+    """Refuse a value that no attribute or test may contain.
 
     Raises:
         PredicateError: NaN, an integer beyond 64 bits, a string over the limit, another type.
@@ -178,7 +181,7 @@ def _is_conjunction(tests: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """Holds when every test of at least one conjunction holds.
+    """A disjunction of conjunctions: true if every test of at least one conjunction is.
 
     `((),)` matches everything, `()` nothing.
 
@@ -196,7 +199,7 @@ class Predicate:
             raise PredicateError(f"{terms} tests; at most {MAXIMUM_TERMS}")
 
     def matches(self, attributes: Attributes) -> bool:
-        """Whether a publication with these attributes is wanted."""
+        """Return True if the predicate matches a publication with these attributes."""
         return any(
             all(constraint.holds(attributes) for constraint in conjunction)
             for conjunction in self.any_of
@@ -205,5 +208,8 @@ class Predicate:
 
 EVERYTHING = Predicate(((),))
 NOTHING = Predicate(((Constraint("mark", "exists", None), Constraint("mark", "not exists", None)),))
-"""Matches no publication; such a subscription starts behind all that was sent before, which is
-what a client that moves asks for. It has one beside all that it may have."""
+"""Matches no publication.
+
+A client that moves adds this subscription to its others: the subscription starts behind all
+publications sent before.
+"""

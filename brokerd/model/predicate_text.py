@@ -1,7 +1,7 @@
-"""Predicates as people write them: `symbol = 'IBM' and price > 100 or volume in (1, 2)`.
+"""Predicates as text: `symbol = 'IBM' and price > 100 or volume in (1, 2)`.
 
-Grammar, loosest first: `or`, `and`, `not`, then a bracket, `true`, or one test. `not` and
-brackets are resolved into an OR of conjunctions before the limits are applied.
+Grammar, loosest first: `or`, `and`, `not`, then a bracket, `true`, or one test. `not` and brackets
+are resolved into an OR of conjunctions before the limits are applied.
 """
 
 import re
@@ -42,14 +42,15 @@ class _Token:
 
 
 def parse_predicate(text: str) -> Predicate:
-    """The predicate that `text` says.
+    """Return the predicate that `text` describes.
 
-    Strings stand in single quotes, a quote within doubled. `not` before `=` and its kin turns
-    the comparison round; before `in`, `prefix`, `suffix`, `contains`, `exists` it negates it.
+    Strings are in single quotes, with quotes doubled inside. `not` before a comparison such as `=`
+    inverts the comparison; `not` before `in`, `prefix`, `suffix`, `contains`, `exists` negates the
+    test.
 
     Raises:
-        PredicateError: the text cannot be read, or the predicate breaks a limit; with the
-            position, counted from 1.
+        PredicateError: the text cannot be parsed, or the predicate breaks a limit; the text states
+            the position, counted from 1.
     """
     if len(text) > MAXIMUM_TEXT:
         raise PredicateError(f"a predicate of {len(text)} characters; at most {MAXIMUM_TEXT}")
@@ -201,7 +202,7 @@ def _all_of(parts: list[list[Conjunction]]) -> list[Conjunction]:
 
 
 def _check_size(conjunctions: list[Conjunction]) -> None:
-    """Checked after every product, so that a bomb never grows past the limit times itself."""
+    """Check the size after every product, so that no product grows past the square of the limit."""
     if sum(max(1, len(conjunction)) for conjunction in conjunctions) > MAXIMUM_TERMS:
         raise PredicateError(
             f"more than {MAXIMUM_TERMS} tests once `not` and brackets are resolved"

@@ -1,8 +1,7 @@
-"""Publication runs: what travels between clients and brokers.
+"""Publication runs: the unit that travels between clients and brokers.
 
-A run is a strictly increasing series of publications of one source. Everything a broker does
-(matching, queueing, confirming, sending) it does to runs; the payload bytes stay the slices
-of the receive buffer they came in.
+A run is a strictly increasing series of publications of one source. A broker matches, queues,
+confirms and sends whole runs; payload bytes stay slices of the receive buffer.
 """
 
 import struct
@@ -22,14 +21,14 @@ Item = TypeVar("Item")
 
 
 class OriginRun(NamedTuple):
-    """Neighbours in a run that one publisher has published, as it numbered them."""
+    """Adjacent publications of one publisher in a run, with the publisher's sequence numbers."""
 
     source: SourceId
     sequences: range | tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """Where publications stand in a stream that is not their source's."""
+    """The positions of publications in a stream that is not their source's."""
 
     stream: StreamId
     positions: range | tuple[int, ...]
@@ -39,23 +38,23 @@ class Place(NamedTuple):
 class PublicationRun:
     """Consecutive publications of one source, with increasing sequence numbers.
 
-    Or of one stream, with increasing positions, where these are not the same: `origins` says then
-    who published them, and whatever is done to the run is done by position.
+    A run may instead be of one stream, with increasing positions: `origins` then names the sources,
+    and all operations on the run use positions.
 
     Attributes:
-        source: whose publications they are; with `origins`, the stream.
-        sequences: one number per publication, strictly increasing; a `range` of step 1 where
-            nothing was filtered out, otherwise a tuple.
+        source: source of the publications; with `origins`, the stream.
+        sequences: one number per publication, strictly increasing; a `range` of step 1 if nothing
+            was filtered out, otherwise a tuple.
         attribute_table: the distinct attribute blobs, in order of first use.
         attribute_index: per publication, its place in `attribute_table`.
-        payload_lengths: bytes per publication; a single int when all are equal.
-        payload: pieces whose concatenation is all payloads in order. A piece never ends inside
-            a publication.
-        origins: who published them, neighbours of one source together; empty where `source` and
-            `sequences` say so.
-        place: where they stand in their stream, in a run that was made of one `by_origin`.
-        header: all of it but the payload as bytes, in a run that came over the wire; empty in
-            any other one, and in everything that is made of one, copies too.
+        payload_lengths: bytes per publication; a single int if all are equal.
+        payload: pieces that concatenate to all payloads in order. A piece never ends inside a
+            publication.
+        origins: sources of the publications, neighbours of one source together; empty if `source`
+            and `sequences` already identify the publications.
+        place: positions in the stream, in a run that was made by `by_origin`.
+        header: encoded bytes of everything but the payload, in a run that arrived over the wire;
+            empty in any other run, and in all runs derived from a run, copies too.
     """
 
     source: SourceId
@@ -79,17 +78,17 @@ class PublicationRun:
         return self.sequences[-1]
 
     def __len__(self) -> int:
-        """How many publications."""
+        """Return the number of publications."""
         return len(self.sequences)
 
     def payload_bytes(self) -> int:
-        """The size of all payloads together."""
+        """Return the size of all payloads together."""
         if isinstance(self.payload_lengths, int):
             return self.payload_lengths * len(self.sequences)
         return sum(self.payload_lengths)
 
     def publications(self) -> Iterator[tuple[int, bytes, Buffer]]:
-        """Each publication as (sequence, attribute blob, payload); payloads are slices."""
+        """Yield each publication as (sequence, attribute blob, payload); payloads are slices."""
         position = 0
         piece_number, piece, offset = 0, memoryview(b""), 0
         lengths = self.payload_lengths
@@ -106,14 +105,14 @@ class PublicationRun:
             offset += length
 
     def blob(self, position: int) -> bytes:
-        """The attribute blob of the publication at `position`."""
+        """Return the attribute blob of the publication at `position`."""
         return self.attribute_table[self.attribute_index[position]]
 
     def select(self, positions: Sequence[int]) -> "PublicationRun":
-        """The publications at `positions` (strictly increasing, not empty), as a run.
+        """Return the publications at `positions` (strictly increasing, not empty), as a run.
 
-        Payload bytes stay slices, neighbours one slice, unless these are less than two thirds of
-        the run: whoever keeps a part must not keep the whole of what came for it.
+        Payload bytes stay slices, neighbours in one slice, unless the selection is less than two
+        thirds of the run: a stored part must not keep the whole receive buffer alive.
         """
         count = len(positions)
         assert count, "a run is never empty"
@@ -133,7 +132,7 @@ class PublicationRun:
         """See `select`.
 
         Args:
-            payload: of those at `positions`.
+            payload: payload of the publications at `positions`.
         """
         count, first, last = len(positions), positions[0], positions[-1]
         whole = last - first + 1 == count
@@ -157,7 +156,7 @@ class PublicationRun:
         )
 
     def _origins_at(self, positions: Sequence[int]) -> tuple[OriginRun, ...]:
-        """Who published what is at these positions, neighbours of one source together."""
+        """Return the origins of publications at some positions, neighbours joined."""
         if len(self.origins) == 1:
             ((source, sequences),) = self.origins
             return (OriginRun(source, _plain(_items(sequences, positions))),)
@@ -176,7 +175,7 @@ class PublicationRun:
         return tuple([OriginRun(source, _plain(numbers)) for source, numbers in found])
 
     def by_origin(self) -> Iterator["PublicationRun"]:
-        """The same publications as runs of one source each, in order."""
+        """Yield the same publications as runs of one source each, in order."""
         if not self.origins:
             yield self
             return
@@ -188,7 +187,7 @@ class PublicationRun:
             start += len(sequences)
 
     def after(self, sequence: int) -> "PublicationRun | None":
-        """The publications numbered above `sequence`; None when there are none."""
+        """Return the publications numbered above `sequence`; None if there are none."""
         if self.first > sequence:
             return self
         if self.last <= sequence:
@@ -197,7 +196,7 @@ class PublicationRun:
         return self.select(range(start, len(self.sequences)))
 
     def up_to(self, sequence: int) -> "PublicationRun | None":
-        """The publications numbered `sequence` or less; None when there are none."""
+        """Return the publications numbered `sequence` or less; None if there are none."""
         if self.last <= sequence:
             return self
         if self.first > sequence:
@@ -243,7 +242,7 @@ class PublicationRun:
         return tuple(pieces)
 
     def _equal_slices(self, positions: Sequence[int], length: int) -> Iterator[Buffer]:
-        """The payloads at `positions` where each has `length` bytes, neighbours joined."""
+        """Yield the payloads at `positions`, of `length` bytes each, neighbours joined."""
         done = passed = 0
         for piece in self.payload:
             view = memoryview(piece)
@@ -251,7 +250,7 @@ class PublicationRun:
             end = bisect_left(positions, passed + held, done)
             if end > done:
                 inside = positions[done:end]
-                # Few of many seldom stand side by side.
+                # Few positions of many are seldom adjacent.
                 if 1 not in map(sub, inside[1:], inside):
                     offsets = [(position - passed) * length for position in inside]
                     yield from [view[offset : offset + length] for offset in offsets]
@@ -264,9 +263,9 @@ class PublicationRun:
 
 
 class RunParts:
-    """Takes many small parts out of one run.
+    """A cutter of many small parts of one run.
 
-    Each is what `select` gives. The payloads are cut once, however many parts are taken.
+    Every part equals the result of `select`. The payloads are cut once, for any number of parts.
     """
 
     __slots__ = ("_payloads", "_run")
@@ -288,7 +287,7 @@ class RunParts:
 
 
 def _spans(lengths: Sequence[int], positions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Byte spans of the payloads at `positions`, neighbours joined."""
+    """Yield byte spans of the payloads at `positions`, neighbours joined."""
     offsets = [0, *accumulate(lengths)]
     start, end = offsets[positions[0]], offsets[positions[0] + 1]
     for position in positions[1:]:
@@ -301,14 +300,14 @@ def _spans(lengths: Sequence[int], positions: Sequence[int]) -> Iterator[tuple[i
 
 
 def _plain(numbers: Sequence[int]) -> range | tuple[int, ...]:
-    """Increasing numbers, as a range where nothing is left out."""
+    """Return increasing numbers, as a range if no number is left out."""
     if numbers[-1] - numbers[0] + 1 == len(numbers):
         return range(numbers[0], numbers[-1] + 1)
     return tuple(numbers)
 
 
 def _items(values: Sequence[Item], positions: Sequence[int]) -> tuple[Item, ...]:
-    """The values at increasing positions."""
+    """Return the values at increasing positions."""
     first, last = positions[0], positions[-1]
     if last - first + 1 == len(positions):
         return tuple(values[first : last + 1])
@@ -317,7 +316,7 @@ def _items(values: Sequence[Item], positions: Sequence[int]) -> tuple[Item, ...]
 
 
 def _stretches(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Increasing positions as [start, end) of neighbours."""
+    """Return increasing positions as [start, end) of neighbours."""
     if positions[-1] - positions[0] + 1 == len(positions):
         return iter([(positions[0], positions[-1] + 1)])
     breaks = [i for i, (a, b) in enumerate(pairwise(positions), 1) if b != a + 1]
@@ -327,7 +326,7 @@ def _stretches(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def merge_runs(runs: Sequence[PublicationRun]) -> PublicationRun:
-    """One run of the publications of several runs of one source, in sequence order.
+    """Return one run of the publications of several runs of one source, in sequence order.
 
     The runs may interleave but share no publication. Payload bytes are not copied.
     """
@@ -377,7 +376,7 @@ def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
 def _joined_attributes(
     runs: Sequence[PublicationRun],
 ) -> tuple[tuple[bytes, ...], Sequence[int]]:
-    """One table of the blobs of all runs, and the index into it of all publications."""
+    """Return a table of the blobs of all runs, and the index of all publications into it."""
     places: dict[bytes, int] = {}
     translations = [
         [places.setdefault(blob, len(places)) for blob in run.attribute_table] for run in runs
@@ -392,14 +391,14 @@ def _joined_attributes(
 
 
 def _translated(index: Sequence[int], translation: Sequence[int]) -> bytes:
-    """The index as it is after its places were moved, all below 256."""
+    """Return an attribute index with its places moved, all below 256."""
     if isinstance(index, bytes):
         return index.translate(bytes(translation).ljust(256, b"\0"))
     return bytes(map(translation.__getitem__, index))
 
 
 def _joined_origins(origins: Sequence[OriginRun]) -> tuple[OriginRun, ...]:
-    """The same in a row, neighbours of one source together."""
+    """Return adjacent origins with neighbours of one source joined."""
     found: list[tuple[SourceId, list[Sequence[int]]]] = []
     for source, numbers in origins:
         if found and found[-1][0] == source and found[-1][1][-1][-1] < numbers[0]:
@@ -410,7 +409,7 @@ def _joined_origins(origins: Sequence[OriginRun]) -> tuple[OriginRun, ...]:
 
 
 def _plain_of(parts: Sequence[Sequence[int]]) -> range | tuple[int, ...]:
-    """Increasing numbers that come in parts, as a range where nothing is left out."""
+    """Return increasing numbers that are given in parts, as a range if no number is left out."""
     first, last = parts[0][0], parts[-1][-1]
     if last - first + 1 == sum(map(len, parts)):
         return range(first, last + 1)
@@ -424,7 +423,7 @@ def _each_length(run: PublicationRun) -> Sequence[int]:
 
 
 def without(run: PublicationRun, first: int, last: int) -> PublicationRun | None:
-    """The publications of `run` that are not numbered in [first, last]; None when all are."""
+    """Return the publications of `run` that are not numbered in [first, last]; None if all are."""
     before = run.up_to(first - 1)
     after = run.after(last)
     if before is None or after is None:
@@ -433,7 +432,7 @@ def without(run: PublicationRun, first: int, last: int) -> PublicationRun | None
 
 
 def stretches(sequences: range | tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """The stretches (first, last) of consecutive numbers in increasing ones."""
+    """Yield the stretches (first, last) of consecutive numbers in increasing numbers."""
     if isinstance(sequences, range):
         yield sequences[0], sequences[-1]
         return

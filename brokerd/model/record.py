@@ -1,4 +1,4 @@
-"""Frozen classes for what is made of each publication."""
+"""Frozen classes for objects made per publication."""
 
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -8,9 +8,9 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True)
 def record(kind: type[Kind]) -> type[Kind]:
-    """A dataclass with slots that nobody changes: the type checker sees to that, nothing else.
+    """Return a dataclass with slots that only the type checker freezes.
 
-    One that refuses changes itself takes four times as long to make, and twice the cache of a
+    A class that is frozen at run time takes four times as long to make, and twice the cache of a
     process that has slept since the last publication.
     """
     return dataclass(slots=True, unsafe_hash=True)(kind)

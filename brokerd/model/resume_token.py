@@ -1,7 +1,6 @@
-"""Where a subscription goes on after a restart of its client, as bytes for safe keeping.
+"""The positions at which a subscription resumes after a restart of its client, as bytes.
 
-What they mean is their protocol's business; everybody else sees whose they are, and that they
-are whole.
+Only the protocol interprets the content; all other code checks the owner and the checksum.
 """
 
 import struct
@@ -18,11 +17,11 @@ _LENGTHS: Final = struct.Struct(">HHI")
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """How far an application has committed one subscription.
+    """The positions through which an application has committed one subscription.
 
     Attributes:
-        protocol, deployment: where it is of use.
-        content: for that protocol alone.
+        protocol, deployment: protocol and deployment that the token is valid for.
+        content: bytes for that protocol alone.
     """
 
     protocol: str
@@ -30,7 +29,7 @@ class ResumeToken:
     content: bytes
 
     def to_bytes(self) -> bytes:
-        """For safe keeping; equal tokens give equal bytes."""
+        """Return the token as bytes for storage; equal tokens give equal bytes."""
         protocol, deployment = self.protocol.encode(), self.deployment.encode()
         lengths = _LENGTHS.pack(len(protocol), len(deployment), len(self.content))
         body = _MAGIC + lengths + protocol + deployment + self.content
@@ -38,11 +37,11 @@ class ResumeToken:
 
 
 def read_resume_token(data: bytes, *, protocol: str, deployment: str) -> ResumeToken:
-    """The token in `data`, which is one of this protocol and deployment.
+    """Return the token in `data`, which must be of this protocol and deployment.
 
     Raises:
-        ResumeTokenRefused: it is of another protocol or deployment, damaged, or no token; says
-            which.
+        ResumeTokenRefused: the token is of another protocol or deployment, damaged, or no token;
+            the text states which.
     """
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     head = len(_MAGIC) + _LENGTHS.size

@@ -1,1 +1,1 @@
-"""Who is next to whom: pure graphs of brokers."""
+"""Overlays: pure graphs of brokers and links."""

@@ -1,13 +1,13 @@
-"""A bipartite overlay: proxies on one side, and on the other servers and whoever reaches these.
+"""A bipartite overlay: proxies on one side, servers and edges on the other.
 
     [bipartite]
     proxies = ["b1", "b3"]
-    servers = ["p1", "b2", "b4"]   # each owns topics
+    servers = ["p1", "b2", "b4"]   # own topics
     edges = ["s1", "s2"]           # own none; absent: there are none
 
-Each proxy is linked to each broker that is none. Which server owns a topic is found out while
-brokers run, so no file says it, and any proxy serves any topic: none without proxies, or without
-servers, could be reached.
+Each proxy is linked to every broker that is no proxy. Brokers determine at run time which server
+owns a topic, so no file assigns topics, and any proxy serves any topic. Without proxies, or without
+servers, no topic could be reached.
 
 Paper: [MP22] §1, §3 (clients, a fixed set of proxies, servers).
 """
@@ -27,13 +27,13 @@ _KEYS = ("proxies", "servers", "edges")
 
 @dataclass(frozen=True, slots=True)
 class Bipartite:
-    """Brokers by what they do.
+    """Brokers by role.
 
     Attributes:
         brokers: names.
-        proxies: route by topic; in the order in which clients try them.
+        proxies: route by topic; in the order in which clients try proxies.
         servers: own topics.
-        edges: where clients are, and nothing else.
+        edges: access brokers of clients without another role.
     """
 
     brokers: tuple[str, ...]
@@ -43,21 +43,21 @@ class Bipartite:
 
     @property
     def kind(self) -> str:
-        """Its name."""
+        """The name of the kind."""
         return "bipartite"
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """From each proxy to each server, then to each edge."""
+        """Links from each proxy to each server, then to each edge."""
         return _links(self.proxies, (*self.servers, *self.edges))
 
     @property
     def in_words(self) -> str:
-        """`2 proxies`, for people."""
+        """A description for people, as `2 proxies`."""
         return f"{len(self.proxies)} proxies"
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of the file's `[bipartite]`."""
+        """Return the content of the file's `[bipartite]`."""
         sides = {"proxies": self.proxies, "servers": self.servers, "edges": self.edges}
         return {
             key: [self.brokers[number] for number in numbers]
@@ -66,13 +66,16 @@ class Bipartite:
         }
 
     def role(self, broker: BrokerNumber) -> str:
-        """What a broker does, for people."""
+        """Return the role of a broker, for people."""
         if broker in self.proxies:
             return "proxy"
         return "server" if broker in self.servers else "edge"
 
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may know: those across; servers, which hand over topics, each other too."""
+        """Return the brokers of the other side.
+
+        For a server, which transfers topics, other servers too.
+        """
         if broker in self.proxies:
             known = (*self.servers, *self.edges)
         else:
@@ -80,14 +83,15 @@ class Bipartite:
         return tuple(sorted(other for other in known if other != broker))
 
     def facts(self) -> dict[str, int]:
-        """What one wants to know of it before deploying it."""
+        """Return figures of the overlay for review before a deployment."""
         return {"proxies": len(self.proxies), "servers": len(self.servers)}
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
-        """Between a server and any broker: over any proxy, or just the one that is the broker.
+        """Return the route between a server and any broker.
 
-        From what is no server to what is none the way is over any server. Where the owner of the
-        topic is known, it is `route(origin, owner).then(route(owner, home))`.
+        Over any proxy, or the one that is an end. Between two brokers that are no servers, the
+        route leads over any server. For a fixed owner of the topic, the route is `route(origin,
+        owner).then(route(owner, home))`.
         """
         steps: list[Step] = [origin]
         if origin in self.servers or home in self.servers:
@@ -113,14 +117,14 @@ class Bipartite:
 def read_bipartite(
     section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
 ) -> Bipartite:
-    """The sides in a topology file's `[bipartite]`.
+    """Return the sides in a topology file's `[bipartite]`.
 
     Args:
-        links: the tree's, which say nothing of proxies.
+        links: links of the tree, which do not concern proxies.
 
     Raises:
-        ConfigError: an unknown key or broker, no proxy or no server, or a broker on two sides or
-            on none; names `where`.
+        ConfigError: an unknown key or broker, no proxy or no server, or a broker on two sides or on
+            none; names `where`.
     """
     where = f"{where}: bipartite"
     values = table(section, where, _KEYS)

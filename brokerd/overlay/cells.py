@@ -2,12 +2,13 @@
 
     [cells]
     bundles = [["p1", "ib1"], ["ib1", "s1"]]   # between cells
-    links = [["p1", "b1"], ["b2", "s1"]]       # of the bundles; all that there can be, if absent
-    [cells.members]
-    ib1 = ["b1", "b2"]                         # a broker that is in none is a cell of its own name
+    links = [["p1", "b1"], ["b2", "s1"]]       # of the bundles; all possible ones, if absent
 
-The members of a cell are all linked to each other. At a leaf of the tree of cells are clients, so
-a cell there has one broker.
+    [cells.members]
+    ib1 = ["b1", "b2"]                         # any other broker is a cell of its own name
+
+The members of a cell are all linked to each other. The leaves of the tree of cells have clients, so
+a leaf has a single broker.
 
 Paper: [GD02] §3 (cells, link bundles, sideways routing).
 """
@@ -27,15 +28,16 @@ _KEYS = ("bundles", "links", "members")
 
 @dataclass(frozen=True, slots=True)
 class CellGraph:
-    """Brokers in cells, and the tree of these.
+    """Brokers in cells, and the tree of the cells.
 
     Attributes:
         brokers: names.
-        cells: names, first those that are no broker's.
-        members: per cell, in the order in which the file names them.
+        cells: names; first the cells that are not named after a broker.
+        members: per cell, in file order.
         bundles: pairs of cells that are neighbours, as places in `cells`.
-        links: inside cells, then between them.
-        is_full: each bundle links all members of both cells, and the file does not list links.
+        links: inside cells, then between cells.
+        is_full: True if each bundle links all members of both cells, and the file does not list
+            links.
     """
 
     brokers: tuple[str, ...]
@@ -47,16 +49,16 @@ class CellGraph:
 
     @property
     def kind(self) -> str:
-        """Its name."""
+        """The name of the kind."""
         return "cells"
 
     @property
     def in_words(self) -> str:
-        """`5 cells`, for people."""
+        """A description for people, as `5 cells`."""
         return f"{len(self.cells)} cells"
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of the file's `[cells]`."""
+        """Return the content of the file's `[cells]`."""
         found: dict[str, Any] = {
             "bundles": [[self.cells[a], self.cells[b]] for a, b in self.bundles]
         }
@@ -71,23 +73,23 @@ class CellGraph:
         return found
 
     def cell_of(self, broker: BrokerNumber) -> int:
-        """The place in `cells` of a broker's cell."""
+        """Return the place in `cells` of a broker's cell."""
         return next(place for place, members in enumerate(self.members) if broker in members)
 
     def role(self, broker: BrokerNumber) -> str:
-        """Which cell a broker is in, for people."""
+        """Return the cell of a broker, for people."""
         return f"cell {self.cells[self.cell_of(broker)]}"
 
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may know: its cell, and who in neighbouring cells it is linked to."""
+        """Return the other brokers of a broker's cell, and linked brokers of other cells."""
         return tuple(sorted(linked(self.links, broker)))
 
     def facts(self) -> dict[str, int]:
-        """What one wants to know of it before deploying it."""
+        """Return figures of the overlay for review before a deployment."""
         return {"cells": len(self.cells), "bundles": len(self.bundles)}
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
-        """From cell to cell over any link of each bundle, with one link inside a cell at most."""
+        """Return the route over any link of each bundle, with at most one link inside a cell."""
         if origin == home:
             return Route((origin,))
         path = self.cells_between(self.cell_of(origin), self.cell_of(home))
@@ -111,7 +113,7 @@ class CellGraph:
         )
 
     def cells_between(self, start: int, end: int) -> list[int]:
-        """The cells on the way from one to another, both included."""
+        """Return the cells on the path between two cells, both included."""
         towards = {end: end}
         frontier = [end]
         for cell in frontier:
@@ -128,15 +130,15 @@ class CellGraph:
 def read_cells(
     section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
 ) -> CellGraph:
-    """The cells in a topology file's `[cells]`.
+    """Return the cells in a topology file's `[cells]`.
 
     Args:
-        links: the tree's, which say nothing of cells.
+        links: links of the tree, which do not concern cells.
 
     Raises:
         ConfigError: an unknown key, broker or cell, a broker in two cells, an empty cell, a name
-            that is another broker's, bundles that are no tree of the cells, a bundle without a
-            link or a link without a bundle, or a leaf of several brokers; names `where`.
+            that is another broker's, bundles that are no tree of the cells, a bundle without a link
+            or a link without a bundle, or a leaf of several brokers; names `where`.
     """
     where = f"{where}: cells"
     values = table(section, where, _KEYS)

@@ -1,4 +1,4 @@
-"""Lost brokers side by side on a path of the tree: what delta is a bound of.
+"""Adjacent lost brokers on a path of the tree, which delta bounds.
 
 Paper: [DFT11] §II ("δ-fault-tolerance").
 """
@@ -12,7 +12,7 @@ from brokerd.overlay.topology import Topology
 
 
 def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[BrokerNumber, ...]:
-    """The longest path of the tree of which every broker is lost; () when none is."""
+    """Return the longest path of the tree on which every broker is lost; () if none is lost."""
     gone = dict.fromkeys(sorted(lost))
     neighbours = topology.neighbours()
     longest: tuple[BrokerNumber, ...] = ()
@@ -32,7 +32,7 @@ def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[Brok
 def row_around(
     topology: Topology, broker: BrokerNumber, lost: Iterable[BrokerNumber]
 ) -> tuple[BrokerNumber, ...]:
-    """The longest path of lost brokers in the part of them that `broker`, one of them, is in."""
+    """Return the longest path of lost brokers in the connected lost part that contains `broker`."""
     gone, neighbours = dict.fromkeys(lost), _neighbours(topology.brokers, topology.links)
     end = list(farthest_lost(broker, gone, neighbours))[-1]
     return list(farthest_lost(end, gone, neighbours).values())[-1]
@@ -54,7 +54,7 @@ def farthest_lost(
     gone: Mapping[BrokerNumber, None],
     neighbours: Sequence[Sequence[BrokerNumber]],
 ) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
-    """The lost brokers connected with `start` by lost ones, nearest first, with the path there."""
+    """Return the lost brokers that lost brokers connect with `start`, nearest first, with paths."""
     found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
     frontier = [start]
     for broker in frontier:

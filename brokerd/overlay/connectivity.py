@@ -1,7 +1,8 @@
-"""What failed brokers do to a δ tree, from its shape alone: no protocol runs here.
+"""The effect of failed brokers on a δ tree, from its shape alone: no protocol runs here.
 
-Publications follow primary paths, and a run of more than δ failed brokers on a path stops them,
-whatever else is connected. These are upper bounds for the protocol and lower ones for its cost.
+Publications follow primary paths, and a row of more than δ failed brokers on a path stops
+publications, even if other connections exist. These are upper bounds for the protocol and lower
+bounds for its cost.
 
 Paper: [DFT11] §IX, Figs. 9, 11, 12.
 """
@@ -13,9 +14,9 @@ from brokerd.overlay.topology import Topology
 
 
 class Connectivity:
-    """Which brokers of a tree reach each other when some have failed.
+    """The pairs of brokers in a tree that reach each other after failures.
 
-    The topology's own delta plays no part; each question names one.
+    The topology's own delta is not used; each method has an argument for delta or radius.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -31,12 +32,12 @@ class Connectivity:
         self._leaves_first = order[:0:-1]
 
     def live_pairs(self, failed: Iterable[BrokerNumber]) -> int:
-        """How many pairs of brokers are there that have not failed."""
+        """Return the number of pairs of brokers that have not failed."""
         live = len(self._neighbours) - sum(self._marks(failed))
         return live * (live - 1) // 2
 
     def disconnected_pairs(self, failed: Iterable[BrokerNumber], delta: int) -> int:
-        """Pairs of live brokers with more than `delta` failed ones in a row between them.
+        """Return the number of live pairs with more than `delta` failed brokers in a row between.
 
         One pass over the tree, O(brokers · δ + failed · δ²).
 
@@ -44,9 +45,10 @@ class Connectivity:
         """
         marks = self._marks(failed)
         connected = 0
-        # Live brokers below each broker that reach it, with the broker itself where it is live.
+        # Live brokers below each broker that reach it, including the broker itself if live.
         reached = [1 - mark for mark in marks]
-        # Below each failed broker, by how many failed ones end the way to it, itself counted.
+        # Below each failed broker, by the number of failed brokers at the end of the path to it,
+        # itself included.
         runs = {broker: [0] * (delta + 1) for broker, mark in enumerate(marks) if mark}
         for broker in self._leaves_first:
             parent = self._parents[broker]
@@ -55,7 +57,7 @@ class Connectivity:
                 connected += reached[parent] * below
                 reached[parent] += below
                 continue
-            # The way from below ends with `length` failed brokers, the parent not yet counted.
+            # The path from below ends with `length` failed brokers, the parent not yet counted.
             ending = runs[broker] if marks[broker] else [reached[broker]]
             across = runs[parent]
             for length, below in enumerate(ending[:delta]):
@@ -69,9 +71,9 @@ class Connectivity:
     def reached_from(
         self, broker: BrokerNumber, failed: Iterable[BrokerNumber], delta: int
     ) -> list[BrokerNumber]:
-        """Live brokers without more than `delta` failed ones in a row on their path from `broker`.
+        """Return the live brokers that `broker` reaches past at most `delta` failed ones in a row.
 
-        The same question as `disconnected_pairs` answers for all pairs, by a plain walk.
+        The same result as `disconnected_pairs`, for a single broker, by a plain walk.
         """
         marks = self._marks(failed)
         reached = []
@@ -86,7 +88,7 @@ class Connectivity:
         return reached
 
     def neighbourhood_sizes(self, radius: int) -> list[int]:
-        """Per broker, how many others lie within `radius` = Δ links.
+        """Return the number of other brokers within `radius` = Δ links, per broker.
 
         Paper: [DFT11] §II, §IX-C, Fig. 11.
         """
@@ -97,9 +99,10 @@ class Connectivity:
         ]
 
     def active_sessions(self, failed: Iterable[BrokerNumber], radius: int) -> dict[int, int]:
-        """Per live broker, its active sessions once every failure is known and bypassed.
+        """Return the number of active sessions per live broker, after every failure is bypassed.
 
-        These are the live brokers within `radius` = Δ links with only failed ones between.
+        Active sessions lead to the live brokers within `radius` = Δ links with only failed brokers
+        between.
 
         Paper: [DFT11] §II (active sessions), §IX-D, Fig. 12.
         """
@@ -122,7 +125,7 @@ class Connectivity:
     def _rings(
         self, center: BrokerNumber, radius: int, passable: bytearray
     ) -> Iterator[list[BrokerNumber]]:
-        """The brokers met at distance 1, 2, … when only passable ones are passed through."""
+        """Yield the brokers at distance 1, 2, … that are reached through passable brokers only."""
         ring = [(center, -1)]
         for _ in range(radius):
             ring = [

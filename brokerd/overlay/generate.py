@@ -1,6 +1,6 @@
-"""Topologies made to measure: chains, stars, balanced and random trees, and other kinds.
+"""Generated topologies: chains, stars, balanced and random trees, and other kinds.
 
-Brokers are called b1, b2, … in breadth-first order, so that the same arguments give the same
+Brokers have the names b1, b2, … in breadth-first order, so that the same arguments give the same
 file on every machine.
 """
 
@@ -15,24 +15,24 @@ from brokerd.overlay.topology import SCHEMA, Topology
 MAXIMUM_BROKERS = 10_000
 
 Draw = Callable[[int], int]
-"""draw(n) gives a whole number from 0 to n - 1; the caller owns the seed."""
+"""draw(n) returns a whole number from 0 to n - 1; the caller owns the seed."""
 
 
 def chain(brokers: int, delta: int) -> Topology:
-    """A line b1-b2-…; the longest paths there are."""
+    """Return a line b1-b2-…, which has the longest paths possible."""
     return _tree("chain", brokers, delta, lambda broker: broker - 1)
 
 
 def star(brokers: int, delta: int) -> Topology:
-    """b1 in the middle, all others its neighbours."""
+    """Return a star with b1 in the middle, linked to all others."""
     return _tree("star", brokers, delta, lambda broker: 0)
 
 
 def balanced_tree(brokers: int, fanout: int, delta: int) -> Topology:
-    """A balanced tree in which no broker has more than `fanout` neighbours.
+    """Return a balanced tree in which no broker has more than `fanout` neighbours.
 
-    The root has `fanout` children, everyone else `fanout - 1`: the only shape that agrees with
-    what the paper reports of its neighbourhood sizes.
+    The root has `fanout` children, every other inner broker `fanout - 1`: the only shape that
+    agrees with the neighbourhood sizes that the paper reports.
 
     Raises:
         ConfigError: fanout < 2.
@@ -49,15 +49,15 @@ def balanced_tree(brokers: int, fanout: int, delta: int) -> Topology:
 
 
 def random_tree(brokers: int, delta: int, draw: Draw) -> Topology:
-    """A tree in which each broker's parent is drawn from those before it."""
+    """Return a tree in which each broker's parent is drawn from the brokers before it."""
     return _tree("random", brokers, delta, draw)
 
 
 def cells(brokers: int, size: int, fanout: int) -> Topology:
-    """A balanced tree of cells of `size` brokers, with single brokers above it and at its leaves.
+    """Return a balanced tree of cells of `size` brokers, with single brokers as root and leaves.
 
-    b1 is where publishers are. A cell of several has `fanout` single brokers below it, the last
-    one has those that remain. 10 brokers, size 2 and fan-out 3 are the paper's figure.
+    b1 is for publishers. A cell of several brokers has `fanout` single brokers below it, the last
+    cell has the remaining brokers. 10 brokers, size 2 and fan-out 3 are the paper's figure.
 
     Raises:
         ConfigError: size or fanout < 1.
@@ -85,10 +85,11 @@ def cells(brokers: int, size: int, fanout: int) -> Topology:
 
 
 def hierarchy(brokers: int, fanout: int) -> Topology:
-    """Units of up to `fanout` units each, in as few levels as there is room in, two at least.
+    """Return units of up to `fanout` units each, in as few levels as possible, two at least.
 
-    In a cluster all are linked with each other; other units are a ring, with two links between
-    neighbours where they have two brokers. The first broker below the system stores for its unit.
+    In a cluster all brokers are linked with each other; other units are a ring, with two links
+    between neighbours that have two brokers. The first broker of each unit below the system is its
+    storage.
 
     Raises:
         ConfigError: fanout is not from 2 to 64, or more brokers than fit.
@@ -120,12 +121,12 @@ def hierarchy(brokers: int, fanout: int) -> Topology:
 
 
 def random_hierarchy(brokers: int, levels: int, draw: Draw) -> Topology:
-    """Units of random sizes, each connected inside by a random tree and some links more.
+    """Return units of random sizes, each connected inside by a random tree and further links.
 
-    No broker stores.
+    There are no storages.
 
     Args:
-        levels: how many numbers an address has.
+        levels: number of parts of an address.
 
     Raises:
         ConfigError: levels is not from 1 to 5, or more brokers than fit.
@@ -158,7 +159,7 @@ def random_hierarchy(brokers: int, levels: int, draw: Draw) -> Topology:
 
 
 def _parted(members: list[str], room: int, draw: Draw) -> list[list[str]]:
-    """The members of a unit in units below it, of which each has room for so many."""
+    """Return the members of a unit divided into sub-units with room for `room` brokers each."""
     least = -(-len(members) // room)
     most = len(members) if room == 1 else min(len(members), max(least, 2 * least, 4), BLOCK_LIMIT)
     sizes = [1] * (least + draw(most - least + 1))
@@ -172,7 +173,7 @@ def _parted(members: list[str], room: int, draw: Draw) -> list[list[str]]:
 
 
 def bipartite(brokers: int, proxies: int) -> Topology:
-    """The first ones are proxies, all others servers.
+    """Return a bipartite overlay: the first brokers are proxies, all others servers.
 
     Raises:
         ConfigError: no proxies, or no broker is left for a server.
@@ -187,7 +188,10 @@ def bipartite(brokers: int, proxies: int) -> Topology:
 
 
 def _gateways(units: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Between neighbours in a ring of units: of the first ones in them, and of the last ones."""
+    """Return links between neighbours in a ring of units.
+
+    Between first brokers and between last ones.
+    """
     neighbours = list(pairwise(units))
     if len(units) > 2:
         neighbours.append((units[0], units[-1]))

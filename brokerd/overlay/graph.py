@@ -1,6 +1,6 @@
-"""The overlay that one protocol runs on, seen as a whole: who is there, who is near whom.
+"""The overlay that one protocol runs on, as a whole: brokers present and their neighbours.
 
-For tools and simulations. A broker itself knows its own surroundings only.
+For tools and simulations. A broker itself has its own surroundings only.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ Path = tuple[BrokerNumber, ...]
 
 
 class OverlayGraph:
-    """One of the overlays that a topology carries.
+    """An overlay of a topology.
 
     Attributes:
-        topology: as it is now.
-        kind: which of its overlays.
+        topology: the present topology.
+        kind: kind of the overlay.
         present: the brokers that have not left.
     """
 
@@ -26,7 +26,7 @@ class OverlayGraph:
         self.change(topology)
 
     def change(self, topology: Topology) -> None:
-        """Go on with another one: the same, but for brokers that have joined or left."""
+        """Replace the topology by one that differs in joined or departed brokers only."""
         self.topology = topology
         left = topology.left
         self.present = tuple(n for n, name in enumerate(topology.brokers) if name not in left)
@@ -39,15 +39,18 @@ class OverlayGraph:
         self._towards: dict[BrokerNumber, list[BrokerNumber]] = {}
 
     def neighbours(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker is linked to, in link order."""
+        """Return the brokers that a broker is linked to, in link order."""
         return self._neighbours[broker]
 
     def near(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may have sessions with, in an order that depends on the topology alone."""
+        """Return the possible session peers of a broker.
+
+        The order depends on the topology alone.
+        """
         return self.overlay.surroundings(broker)
 
     def path(self, start: BrokerNumber, end: BrokerNumber) -> Path:
-        """All brokers on a shortest way from `start` to `end`, both included."""
+        """Return all brokers on a shortest path from `start` to `end`, both included."""
         towards = self._parents_towards(end)
         path = [start]
         while path[-1] != end:
@@ -56,23 +59,23 @@ class OverlayGraph:
         return tuple(path)
 
     def distance(self, start: BrokerNumber, end: BrokerNumber) -> int:
-        """How many links lie between, at least."""
+        """Return the number of links on a shortest path."""
         return len(self.path(start, end)) - 1
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
-        """What a stream needs on its way from an origin to a home."""
+        """Return the route of a stream from an origin to a home."""
         return self.overlay.route(origin, home)
 
     def is_open(
         self, origin: BrokerNumber, home: BrokerNumber, broken: Iterable[Link] = ()
     ) -> bool:
-        """Whether a stream gets from one broker to another without these links."""
+        """Return True if a stream passes from one broker to another without the broken links."""
         return is_open(self.route(origin, home), (), broken)
 
     def pairs_across(self, here: BrokerNumber, there: BrokerNumber) -> list[Link]:
-        """The pairs that may have no session, so that nothing passes from one end to the other.
+        """Return the pairs that must lose their session to cut one end off from the other.
 
-        Where there may be ways around a link, one end of it is on its own.
+        If there may be paths around a link, one of its ends is cut off entirely.
         """
         return [(near, there) for near in self.near(there)]
 

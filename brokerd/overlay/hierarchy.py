@@ -2,26 +2,28 @@
 
     [hierarchy]
     links = [["n1", "n2"], ["n2", "n3"]]
+
     [hierarchy.addresses]
     n1 = "0.1.3"     # the third part: its number in the cluster 0.1 of super-cluster 0
+
     [hierarchy.storages]
     n1 = 1           # stores for its unit of this level; absent: there are none
 
-It may say how many links a broker has at most, those of level 0 first, then of level 1, and so on:
+The file may bound the links of a broker, those of level 0 first, then of level 1, and so on:
 
     max_links = [8, 3]
 
-And, for what has changed while brokers run, among the first of these
+Changes at run time are a key of `[hierarchy]`, too:
 
-    changes = [["n5", 0], ["n5", "retired"]]    # a storage for its unit of level 0; and no more
+    changes = [["n5", 0], ["n5", "retired"]]    # a storage for its unit of level 0, then retired
 
-Brokers that join meanwhile have their links and addresses from the file's `joined`, and those that
-leave stand in its `left`. Nobody gets the address of one that has left: others may still have
-something of it.
+Brokers that joined at run time have their links and addresses from the file's `joined`, and
+departed brokers are in its `left`. The address of a departed broker is never reused: other brokers
+may still have state of it.
 
-A node is a unit of level 0, a cluster of level 1, a super-cluster of level 2, and so on; the
-system is one level above the units that an address begins with. With storages there is one root
-storage in each unit below the system.
+A node is a unit of level 0, a cluster of level 1, a super-cluster of level 2, and so on; the system
+is one level above the units that an address begins with. With storages there is one root storage in
+each unit below the system.
 
 Paper: [GES] §2 (contexts, gatekeepers), §3 (links of levels), §4 (replication granularity).
 """
@@ -38,7 +40,7 @@ from brokerd.overlay.routes import Link, Route, Unit
 from brokerd.overlay.small_world import small_world
 
 BLOCK_LIMIT = 64
-"""A unit has at most so many units of the level below."""
+"""The largest number of sub-units of a unit."""
 MAXIMUM_PARTS = 5
 
 _KEYS = ("links", "addresses", "storages", "changes", "max_links")
@@ -46,7 +48,7 @@ RETIRED = "retired"
 _PART = re.compile(r"0|[1-9]\d?")
 
 Address = tuple[int, ...]
-"""The outermost unit first; a unit's address is what the addresses in it begin with."""
+"""The outermost unit first; a unit's address is the common prefix of the addresses in the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,14 @@ class Hierarchy:
         brokers: names.
         addresses: per broker, all of the same length.
         links: in file order.
-        storages: brokers with a storage and the levels of the units it stores for, in file order,
-            as they were deployed.
-        changes: storages that came later, with their levels, and some that take nothing new any
-            more, with None; in the order in which that was.
-        left: brokers that have left; they keep numbers and addresses, without links.
-        links_of_left: those that they had.
-        deployed: the same before any broker joined or left; None: none has.
-        max_links: how many links of level 0, 1, … a broker has at most; of any beyond, any number.
+        storages: brokers with a storage and the levels of their units, in file order, as deployed.
+        changes: later storages, with their levels, and retired storages, with None; in order of
+            time.
+        left: brokers that have left; their numbers and addresses stay, without links.
+        links_of_left: links that departed brokers had.
+        deployed: the hierarchy before any broker joined or left; None if none has.
+        max_links: largest number of links of level 0, 1, … of a broker; further levels are
+            unbounded.
     """
 
     brokers: tuple[str, ...]
@@ -84,33 +86,33 @@ class Hierarchy:
 
     @property
     def all_storages(self) -> tuple[tuple[BrokerNumber, int], ...]:
-        """Whoever is or was a storage, with the level of its unit, in the order of time."""
+        """Present and past storages, with the levels of their units, in order of time."""
         added = ((broker, level) for broker, level in self.changes if level is not None)
         return (*self.storages, *added)
 
     @property
     def retired(self) -> frozenset[BrokerNumber]:
-        """Storages that take nothing new any more."""
+        """Storages that accept nothing new."""
         return frozenset(broker for broker, level in self.changes if level is None)
 
     def as_deployed(self) -> "Hierarchy":
-        """The same before anything changed."""
+        """Return the hierarchy before all changes."""
         return replace(self.deployed or self, changes=())
 
     def at_once(self) -> "Hierarchy":
-        """The same, deployed with all who joined, and nobody left."""
+        """Return the hierarchy as if all joined brokers had been deployed, and none had left."""
         return replace(
             self, links=(*self.links, *self.links_of_left), left=(), links_of_left=(), deployed=None
         )
 
     def before(self, storage: BrokerNumber) -> "Hierarchy":
-        """The same right before a storage was one, or as it was deployed with it."""
+        """Return the hierarchy before a storage was added, or as deployed with the storage."""
         places = [place for place, change in enumerate(self.changes) if change[0] == storage]
         first = places[0] if places and self.changes[places[0]][1] is not None else 0
         return replace(self, changes=self.changes[:first])
 
     def follows(self, before: "Hierarchy") -> bool:
-        """Whether it may have come to be this while brokers ran."""
+        """Return True if the hierarchy may result from `before` by changes at run time."""
         return (
             self.as_deployed() == before.as_deployed()
             and self.changes[: len(before.changes)] == before.changes
@@ -120,7 +122,7 @@ class Hierarchy:
 
     @property
     def kind(self) -> str:
-        """Its name."""
+        """The name of the kind."""
         return "hierarchy"
 
     @property
@@ -130,11 +132,11 @@ class Hierarchy:
 
     @property
     def in_words(self) -> str:
-        """`3 levels`, for people."""
+        """A description for people, as `3 levels`."""
         return f"{self.top + 1} level{'s' * (self.top > 0)}"
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of the file's `[hierarchy]`."""
+        """Return the content of the file's `[hierarchy]`."""
         first = self.as_deployed()
         found: dict[str, Any] = {
             "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
@@ -155,7 +157,7 @@ class Hierarchy:
         return found
 
     def role(self, broker: BrokerNumber) -> str:
-        """A broker's address, the levels it is a gatekeeper at, and its storage, for people."""
+        """Return a broker's address, its levels as a gatekeeper, and its storage, for people."""
         levels = self.gatekeeper_levels(broker)
         words = [_dotted(self.addresses[broker])]
         words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
@@ -168,7 +170,7 @@ class Hierarchy:
         return ", ".join(words)
 
     def gatekeeper_levels(self, broker: BrokerNumber) -> tuple[int, ...]:
-        """At which levels a broker has links out of its unit, in ascending order.
+        """Return the levels at which a broker has links out of its unit, in ascending order.
 
         Paper: [GES] §2.
         """
@@ -176,16 +178,17 @@ class Hierarchy:
         return tuple(sorted(level for level in near if level > 0))
 
     def link_level(self, a: BrokerNumber, b: BrokerNumber) -> int:
-        """The highest level at which two brokers are in different units.
+        """Return the highest level at which two brokers are in different units.
 
         Paper: [GES] §2.
         """
         return len(self.addresses[a]) - 1 - len(_common(self.addresses[a], self.addresses[b]))
 
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may know: its cluster, and whom it is linked to beyond.
+        """Return the other brokers of a broker's cluster, and its link ends in other clusters.
 
-        Of all else it knows units only, as in the paper's abbreviated view.
+        The rest of the system is visible to a broker as units only, as in the paper's abbreviated
+        view.
         """
         cluster = self.addresses[broker][:-1]
         near = linked(self.links, broker)
@@ -196,7 +199,7 @@ class Hierarchy:
         )
 
     def facts(self) -> dict[str, int | float]:
-        """What one wants to know of it before deploying it."""
+        """Return figures of the overlay for review before a deployment."""
         levels = [self.link_level(*link) for link in self.links]
         gatekeepers = {end for link in self.links if self.link_level(*link) for end in link}
         places = {number: place for place, number in enumerate(self.present)}
@@ -214,9 +217,10 @@ class Hierarchy:
         }
 
     def critical_links(self) -> tuple[Link, ...]:
-        """The links without which some unit is not connected inside, by itself each, in order.
+        """Return the links that each, if lost alone, disconnect some unit inside, in order.
 
-        Only the smallest unit around a link can need it: the larger ones see that unit as one.
+        Only the smallest unit around a link can depend on the link: larger units contain that unit
+        as one node.
         """
         between: dict[Address, list[tuple[Address, Address, Link]]] = {}
         for a, b in self.links:
@@ -227,14 +231,17 @@ class Hierarchy:
         return tuple(link for link in self.links if link in found)
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
-        """Inside the smallest unit that holds both, through each unit in it at most once."""
+        """Return the route inside the smallest unit that contains both brokers.
+
+        The route passes each sub-unit at most once.
+        """
         if origin == home:
             return Route((origin,))
         common = _common(self.addresses[origin], self.addresses[home])
         return Route((origin, self.unit(common), home))
 
     def unit(self, address: Address) -> Unit:
-        """A unit with the units in it; the system's address is ()."""
+        """Return a unit with its sub-units; the system's address is ()."""
         own = len(address)
         inside = tuple(n for n in self.present if self.addresses[n][:own] == address)
         members = frozenset(inside)
@@ -251,16 +258,17 @@ class Hierarchy:
 def read_hierarchy(
     section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
 ) -> Hierarchy:
-    """The hierarchy in a topology file's `[hierarchy]`.
+    """Return the hierarchy in a topology file's `[hierarchy]`.
+
+    Later changes are read by `read_changes`.
 
     Args:
-        links: the tree's, which say nothing of a hierarchy.
+        links: links of the tree, which do not concern a hierarchy.
 
     Raises:
-        ConfigError: an unknown key or broker, a broker without an address, one that is none or
-            taken, a unit that its own links do not connect, a unit without its root storage or
-            with two storages, a broker with too many links; names `where`. What has changed since
-            is read by `read_changes`.
+        ConfigError: an unknown key or broker, a broker without an address, an invalid or taken
+            address, a unit that its own links do not connect, a unit without its root storage or
+            with two storages, a broker with too many links; names `where`.
     """
     where = f"{where}: hierarchy"
     values = table(section, where, _KEYS)
@@ -275,10 +283,10 @@ def read_hierarchy(
 
 
 def read_changes(hierarchy: Hierarchy, section: Any, where: str) -> Hierarchy:
-    """The hierarchy with the storages that came and retired, by a topology file's `[hierarchy]`.
+    """Return the hierarchy with the added and retired storages of a topology file's `[hierarchy]`.
 
     Raises:
-        ConfigError: a change that cannot have been; names `where`.
+        ConfigError: an impossible change; names `where`.
     """
     where = f"{where}: hierarchy.changes"
     changes = section.get("changes", ())
@@ -297,7 +305,7 @@ def _common(a: Address, b: Address) -> Address:
 
 
 def _bridges(edges: Sequence[tuple[Address, Address, Link]]) -> list[Link]:
-    """The links that alone join two parts of a connected graph of units."""
+    """Return the links that alone join two parts of a connected graph of units."""
     trunk = _joining(edges)
     return [
         edge[2] for edge in trunk if len(_joining([e for e in edges if e != edge])) < len(trunk)
@@ -307,7 +315,7 @@ def _bridges(edges: Sequence[tuple[Address, Address, Link]]) -> list[Link]:
 def _joining(
     edges: Sequence[tuple[Address, Address, Link]],
 ) -> list[tuple[Address, Address, Link]]:
-    """The edges, of those in order, that join what those before have not joined."""
+    """Return the edges, in order, that join parts that no earlier edge has joined."""
     leader: dict[Address, Address] = {}
 
     def lead(unit: Address) -> Address:
@@ -398,7 +406,10 @@ def _max_links(values: Any, hierarchy: Hierarchy, where: str) -> tuple[int, ...]
 
 
 def _check_max_links(hierarchy: Hierarchy, where: str) -> None:
-    """Paper: [GES] §2, which bounds units; that links have them, too, is of its program."""
+    """Check the number of links of each broker and level.
+
+    Paper: [GES] §2, which bounds units; the bound of links is from its program.
+    """
     for level, most in enumerate(hierarchy.max_links):
         ends = [
             end for link in hierarchy.links if hierarchy.link_level(*link) == level for end in link
@@ -451,11 +462,11 @@ def _changed(hierarchy: Hierarchy, row: Any, where: str) -> Hierarchy:
 
 
 def with_storage(hierarchy: Hierarchy, name: str, level: Any, where: str) -> Hierarchy:
-    """The same with one more storage, which begins while brokers run.
+    """Return the hierarchy with one more storage, added at run time.
 
     Raises:
-        ConfigError: no such broker or level, it is or was a storage, its unit has one, or there
-            are no roots yet; names `where`.
+        ConfigError: no such broker or level, the broker is or was a storage, its unit has a
+            storage, or there are no roots yet; names `where`.
     """
     broker = broker_number(name, hierarchy.brokers, where)
     if not hierarchy.storages:
@@ -480,10 +491,10 @@ def with_storage(hierarchy: Hierarchy, name: str, level: Any, where: str) -> Hie
 
 
 def without_storage(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
-    """The same where one storage takes nothing new any more.
+    """Return the hierarchy with a storage retired, which accepts nothing new from then on.
 
     Raises:
-        ConfigError: no such broker, it is no storage or not any more, or it is a root; names
+        ConfigError: no such broker, the broker is no storage or a retired storage, or a root; names
             `where`.
     """
     broker = broker_number(name, hierarchy.brokers, where)
@@ -499,16 +510,17 @@ def without_storage(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
 def with_broker(
     hierarchy: Hierarchy, name: str, near: Sequence[BrokerNumber], text: str, where: str
 ) -> Hierarchy:
-    """The same with one more broker, which joins while the others run.
+    """Return the hierarchy with one more broker, which joins at run time.
 
     Args:
-        near: whom it is linked to; it is in the first one's cluster, unless it says another.
-        text: its address; "" for the one with the smallest free number in that cluster.
+        near: brokers that the new broker is linked to; it joins the first one's cluster, unless
+            `text` names another.
+        text: address of the new broker; "" for the smallest free number in that cluster.
 
     Raises:
-        ConfigError: an address that is none, or is or was another broker's, or is in a unit without
-            its root storage; no free one; a unit that would not be connected inside, or a broker
-            with more links than there may be; names `where`.
+        ConfigError: an address that is invalid, or is or was another broker's, or is in a unit
+            without its root storage; no free address; a unit that would not be connected inside, or
+            a broker with too many links; names `where`.
 
     Paper: [GES] §2; the smallest free number is our reading.
     """
@@ -545,11 +557,11 @@ def with_broker(
 
 
 def without_broker(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
-    """The same where a broker has left while the others run.
+    """Return the hierarchy after a broker has left at run time.
 
     Raises:
-        ConfigError: it is or was a storage, or the last one in a unit, or without it a unit is not
-            connected inside; names `where`.
+        ConfigError: the broker is or was a storage, or is the last of a unit, or a unit would not
+            be connected inside; names `where`.
     """
     broker = broker_number(name, hierarchy.brokers, where)
     if broker in dict(hierarchy.all_storages):

@@ -1,4 +1,4 @@
-"""The kinds of overlay that there are: how each reads its section of a topology file."""
+"""The kinds of overlays, with the readers of their sections of a topology file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,23 +25,23 @@ Section = TreeSection | CellGraph | Hierarchy | Bipartite
 
 
 class Overlay(Protocol):
-    """Who is next to whom, and how a stream comes from one to another."""
+    """The links between brokers, and the routes of streams."""
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """Between whom there may be a connection that carries streams."""
+        """The possible connections that carry streams."""
 
     def role(self, broker: BrokerNumber) -> str:
-        """What a broker is in the overlay, for people."""
+        """Return the role of a broker in the overlay, for people."""
 
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may know, dial, and be dialled by, in ascending order; not itself."""
+        """Return the brokers that a broker may dial, or be dialled by, in ascending order."""
 
     def facts(self) -> Mapping[str, int | float]:
-        """What one wants to know of it before deploying it."""
+        """Return figures of the overlay for review before a deployment."""
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
-        """What a stream needs on its way from an origin to a home."""
+        """Return the route of a stream from an origin to a home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,12 @@ class OverlayKind:
     """A kind of overlay.
 
     Attributes:
-        name: in topology files, where its section is called so, too.
-        has_links_of_file: its links are the file's own `links`; else its section gives them.
-        read: its section, checked, given the file's brokers and links and where that stands.
-        members_may_change: brokers may join and leave.
+        name: name in topology files, also of the section.
+        has_links_of_file: True if the links are the file's own `links`; else the section defines
+            links.
+        read: returns the checked section, given the file's brokers and links and the place in the
+            file.
+        members_may_change: True if brokers may join and leave.
     """
 
     name: str
@@ -61,27 +63,28 @@ class OverlayKind:
     members_may_change: bool = False
 
     def overlay(self, section: Section, links: tuple[Link, ...]) -> Overlay:
-        """What the section describes.
+        """Return the overlay that the section describes.
 
         Args:
-            links: the file's.
+            links: links of the file.
         """
         return TreeOverlay(links, section.delta) if isinstance(section, TreeSection) else section
 
 
 def as_deployed(section: Section) -> Section:
-    """A section before anything changed while brokers ran."""
+    """Return a section before all changes at run time."""
     return section.as_deployed() if isinstance(section, Hierarchy) else section
 
 
 def with_role(section: Section, broker: str, role: str, where: str) -> Section:
-    """The section where a broker comes to be something else while brokers run.
+    """Return the section with the role of a broker changed at run time.
 
     Args:
-        role: in a hierarchy a level, whose unit it stores for from then on, or `retired`.
+        role: in a hierarchy a level, for a storage of the unit of that level, or `retired`.
 
     Raises:
-        ConfigError: it cannot be that, or nobody changes in an overlay of this kind; names `where`.
+        ConfigError: the role is impossible, or roles never change in this kind of overlay; names
+            `where`.
     """
     if not isinstance(section, Hierarchy):
         raise ConfigError(f"{where}: in {section.kind} overlays nobody comes to be something else")
@@ -93,14 +96,14 @@ def with_role(section: Section, broker: str, role: str, where: str) -> Section:
 def joined(
     section: Section, name: str, near: Sequence[BrokerNumber], place: str, where: str
 ) -> Section:
-    """The section where a broker joins while others run; it has the next number.
+    """Return the section after a broker joined at run time, with the next number.
 
     Args:
-        near: whom it is linked to.
-        place: in a hierarchy its address, or "" for one that is free; "" in a tree.
+        near: brokers that the new broker is linked to.
+        place: in a hierarchy the address, or "" for a free address; "" in a tree.
 
     Raises:
-        ConfigError: it cannot; names `where`.
+        ConfigError: the broker cannot join; names `where`.
     """
     if isinstance(section, Hierarchy):
         return with_broker(section, name, near, place, where)
@@ -110,13 +113,13 @@ def joined(
 
 
 def left(section: Section, name: str, near: Sequence[str], where: str) -> Section:
-    """The section where a broker has left while others run.
+    """Return the section after a broker left at run time.
 
     Args:
-        near: whom it is linked to.
+        near: brokers that the departed broker was linked to.
 
     Raises:
-        ConfigError: it cannot; names `where`.
+        ConfigError: the broker cannot leave; names `where`.
     """
     if isinstance(section, Hierarchy):
         return without_broker(section, name, where)
@@ -128,33 +131,33 @@ def left(section: Section, name: str, near: Sequence[str], where: str) -> Sectio
 
 
 def place_of(section: Section, broker: BrokerNumber) -> str:
-    """Where a broker is in a hierarchy: its address; "" elsewhere."""
+    """Return a broker's address in a hierarchy; "" in other overlays."""
     if not isinstance(section, Hierarchy):
         return ""
     return ".".join(map(str, section.addresses[broker]))
 
 
 def at_once(section: Section) -> Section:
-    """A section as if all who joined had been deployed with the others, and nobody had left."""
+    """Return a section as if all joined brokers had been deployed, and none had left."""
     return section.at_once() if isinstance(section, Hierarchy) else section
 
 
 def changed(section: Section, values: Any, where: str) -> Section:
-    """The section with what a file says of who came to be something else while brokers ran.
+    """Return the section with the changes of roles at run time that a file lists.
 
     Raises:
-        ConfigError: it cannot have been; names `where`.
+        ConfigError: an impossible change; names `where`.
     """
     return read_changes(section, values, where) if isinstance(section, Hierarchy) else section
 
 
 def roles(section: Section) -> object:
-    """Who has come to be what while brokers ran, to be compared."""
+    """Return the changes of roles at run time, for comparison."""
     return section.changes if isinstance(section, Hierarchy) else ()
 
 
 def follows(section: Section, before: Section) -> bool:
-    """Whether a section may have come to be this while brokers ran."""
+    """Return True if a section may result from `before` by changes at run time."""
     if isinstance(section, Hierarchy) and isinstance(before, Hierarchy):
         return section.follows(before)
     return section == before
@@ -169,4 +172,4 @@ KINDS: Final[Mapping[str, OverlayKind]] = {
         OverlayKind("bipartite", False, read_bipartite),
     )
 }
-"""By name."""
+"""The kinds by name."""

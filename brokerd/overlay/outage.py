@@ -1,4 +1,4 @@
-"""What does not work at one moment, and who still gets whose publications then."""
+"""The failures of one moment, and the publications that brokers still receive."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from brokerd.overlay.routes import Link, Lost, is_open
 from brokerd.overlay.topology import Topology
 
 Reached = Mapping[BrokerNumber, frozenset[BrokerNumber]]
-"""Subscriber's broker → the brokers whose publications come to it."""
+"""Subscriber's broker → the brokers with publications that arrive there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What does not work.
+    """The brokers and connections that have failed.
 
     Attributes:
-        down: brokers that are gone, or that nobody hears.
-        absorbing: brokers that take everything in and let nothing out, unnoticed.
-        cut: pairs of brokers (smaller number first) that have no session with each other.
-        absorbed: (from, to): what is sent that way is lost on the way, unnoticed.
+        down: brokers that have crashed or are unreachable.
+        absorbing: brokers that receive everything and send nothing, unnoticed.
+        cut: pairs of brokers (smaller number first) without a session with each other.
+        absorbed: (from, to): messages in this direction are lost in transit, unnoticed.
     """
 
     down: frozenset[BrokerNumber] = frozenset()
@@ -36,15 +36,15 @@ class Outage:
         )
 
     def live(self, topology: Topology) -> tuple[BrokerNumber, ...]:
-        """The brokers that are there and not down, in order."""
+        """Return the brokers that are present and not down, in order."""
         present = map(topology.number_of, topology.present())
         return tuple(number for number in present if number not in self.down)
 
 
 def open_routes(topology: Topology, outage: Outage) -> Reached:
-    """Who gets whose publications over the routes that a topology's first kind gives.
+    """Return the brokers that reach each other over the routes of a topology's first kind.
 
-    What absorbs in one direction is taken to do so in both.
+    A pair that absorbs in one direction is treated as absorbing in both.
     """
     overlay = topology.overlay()
     live = outage.live(topology)
@@ -59,7 +59,7 @@ def open_routes(topology: Topology, outage: Outage) -> Reached:
 
 
 def closed_route(topology: Topology, lost: Lost) -> Link | None:
-    """An origin and a home, of those that are left, between which nothing gets; or None."""
+    """Return an origin and a home, among the remaining brokers, without an open route; or None."""
     overlay = topology.overlay()
     left = Outage(down=frozenset(lost.brokers)).live(topology)
     pairs = ((origin, home) for origin in left for home in left if origin != home)

@@ -1,4 +1,7 @@
-"""Many names in one: `b[1:500]`, `b[1:500:2]` for every other one, `n[01:16]` with the zero."""
+"""Ranges of names.
+
+`b[1:500]`, `b[1:500:2]` for every second name, `n[01:16]` with leading zeros.
+"""
 
 import re
 from typing import Final
@@ -9,10 +12,10 @@ _RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 
 def expanded(text: str) -> list[str]:
-    """A name with a range in it as the single names; one without as it is.
+    """Return the names that a range stands for; a name without a range is returned as is.
 
     Raises:
-        ValueError: says what is wrong with the range.
+        ValueError: the range is invalid; the text states the fault.
     """
     ranges = list(_RANGE.finditer(text))
     if not ranges:
@@ -36,15 +39,15 @@ def expanded(text: str) -> list[str]:
 
 
 def is_range(text: str) -> bool:
-    """Whether `expanded` makes several names of it."""
+    """Return True if `expanded` returns several names."""
     return _RANGE.search(text) is not None
 
 
 def expanded_list(value: object) -> object:
-    """A list with every range in it expanded; what is no list of text is left for others to refuse.
+    """Return a list with every range expanded; other values are left for later checks to refuse.
 
     Raises:
-        ValueError: says what is wrong with a range.
+        ValueError: a range is invalid; the text states the fault.
     """
     if not isinstance(value, list):
         return value

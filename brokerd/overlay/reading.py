@@ -1,4 +1,4 @@
-"""Checks that the sections of a topology file share; each mistake is named with its cure."""
+"""Checks that the sections of a topology file share; each error names the remedy."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from brokerd.overlay.routes import Link
 
 
 def nearest(word: object, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?` for the known word most like `word`, or a list of what is known."""
+    """Return `; did you mean 'x'?` for the most similar valid word, or a list of valid words."""
     # Two-letter broker names differ in half of their letters at the first slip.
     close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
     if close:
@@ -20,10 +20,10 @@ def nearest(word: object, known: Sequence[str]) -> str:
 
 
 def table(value: Any, where: str, keys: Sequence[str] | None = None) -> Mapping[str, Any]:
-    """A value that must be a table, with no other than `keys` in it.
+    """Return a value that must be a table, with no other keys than `keys`.
 
     Raises:
-        ConfigError: it is none, or has another key; names `where`.
+        ConfigError: the value is no table, or has another key; names `where`.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: expected a table, got {value!r}")
@@ -34,10 +34,10 @@ def table(value: Any, where: str, keys: Sequence[str] | None = None) -> Mapping[
 
 
 def broker_number(name: Any, brokers: Sequence[str], where: str) -> BrokerNumber:
-    """The number of a broker that a file names.
+    """Return the number of a broker that a file names.
 
     Raises:
-        ConfigError: no broker is called so; names `where` and the nearest that is.
+        ConfigError: no broker has this name; names `where` and the nearest valid name.
     """
     if name not in brokers:
         raise ConfigError(f"{where}: no broker called {name!r}{nearest(name, brokers)}")
@@ -45,10 +45,10 @@ def broker_number(name: Any, brokers: Sequence[str], where: str) -> BrokerNumber
 
 
 def broker_numbers(names: Any, brokers: Sequence[str], where: str) -> tuple[BrokerNumber, ...]:
-    """The numbers of a list of brokers, each named once.
+    """Return the numbers of a list of brokers without repetitions.
 
     Raises:
-        ConfigError: it is no list, names no broker, or one twice; names `where`.
+        ConfigError: the value is no list, names no broker, or repeats a name; names `where`.
     """
     if not isinstance(names, list | tuple):
         raise ConfigError(f"{where}: expected a list of names, got {names!r}")
@@ -62,13 +62,13 @@ def broker_numbers(names: Any, brokers: Sequence[str], where: str) -> tuple[Brok
 
 
 def pairs(links: Any, names: Sequence[str], where: str, what: str = "broker") -> tuple[Link, ...]:
-    """Pairs of names as pairs of their places, the smaller first, in the order given.
+    """Return pairs of names as pairs of their places, the smaller first, in the given order.
 
     Args:
-        what: is called by these names.
+        what: noun for the named things.
 
     Raises:
-        ConfigError: no pair, an unknown name, one linked to itself, or a pair twice.
+        ConfigError: no pair, an unknown name, a name linked to itself, or a repeated pair.
     """
     if not isinstance(links, list | tuple):
         raise ConfigError(f"{where}: expected a list of pairs, got {links!r}")
@@ -93,10 +93,10 @@ def pairs(links: Any, names: Sequence[str], where: str, what: str = "broker") ->
 
 
 def check_no_cycle(links: Iterable[Link], names: Sequence[str], where: str, what: str) -> None:
-    """Make sure that links are a tree of everything that has a name.
+    """Check that links form a tree of all named nodes.
 
     Raises:
-        ConfigError: a link closes a cycle, or something is not connected; names `where`.
+        ConfigError: a link closes a cycle, or a node is not connected; names `where`.
     """
     leader = list(range(len(names)))
     for a, b in links:
@@ -109,7 +109,7 @@ def check_no_cycle(links: Iterable[Link], names: Sequence[str], where: str, what
 
 
 def unconnected(links: Iterable[Link], brokers: Sequence[BrokerNumber]) -> tuple[BrokerNumber, ...]:
-    """Which of some brokers are not connected with the first one by links among them."""
+    """Return the brokers that are not connected with the first one by links among `brokers`."""
     leader = {broker: broker for broker in brokers}
     for a, b in links:
         if a in leader and b in leader:
@@ -125,5 +125,5 @@ def _leader(leader: dict[int, int] | list[int], broker: int) -> int:
 
 
 def linked(links: Iterable[Link], broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-    """The other ends of a broker's links, in link order."""
+    """Return the other ends of a broker's links, in link order."""
     return tuple(b if a == broker else a for a, b in links if broker in (a, b))

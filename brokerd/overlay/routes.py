@@ -1,7 +1,7 @@
-"""Routes: over which brokers and links a stream may come from its origin to a home.
+"""Routes: the brokers and links that a stream may pass from its origin to its home.
 
-A route is known before anything fails, and is asked afterwards whether it is open. Of some steps
-all must be there (a path), of others any of several (a bundle).
+A route is computed before any failure, and tested afterwards with `is_open`. Some steps need all
+parts (a path), others any of several (a bundle).
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ Link = tuple[BrokerNumber, BrokerNumber]
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A step over any one of several links, from whichever ends were reached before.
+    """A step over any one of several links, from any end that was reached before.
 
     Attributes:
-        may_stay: the step may be left out, too.
+        may_stay: True if the step may be left out, too.
     """
 
     links: tuple[Link, ...]
@@ -31,14 +31,14 @@ class Bundle:
 class Unit:
     """A step from any broker of a part of the system to any other, over links inside only.
 
-    What is left is not entered again: each unit in it is passed at most once, and from one of its
-    siblings to another only while its remaining brokers, and those of each unit in it, are
-    connected inside. In a connected part of another a route may begin or end.
+    A part that was left is not entered again: each sub-unit is passed at most once, and passed from
+    one sibling to another only while its remaining brokers, and those of each unit inside, are
+    connected inside. A route may begin or end in a connected part of a disconnected unit.
 
     Attributes:
-        brokers: all in it.
-        links: between different units in it; where there are none, between its brokers.
-        units: that it consists of; none: its brokers.
+        brokers: all brokers of the unit.
+        links: links between different sub-units; without sub-units, between brokers.
+        units: sub-units; none if the unit consists of brokers.
     """
 
     brokers: tuple[BrokerNumber, ...]
@@ -51,9 +51,9 @@ Step = BrokerNumber | Link | Bundle | Unit
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a stream needs on its way; the first step and the last one are brokers.
+    """The brokers and links that a stream needs; the first step and the last step are brokers.
 
-    A link leads to whichever of its ends was not reached before.
+    A link leads to the end that was not reached before.
     """
 
     steps: tuple[Step, ...]
@@ -64,7 +64,7 @@ class Route:
         assert self.steps, "a route needs a broker"
 
     def then(self, onward: "Route") -> "Route":
-        """This route and one from where it ends."""
+        """Return this route followed by a route from its end."""
         here, there = self.steps[-1], onward.steps[0]
         assert here == there, f"a route to {here} goes on from {there}"
         return Route((*self.steps, *onward.steps[1:]))
@@ -72,12 +72,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What is gone at the same time.
+    """Brokers and links that have failed at the same time.
 
     Attributes:
         brokers: in ascending order.
-        links: between brokers that may be there.
-        latest: one of the brokers, without which the rest is known to be borne.
+        links: links between brokers that may be present.
+        latest: a broker without which the other losses are confirmed to be tolerated.
     """
 
     brokers: tuple[BrokerNumber, ...]
@@ -88,7 +88,7 @@ class Lost:
 def is_open(
     route: Route, lost_brokers: Iterable[BrokerNumber] = (), lost_links: Iterable[Link] = ()
 ) -> bool:
-    """Whether all that a route needs is there, or one of those of which it needs any."""
+    """Return True if all parts that a route needs are present, or one of several alternatives."""
     losses = _Losses(
         frozenset(lost_brokers), frozenset((min(link), max(link)) for link in lost_links)
     )
@@ -101,11 +101,11 @@ def is_open(
 
 
 def passed_by(route: Route) -> tuple[tuple[BrokerNumber, ...], tuple[Link, ...]]:
-    """The brokers and links that a stream may pass on its way, in ascending order.
+    """Return the brokers and links that a stream may pass, in ascending order.
 
-    They are all of a path, and those of a bundle and of a unit that lie on any way from one end
-    of the route to the other without coming by a broker twice. Links are (from, to), both ways but
-    for those into the origin and out of the home.
+    The result has all parts of a path, and the parts of a bundle and of a unit that lie on any path
+    between the ends of the route that passes no broker twice. Links are (from, to), in both
+    directions except for links into the origin and out of the home.
     """
     origin, home = route.steps[0], route.steps[-1]
     assert _is_broker(origin)
@@ -128,10 +128,10 @@ def _links_of(steps: Iterable[Step]) -> Iterator[Link]:
 
 
 def _block_of(links: Iterable[Link], origin: BrokerNumber, home: BrokerNumber) -> list[Link]:
-    """The links on ways between two brokers that come by no broker twice.
+    """Return the links on paths between two brokers that pass no broker twice.
 
-    With a link between the two they are those that lie on a ring with it: a block of the graph,
-    found by walking in depth from one of the two (Hopcroft and Tarjan).
+    With a link between the two brokers, these links lie on a ring with that link: a block of the
+    graph, found by a depth-first walk from one of the brokers (Hopcroft and Tarjan).
     """
     direct = (min(origin, home), max(origin, home))
     near: dict[BrokerNumber, list[BrokerNumber]] = {}
@@ -173,7 +173,7 @@ class _Losses:
         return tuple(broker for broker in brokers if broker not in self.brokers)
 
     def ways(self, links: Iterable[Link]) -> list[Link]:
-        """The links that are usable, in both directions."""
+        """Return the usable links, in both directions."""
         usable = [
             link for link in links if link not in self.links and not self.brokers.intersection(link)
         ]
@@ -223,7 +223,7 @@ def _reached_inside(
 
 
 def _is_connected(unit: Unit, losses: _Losses) -> bool:
-    """Whether the remaining brokers of a unit, and of each unit in it, are connected inside."""
+    """Return True if the remaining brokers of a unit, and of its inner units, are connected."""
     remaining = losses.remaining(unit.brokers)
     return all(_is_connected(inner, losses) for inner in unit.units) and len(
         _reached_inside(unit, remaining[:1], losses)

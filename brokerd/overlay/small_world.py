@@ -1,4 +1,4 @@
-"""Figures that say how like a small world a graph of brokers is.
+"""Small-world figures of a graph of brokers.
 
 Paper: [GES] §2 (high clustering coefficients, path lengths that grow with the logarithm).
 """
@@ -13,14 +13,14 @@ from brokerd.overlay.routes import Link
 
 @dataclass(frozen=True, slots=True)
 class SmallWorld:
-    """Figures of a connected graph; 0 where there is nothing to count.
+    """Figures of a connected graph; 0 if there is nothing to count.
 
     Attributes:
         mean_degree: links of a broker.
-        clustering: of the pairs of a broker's neighbours, the share that is linked; the mean over
-            all brokers, of which those with fewer than two neighbours count as 0.
-        mean_path_links: links between two brokers on a shortest way, over all pairs.
-        longest_path_links: between the two that are farthest apart.
+        clustering: share of the pairs of a broker's neighbours that are linked; the mean over all
+            brokers, where brokers with fewer than two neighbours count as 0.
+        mean_path_links: links between two brokers on a shortest path, over all pairs.
+        longest_path_links: links between the two brokers that are farthest apart.
     """
 
     mean_degree: float
@@ -30,7 +30,7 @@ class SmallWorld:
 
 
 def small_world(brokers: int, links: Iterable[Link]) -> SmallWorld:
-    """The figures of a connected graph of the brokers numbered below `brokers`."""
+    """Return the figures of a connected graph of the brokers numbered below `brokers`."""
     near: list[dict[BrokerNumber, None]] = [{} for _ in range(brokers)]
     for a, b in links:
         near[a][b] = None
@@ -50,7 +50,10 @@ def _clustering(near: list[dict[BrokerNumber, None]], broker: BrokerNumber) -> f
 
 
 def _paths(near: list[dict[BrokerNumber, None]]) -> tuple[float, int]:
-    """Mean and longest shortest path: all brokers walk one link further at a time, as bit sets."""
+    """Return mean and longest shortest path.
+
+    All brokers advance by one link at a time, as bit sets.
+    """
     reached = [1 << broker for broker in range(len(near))]
     known, walked, total = len(near), 0, 0
     while True:

@@ -1,18 +1,18 @@
-"""Topologies: brokers, links and parameters, and what makes a topology file wrong.
+"""Topologies: brokers, links and parameters, and the checks of a topology file.
 
-The order of `brokers` in the file gives the numbers that stand for them on the wire.
+The order of `brokers` in the file determines the numbers of brokers on the wire.
 
-A file says of which kind its overlay is, and what that kind needs to know in a section called so:
+A file names the kind of its overlay, with the parameters of the kind in a section of that name:
 
     kind = "tree"
     links = [["p1", "b1"], ["b1", "b2"], ["b1", "s1"]]
+
     [tree]
     delta = 1
 
-`links` are those of a tree; the sections of other kinds say what theirs follow from. A file may
-carry several kinds over the same brokers, as in `kind = ["tree", "cells"]`. The first is the one
-that is meant where nobody asks for another. It is the tree's place, if there is one. A section is
-read only when its kind is named.
+`links` are the links of a tree; the sections of other kinds define theirs. A file may carry several
+kinds over the same brokers, as in `kind = ["tree", "cells"]`. The first kind is the default; a tree
+must be first. A section is read only when its kind is named.
 """
 
 import hashlib
@@ -34,16 +34,16 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS, format_duration, parse_dura
 
 SCHEMA = "pubsubctl/topology/2"
 FLAT_SCHEMA = "pubsubctl/topology/1"
-"""There, one table has `delta` and the parameters of whatever protocol runs."""
+"""In this schema, one table has `delta` and the parameters of the protocol that runs."""
 TREE = "tree"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 SHORTEST_SESSION_NS = 10 * MILLISECOND_NS
 LONGEST_SESSION_NS = 600 * SECOND_NS
 _KEYS = ("schema", "name", "kind", "parameters", "session", "brokers", "links", "joined", "left")
 ALL_PROTOCOLS = "all"
-"""In place of a protocol's name: for every protocol that knows the parameter."""
+"""In place of a protocol's name: for every protocol that has the parameter."""
 _SESSION = ("heartbeat", "suspicion", "connect_timeout", "slow_after")
-"""Of SessionParameters, what depends on how busy the machines are; there with `_ns`."""
+"""SessionParameters that depend on the load of the machines; the fields end in `_ns`."""
 
 
 Settings = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
@@ -52,13 +52,13 @@ Settings = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A broker that joined brokers that ran: a tree as a leaf, or a hierarchy.
+    """A broker that joined running brokers, as a leaf of a tree, or in a hierarchy.
 
     Attributes:
-        at: the broker that it is linked to; in a hierarchy the first one.
+        at: the broker that it is linked to; in a hierarchy the first of several.
         address: "host:port" of its listener; "" in a simulation.
-        place: in a hierarchy its address there, as `0.1.3`; "" for any that is free.
-        further: the others that it is linked to.
+        place: in a hierarchy its address there, as `0.1.3`; "" for any free address.
+        further: the other brokers that it is linked to.
     """
 
     name: str
@@ -69,11 +69,11 @@ class Joined:
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Whom it is linked to."""
+        """All brokers that the broker is linked to."""
         return (self.at, *self.further)
 
     def to_row(self) -> list[Any]:
-        """As a topology file has it."""
+        """Return the entry of a topology file."""
         if self.place:
             return [self.name, [*self.near], self.address, self.place]
         return [self.name, self.at, self.address]
@@ -81,20 +81,20 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Brokers, and an overlay of them or several.
+    """Brokers, and one or several overlays over the brokers.
 
     Attributes:
-        name: of the topology, for people.
-        section: what the file says of its kind, checked by that.
+        name: name of the topology, for people.
+        section: section of the kind, checked by the kind.
         brokers: names; a broker's number is its place here.
-        links: pairs of numbers, each pair (smaller, larger): a tree's in file order, those of
-            another kind as it derives them.
-        settings: what the file's `[parameters]` set, by protocol, in file order; each protocol
-            checks its own and has defaults for the rest.
-        session: what the file's `[session]` sets of SessionParameters, in file order.
-        joined: brokers that joined at run time: the last ones of `brokers`, with the last ones
-            of `links`.
-        left: names of brokers that have left for good. They keep their numbers, without links.
+        links: pairs of numbers, each pair (smaller, larger): links of a tree in file order, links
+            of another kind as derived.
+        settings: the file's `[parameters]`, by protocol, in file order; every protocol checks its
+            own parameters and has defaults for the rest.
+        session: SessionParameters from the file's `[session]`, in file order.
+        joined: brokers that joined at run time: the last entries of `brokers`, with the last
+            entries of `links`.
+        left: names of brokers that have left for good. Their numbers stay, without links.
         further: the sections of the other kinds that the file carries.
     """
 
@@ -110,12 +110,12 @@ class Topology:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """The topology in a TOML document's content.
+        """Return the topology in a TOML document's content.
 
         Raises:
-            ConfigError: names `where`, the key, the value and the nearest valid one: unknown
-                key or kind, a section of a kind that is not named, unknown or repeated broker, a
-                link to itself or twice, what a kind refuses (a cycle, a part that is not
+            ConfigError: names `where`, the key, the value and the nearest valid value: unknown key
+                or kind, a section of a kind that is not named, unknown or repeated broker, a link
+                to itself or repeated, a fault found by a kind (a cycle, a part that is not
                 connected, delta < 0).
         """
         is_flat = values.get("schema") == FLAT_SCHEMA
@@ -160,16 +160,16 @@ class Topology:
 
     @property
     def kind(self) -> str:
-        """Of its overlay; the first one's, where the file carries several."""
+        """The kind of the overlay; the first kind, if the file carries several."""
         return self.section.kind
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Of all overlays that the file carries; the first one's is the one that is meant."""
+        """The sections of all overlays that the file carries; the first is the default."""
         return (self.section, *self.further)
 
     def with_section(self, section: Section) -> Self:
-        """The same with another section of a kind that the file carries."""
+        """Return the topology with another section of a kind that the file carries."""
         assert section.kind in self.kinds, f"{self.name} carries {', '.join(self.kinds)}"
         if section.kind == self.kind:
             return replace(self, section=section)
@@ -178,15 +178,15 @@ class Topology:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of all overlays that the file carries."""
+        """The kinds of all overlays that the file carries."""
         return (self.kind, *(section.kind for section in self.further))
 
     @property
     def delta(self) -> int:
-        """How many failures at once its tree is wired for.
+        """The number of simultaneous failures that the tree tolerates.
 
         Raises:
-            ConfigError: it is no tree.
+            ConfigError: the overlay is no tree.
         """
         if not isinstance(self.section, TreeSection):
             raise ConfigError(
@@ -195,12 +195,12 @@ class Topology:
         return self.section.delta
 
     def with_delta(self, delta: int) -> Self:
-        """The tree, wired for another number of failures."""
+        """Return the tree with another delta."""
         assert self.kind == TREE, f"{self.name} is of kind {self.kind}"
         return replace(self, section=TreeSection(delta))
 
     def overlay(self, kind: str = "") -> Overlay:
-        """What is described by its section, or by that of another kind that the file carries."""
+        """Return the default overlay, or that of another kind that the file carries."""
         sections = {section.kind: section for section in self.sections}
         chosen = kind or self.kind
         assert chosen in sections, f"{self.name} carries {', '.join(sections)}, not {chosen}"
@@ -209,7 +209,7 @@ class Topology:
         return KINDS[chosen].overlay(sections[chosen], links)
 
     def of_kind(self, kind: str) -> Self:
-        """The topology as one of the kinds sees it that the file carries: its links are that's."""
+        """Return the topology with only one of its kinds, and with the links of that kind."""
         if self.kinds == (kind,):
             return self
         sections = {section.kind: section for section in self.sections}
@@ -217,12 +217,12 @@ class Topology:
         return replace(self, section=sections[kind], links=links, further=())
 
     def with_joined(self, joined: Joined, where: str) -> Self:
-        """The topology with one more broker: in a tree a leaf, in a hierarchy where that says.
+        """Return the topology with one more broker: a leaf of a tree, or a broker in a hierarchy.
 
         Raises:
-            ConfigError: names `where`: its name is taken or no name, or it is to be linked to a
-                broker that is not there, or twice; or its kind of overlay refuses it; or the file
-                is not of a tree or a hierarchy alone.
+            ConfigError: names `where`: the name is taken or invalid, or a link leads to an absent
+                broker, or is repeated; or the kind of overlay refuses; or the file is not of a tree
+                or a hierarchy alone.
         """
         self._check_growing(joined.name, where)
         if not NAME.fullmatch(joined.name):
@@ -248,12 +248,11 @@ class Topology:
         )
 
     def without(self, name: str, where: str) -> Self:
-        """The topology without a broker.
+        """Return the topology without a broker.
 
         Raises:
-            ConfigError: names `where`: there is no such broker, or its kind of overlay refuses
-                that, as a tree does for all but leaves; or the file is not of a tree or a hierarchy
-                alone.
+            ConfigError: names `where`: there is no such broker, or the kind of overlay refuses, as
+                a tree does for all but leaves; or the file is not of a tree or a hierarchy alone.
         """
         self._check_growing(name, where)
         if name not in self.present():
@@ -264,17 +263,17 @@ class Topology:
         return replace(self, section=section, links=links, left=(*self.left, name))
 
     def with_role(self, name: str, role: str, where: str) -> Self:
-        """The topology where a broker comes to be something else, in the overlay that is meant.
+        """Return the topology with the role of a broker changed in the default overlay.
 
         Raises:
-            ConfigError: it cannot; names `where`.
+            ConfigError: the role is impossible; names `where`.
         """
         return replace(self, section=with_role(self.section, name, role, where))
 
     def follows(self, before: "Topology") -> bool:
-        """Whether what may change while brokers run is all that tells it from `before`.
+        """Return True if only changes that are possible at run time distinguish it from `before`.
 
-        Brokers join and leave, and come to be something else in an overlay.
+        Brokers join and leave, and change their roles in an overlay.
         """
         return (
             self.as_deployed() == before.as_deployed()
@@ -285,16 +284,16 @@ class Topology:
         )
 
     def has_other_roles(self, before: "Topology") -> bool:
-        """Whether, since `before`, a broker has come to be something else in an overlay."""
+        """Return True if a broker has changed its role in an overlay since `before`."""
         roles = [[*map(of_kind.roles, each.sections)] for each in (self, before)]
         return roles[0] != roles[1]
 
     def present(self) -> tuple[str, ...]:
-        """The brokers that have not left."""
+        """Return the brokers that have not left."""
         return tuple(name for name in self.brokers if name not in self.left)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of the topology's TOML file."""
+        """Return the content of the topology's TOML file."""
         first = self.as_deployed()
         several = [*self.kinds]
         sections = {part.kind: part.to_mapping() for part in self.sections}
@@ -320,7 +319,7 @@ class Topology:
         }
 
     def as_it_is(self) -> dict[str, Any]:
-        """The content of a file that does not say who joined; who left a tree has no link."""
+        """Return the content of a file without `joined`; brokers that left a tree have no link."""
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
         sections = {part.kind: of_kind.at_once(part).to_mapping() for part in self.sections}
@@ -331,7 +330,7 @@ class Topology:
         return mapping
 
     def as_deployed(self) -> Self:
-        """The topology before anything changed while brokers ran."""
+        """Return the topology before all changes at run time."""
         joined, section = len(self.joined), as_deployed(self.section)
         links = self.links[: len(self.links) - joined]
         return replace(
@@ -345,22 +344,22 @@ class Topology:
         )
 
     def settings_of(self, protocol: str) -> dict[str, Any]:
-        """What the file sets for one protocol, unchecked."""
+        """Return the file's parameters for one protocol, unchecked."""
         return dict(dict(self.settings).get(protocol, ()))
 
     def session_parameters(self) -> SessionParameters:
-        """What brokers and their clients have to agree on about sessions."""
+        """Return the session parameters that brokers and their clients must agree on."""
         return SessionParameters(**dict(self.session))
 
     def session_in_words(self) -> dict[str, str]:
-        """What `[session]` sets, as a file says it."""
+        """Return the values of `[session]` in the notation of a file."""
         return {name.removesuffix("_ns"): format_duration(ns) for name, ns in self.session}
 
     def number_of(self, name: str) -> BrokerNumber:
-        """A broker's number.
+        """Return a broker's number.
 
         Raises:
-            ConfigError: no broker is called so; names the nearest that is.
+            ConfigError: no broker has this name; names the nearest valid name.
         """
         try:
             return self.brokers.index(name)
@@ -370,9 +369,10 @@ class Topology:
             ) from None
 
     def digest(self, protocol: str, parameters: Mapping[str, Any]) -> str:
-        """What all brokers of a deployment must agree on, as 32 hex digits.
+        """Return the values that all brokers of a deployment must agree on, as 32 hex digits.
 
-        Who joins and leaves does not change it: brokers learn of that one after the other.
+        Joins and departures do not change the digest: brokers learn of these changes at different
+        times.
         """
         agreed = {
             "topology": self.as_deployed().to_mapping(),
@@ -388,7 +388,7 @@ class Topology:
         return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
     def neighbours(self) -> tuple[tuple[BrokerNumber, ...], ...]:
-        """Per broker, whom it is linked to, in link order; none for one that has left."""
+        """Return the linked brokers per broker, in link order; none for a broker that has left."""
         found: list[list[BrokerNumber]] = [[] for _ in self.brokers]
         left = [self.brokers.index(name) for name in self.left]
         for a, b in self.links:
@@ -399,7 +399,7 @@ class Topology:
         return tuple(tuple(row) for row in found)
 
     def check_delta(self, where: str) -> None:
-        """Make sure that so many failures can lie on a path of the tree, where it is one.
+        """Check that a path of the tree, if the overlay is a tree, has room for `delta` failures.
 
         Raises:
             ConfigError: delta is larger than the longest path has links; names `where`.

@@ -18,7 +18,7 @@ from brokerd.overlay.topology import TREE, Topology
 class PrimaryTree(OverlayGraph):
     """Paths and distances of the whole tree; for tools, the simulator and the checker's side.
 
-    A broker itself knows no more than its Neighbourhood.
+    A broker itself has its Neighbourhood only.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -26,7 +26,7 @@ class PrimaryTree(OverlayGraph):
 
     @property
     def newcomers(self) -> BrokerNumber:
-        """The first number that a broker which joined at run time may have."""
+        """The lowest number of a broker that joined at run time."""
         return len(self.topology.brokers) - len(self.topology.joined)
 
     def near(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
@@ -34,7 +34,7 @@ class PrimaryTree(OverlayGraph):
         return tuple(self.ball(broker, self.topology.delta + 1))
 
     def pairs_across(self, here: BrokerNumber, there: BrokerNumber) -> list[Link]:
-        """All who are near enough to have a session past a link of the tree."""
+        """Return all pairs that are near enough to have a session across a link of the tree."""
         radius = self.topology.delta + 1
         return [
             (path[0], path[-1])
@@ -44,10 +44,10 @@ class PrimaryTree(OverlayGraph):
         ]
 
     def ball(self, center: BrokerNumber, radius: int) -> dict[BrokerNumber, Path]:
-        """Brokers within `radius` links of `center`, nearest first (not itself), with the path.
+        """Return the brokers within `radius` links of `center`, nearest first, with the path.
 
-        The path leads from `center` to the broker, both included. Brokers at the same distance
-        come in link order, so the result is the same on every machine.
+        The path leads from `center` to the broker, both included. `center` itself is left out.
+        Brokers at the same distance are in link order, so the result is the same on every machine.
         """
         found: dict[BrokerNumber, Path] = {}
         ring: list[tuple[BrokerNumber, ...]] = [(center,)]
@@ -63,11 +63,11 @@ class PrimaryTree(OverlayGraph):
         return found
 
     def surroundings(self, center: BrokerNumber) -> "Neighbourhood":
-        """What a broker is told of the tree: whom it may know, dial, and be dialled by."""
+        """Return the part of the tree that a broker receives: the possible session peers."""
         return self.neighbourhood(center, self.topology.delta + 1)
 
     def neighbourhood(self, center: BrokerNumber, radius: int) -> "Neighbourhood":
-        """What broker `center` knows of the tree when the radius is Δ = `radius`."""
+        """Return the part of the tree that broker `center` has for the radius Δ = `radius`."""
         ball = self.ball(center, radius)
         neighbours = {
             broker: tuple(
@@ -82,34 +82,34 @@ class PrimaryTree(OverlayGraph):
 
 
 def graph_of(topology: Topology, kind: str = "") -> OverlayGraph:
-    """One of the overlays that a topology carries; the first one, unless another is named."""
+    """Return an overlay of a topology; the first, unless another kind is named."""
     kind = kind or topology.kind
     return PrimaryTree(topology) if kind == TREE else OverlayGraph(topology, kind)
 
 
 def tree_of(graph: OverlayGraph) -> PrimaryTree:
-    """The graph of a protocol that runs on trees."""
+    """Return the graph of a protocol that runs on trees."""
     assert isinstance(graph, PrimaryTree), f"{graph.topology.name} is of kind {graph.kind}"
     return graph
 
 
 @lru_cache(maxsize=2)
 def primary_tree(topology: Topology) -> PrimaryTree:
-    """The tree of a topology, for as many of its brokers as ask; nobody may change it."""
+    """Return the tree of a topology, shared by all callers; it must not be changed."""
     return PrimaryTree(topology)
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """The part of the tree within Δ links of one broker: all a broker knows of it.
+    """The part of the tree within Δ links of one broker, and the only part that a broker has.
 
     Attributes:
-        center: the broker whose neighbourhood it is.
+        center: the broker in the middle.
         radius: Δ = δ + 1.
-        paths: broker → path from `center` to it, both included; nearest first.
+        paths: broker → path from `center` to the broker, both included; nearest first.
         neighbours: broker (center too) → its neighbours inside the neighbourhood, in link order.
-        newcomers: brokers from this number on have joined the tree while it ran.
-        left: brokers that are known to have left the tree, wherever they were.
+        newcomers: brokers from this number on have joined the tree at run time.
+        left: brokers reported to have left the tree, from any place.
 
     Paper: [DFT11] §II ("Δ-neighbourhood").
     """
@@ -122,16 +122,16 @@ class Neighbourhood:
     left: tuple[BrokerNumber, ...] = ()
 
     def direction(self, broker: BrokerNumber) -> BrokerNumber:
-        """The tree neighbour of the center on whose side `broker` (in the ball) lies."""
+        """Return the tree neighbour of the center on the side of `broker`, which is in the ball."""
         return self.paths[broker][1]
 
     def beyond(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Neighbours of `broker` that lie one link farther from the center, in link order."""
+        """Return the neighbours of `broker` one link farther from the center, in link order."""
         nearer = self.paths[broker][-2] if broker != self.center else -1
         return tuple(near for near in self.neighbours[broker] if near != nearer)
 
     def grown(self, broker: BrokerNumber, parent: BrokerNumber) -> "Neighbourhood":
-        """The neighbourhood with a new leaf behind `parent`, which is near enough for that."""
+        """Return the neighbourhood with a new leaf behind `parent`, which must be near enough."""
         assert broker not in self.neighbours, f"broker {broker} is there already"
         before = self.paths[parent] if parent != self.center else (self.center,)
         assert len(before) <= self.radius, f"broker {broker} is {len(before)} links away"
@@ -143,7 +143,7 @@ class Neighbourhood:
         return replace(self, paths=paths, neighbours=neighbours)
 
     def shrunk(self, broker: BrokerNumber) -> "Neighbourhood":
-        """The neighbourhood without a leaf."""
+        """Return the neighbourhood without a leaf."""
         assert len(self.neighbours[broker]) == 1, f"broker {broker} is no leaf"
         paths = {near: path for near, path in self.paths.items() if near != broker}
         neighbours = {

@@ -1,8 +1,8 @@
-"""Who gets whose publications in a tree in which some are gone past.
+"""The pairs of brokers that publications still connect in a tree with bypassed brokers.
 
-A broker hands on to the nearest broker of the path that it reaches, at most so many links away,
-and to nobody if there is none. What is gone or mute is gone past; what absorbs is not, because
-nobody notices.
+A broker hands publications on to the nearest reachable broker of the path, within a bounded number
+of links, and to none if there is none. A crashed or mute broker is bypassed; an absorbing broker is
+not, because it is not detected.
 
 Paper: [DFT11] §IV (bypassing).
 """
@@ -18,11 +18,11 @@ from brokerd.overlay.topology import Topology
 def reached_in_tree(
     topology: Topology, outage: Outage, radius: int, *, relays: bool = False
 ) -> Reached:
-    """Who gets whose publications.
+    """Return the sources of publications that arrive, per subscriber's broker.
 
     Args:
-        radius: how many links a broker reaches along a path; 1: nobody is gone past.
-        relays: whether a third broker relays for two whose session is cut.
+        radius: number of links that a broker reaches along a path; 1: no broker is bypassed.
+        relays: True if a third broker relays for two brokers without a session.
     """
     neighbours = topology.neighbours()
     present = [topology.number_of(name) for name in topology.present()]
@@ -43,8 +43,8 @@ def _sources(
     outage: Outage,
     cut: frozenset[Link],
 ) -> set[BrokerNumber]:
-    """The brokers whose publications come to `subscriber`."""
-    # Outwards from the subscriber, so that the way on from each next hop is known already.
+    """Return the brokers with publications that arrive at `subscriber`."""
+    # Outwards from the subscriber, so that the path from each next hop is already computed.
     towards = {subscriber: subscriber}
     arrives: set[BrokerNumber] = set()
     if subscriber not in outage.absorbing:  # its clients get nothing either
@@ -72,7 +72,7 @@ def _sources(
 def _relayed(
     pair: Link, near: Mapping[BrokerNumber, Iterable[BrokerNumber]], outage: Outage
 ) -> bool:
-    """Whether somebody reaches both ends."""
+    """Return True if a third broker reaches both ends."""
     a, b = pair
     for other in near[a]:
         usable = other in near[b] and other not in outage.down | outage.absorbing

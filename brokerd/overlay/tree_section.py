@@ -1,6 +1,7 @@
-"""A tree's section of a topology file, and its routes; who is near whom is in `tree`.
+"""A tree's section of a topology file, and its routes; `tree` has the neighbourhoods.
 
     links = [["p1", "b1"], ["b1", "s1"]]
+
     [tree]
     delta = 1
 
@@ -22,37 +23,36 @@ MAXIMUM_DELTA = 16
 
 @dataclass(frozen=True, slots=True)
 class TreeSection:
-    """What a tree is wired for.
+    """The fault tolerance of a tree.
 
     Attributes:
-        delta: how many failures at once.
+        delta: number of simultaneous failures.
     """
 
     delta: int = 1
 
     @property
     def kind(self) -> str:
-        """Its name."""
+        """The name of the kind."""
         return "tree"
 
     @property
     def in_words(self) -> str:
-        """`delta 2`, for people."""
+        """A description for people, as `delta 2`."""
         return f"delta {self.delta}"
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of the file's `[tree]`."""
+        """Return the content of the file's `[tree]`."""
         return {"delta": self.delta}
 
 
 def read_tree(
     section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
 ) -> TreeSection:
-    """A tree's section.
+    """Return a tree's section.
 
     Raises:
-        ConfigError: an unknown key, a delta that cannot be, or links that are no tree; names
-            `where`.
+        ConfigError: an unknown key, an invalid delta, or links that are no tree; names `where`.
     """
     found = read_delta(section, f"{where}: tree")
     check_no_cycle(links, brokers, f"{where}: links", "the primary tree")
@@ -60,10 +60,10 @@ def read_tree(
 
 
 def read_delta(section: Any, where: str) -> TreeSection:
-    """A tree's section, whatever its links.
+    """Return a tree's section without a check of its links.
 
     Raises:
-        ConfigError: an unknown key, or a delta that cannot be; names `where`.
+        ConfigError: an unknown key, or an invalid delta; names `where`.
     """
     delta = table(section, where, ("delta",)).get("delta", 1)
     if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
@@ -73,7 +73,7 @@ def read_delta(section: Any, where: str) -> TreeSection:
 
 @dataclass(frozen=True)
 class TreeOverlay:
-    """A tree of brokers: one path from each to each."""
+    """A tree of brokers, with a single path between any two."""
 
     links: tuple[Link, ...]
     delta: int
@@ -87,16 +87,16 @@ class TreeOverlay:
         return near
 
     def role(self, broker: BrokerNumber) -> str:
-        """What a broker is in the tree, for people."""
+        """Return the role of a broker in the tree, for people."""
         return "leaf" if len(linked(self.links, broker)) < 2 else "inner"
 
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may know: those within δ + 1 links, in ascending order."""
+        """Return the other brokers within δ + 1 links, in ascending order."""
         found = self._paths(broker, self.delta + 1)
         return tuple(sorted(other for other in found if other != broker))
 
     def facts(self) -> dict[str, int]:
-        """What one wants to know of it before deploying it."""
+        """Return figures of the overlay for review before a deployment."""
         start = self.links[0][0] if self.links else 0
         far = list(self._paths(start))[-1]
         longest = max(map(len, self._paths(far).values())) - 1
@@ -107,7 +107,7 @@ class TreeOverlay:
         }
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
-        """The path between two brokers, whoever may be gone around on it."""
+        """Return the path between two brokers, including brokers that may be bypassed."""
         steps: list[Step] = []
         for broker in self._paths(home)[origin][::-1]:
             if steps:
@@ -120,7 +120,7 @@ class TreeOverlay:
     def _paths(
         self, start: BrokerNumber, radius: int | None = None
     ) -> Mapping[BrokerNumber, tuple[BrokerNumber, ...]]:
-        """Brokers, as many links away at most, with the path from `start`."""
+        """Return the brokers within `radius` links, with the path from `start`."""
         near = self._near
         found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
         frontier = [start]

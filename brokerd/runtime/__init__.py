@@ -1,1 +1,1 @@
-"""One broker as a process on trio: links, driver, disk, control socket."""
+"""A broker as a process on trio: links, driver, disk, control socket."""

@@ -24,7 +24,7 @@ async def accept_next(
 
     Args:
         accept: accepts one connection.
-        report: is called with the first of consecutive failures; the others follow from it.
+        report: called with the first of consecutive failures; the others follow from the first.
 
     Raises:
         OSError: the listener itself cannot be used.

@@ -1,8 +1,8 @@
-"""How many connections one broker takes, from where, and who goes when there are too many.
+"""Limits on the connections of a broker, per address and in total, and the choice of evictions.
 
-Whoever has not said who it is can be anybody, so strangers have few places and the one that has
-kept its place longest goes first, at the address that takes up most of them: a flood from one
-address evicts its own, and brokers and clients elsewhere find a place.
+A connection without a Hello has no identity, so such strangers have few places. If the places are
+full, the oldest stranger at the address with the most strangers is evicted: a flood from one
+address evicts its own connections, and brokers and clients elsewhere find a place.
 """
 
 from collections import Counter, defaultdict
@@ -12,11 +12,11 @@ from typing import Final
 from brokerd.config import SessionParameters
 
 DESCRIPTOR_RESERVE: Final = 256
-"""Of file descriptors, for everything else: files, control sockets, brokers that are dialled."""
+"""File descriptors reserved for other uses: files, control sockets, dialled brokers."""
 
 
 class AdmissionControl:
-    """Admission of connections to one broker; whatever comes, deciding takes the same time.
+    """Admission of connections to one broker; every decision takes the same time.
 
     Attributes:
         open: connections at once.
@@ -36,11 +36,11 @@ class AdmissionControl:
         self._largest_crowd = 0
 
     def admit(self, address: str, evict: Callable[[], None]) -> "AdmittedConnection | None":
-        """A connection came; None when it cannot stay.
+        """Return the admission of a new connection; None if the connection is refused.
 
         Args:
-            address: where it is from, without the port.
-            evict: called when it has to make room; it must close the connection.
+            address: address of the other end, without the port.
+            evict: called if the connection has to make room; must close the connection.
         """
         if self._by_address[address] >= self._parameters.connections_per_address:
             return None
@@ -57,7 +57,10 @@ class AdmissionControl:
         return admitted
 
     def may_stay(self, is_broker: bool) -> bool:
-        """Whether there is a place for one who has said who it is: some are kept for brokers."""
+        """Return True if there is a place for an identified peer.
+
+        Some places are reserved for brokers.
+        """
         reserve = 0 if is_broker else min(self._parameters.broker_reserve, self._limit // 2)
         return self.open - self._strangers <= self._limit - reserve
 
@@ -92,10 +95,10 @@ class AdmissionControl:
 
 
 class AdmittedConnection:
-    """One connection that was let in.
+    """One admitted connection.
 
     Attributes:
-        address: where it is from.
+        address: address of the other end.
     """
 
     def __init__(
@@ -106,11 +109,14 @@ class AdmittedConnection:
         self._evict = evict
 
     def greeted(self) -> None:
-        """It has said who it is, or has failed to: it is no stranger any more."""
+        """Record that the handshake has ended, with success or failure.
+
+        The peer is no stranger any more.
+        """
         self._admission._remove(self)
 
     def left(self) -> None:
-        """It is closed."""
+        """Record that the connection is closed."""
         self.greeted()
         self._admission.open -= 1
         self._admission._by_address[self.address] -= 1

@@ -1,4 +1,4 @@
-"""What a broker does on request: status, statistics, runs, probes and faults of its links."""
+"""The control commands of a broker: status, statistics, runs, probes and faults of its links."""
 
 import os
 import time
@@ -36,16 +36,18 @@ class Commands:
     """The control commands of one broker.
 
     Attributes:
-        tell: publishes an event to whoever listens on the control socket.
-        farewell: what there is to be said before a broker, by name, is given up for good.
-        decommission: gives one up, by a signed act; whether that is on disk, `farewell` says.
-        begun: set once it need not wait for the others any more.
-        reload_topology: reads the topology file again, by a signed act; answers with its content.
+        tell: publishes an event to all listeners on the control socket.
+        farewell: returns the consequences of the decommission of a broker, by name.
+        decommission: decommissions a broker by a signed act; `farewell` reports when that is
+            durable.
+        begun: set once the broker need not wait for the others any more.
+        reload_topology: reads the topology file again, by a signed act; returns its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
         accepted_loss: the loss that an operator's act accepted at the start of this broker. The
             event log of every run repeats the act, because gaps of the run may be due to the loss.
-        reload_certificate: reads its certificate again; answers with its SHA-256.
-        discrepancies: how its files differ from what it runs with, in words.
+        reload_certificate: reads the certificate again; returns its SHA-256.
+        discrepancies: returns the differences of the files from the running configuration, in
+            words.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Commands:
         self._healed: dict[str, LinkFault] = {}
 
     def handlers(self) -> dict[str, Handler]:
-        """The commands by name."""
+        """Return the commands by name."""
         return {
             "begin": self._begin,
             "status": self._status,
@@ -100,14 +102,14 @@ class Commands:
     # ------------------------------------------------------------ in the background
 
     async def sample_for_ever(self) -> None:
-        """Write statistics down, once a second, and give back memory that is not needed."""
+        """Write statistics once a second, and return unused memory to the kernel."""
         memory = FreeMemory()
         while True:
             await trio.sleep(SAMPLE_S)
             self._log.sample({**self._counters(), **_resident(memory.look())})
 
     def fault_expired(self, fault_id: str) -> None:
-        """The lease of a fault has run out."""
+        """Heal a fault with an expired lease."""
         self._heal(fault_id, by="lease")
 
     # ------------------------------------------------------------ looking
@@ -173,7 +175,7 @@ class Commands:
         return asdict(self.farewell(broker))
 
     async def _decommission(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Give a broker up for good; answered when that is on disk here."""
+        """Decommission a broker; the answer follows when the act is durable here."""
         broker, signature = _take(arguments, broker=str, signature=(str, ""))
         self.decommission(broker, _octets(signature))
         while not self.farewell(broker).is_known:
@@ -224,7 +226,10 @@ class Commands:
         return {"t_ns": time.monotonic_ns()}
 
     async def _drain(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Wait until nothing is queued here; the answer says whether that came about."""
+        """Wait until no queue of this broker has entries.
+
+        The answer reports success or a timeout.
+        """
         (timeout_ms,) = _take(arguments, timeout_ms=(int, 10_000))
         with trio.move_on_after(timeout_ms / 1_000):
             while self._core.status().queued or self._links.waiting_bytes():
@@ -234,7 +239,10 @@ class Commands:
         return {"drained": not queue and not waiting, "queued": queue, "outbox_bytes": waiting}
 
     async def _probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Try to reach every broker around; with `peers`, those only and for this answer only."""
+        """Probe all surrounding brokers.
+
+        With `peers`, only those peers and only for this answer.
+        """
         (peers,) = _take(arguments, peers=(list, []))
         if peers:
             return await self._probe_peers(self._peers(peers))
@@ -267,7 +275,7 @@ class Commands:
         return {"reached": sorted(reached), "missing": missing, "took_us": took_us}
 
     async def _probe_disk(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Make a little durable beside what the broker keeps, and say how long that took."""
+        """Write a page durably beside the broker's state, and report the time taken."""
         _take(arguments)
         began_ns = time.monotonic_ns()
         written = await self._disk.probe(Path(self._config.state_folder) / "probe")
@@ -372,7 +380,7 @@ def _octets(signature: str) -> bytes:
     """Return the bytes of a signature.
 
     Raises:
-        ControlError: of kind user: it is not hexadecimal.
+        ControlError: of kind user: the text is not hexadecimal.
     """
     try:
         return bytes.fromhex(signature)
@@ -381,10 +389,10 @@ def _octets(signature: str) -> bytes:
 
 
 def _take(arguments: dict[str, Any], /, **wanted: Any) -> list[Any]:
-    """The wanted arguments in order: name=type, or name=(type, default).
+    """Return the wanted arguments in order: name=type, or name=(type, default).
 
     Raises:
-        ControlError: `user`: one is missing, of another type, or not known.
+        ControlError: `user`: an argument is missing, of another type, or unknown.
     """
     for name in arguments:
         if name not in wanted:

@@ -1,4 +1,4 @@
-"""One established session on a stream: its reader, its writer, and how it ends."""
+"""One established session on a stream: its reader, its writer, and its end."""
 
 import os
 from collections import deque
@@ -28,76 +28,82 @@ from brokerd.wire.registry import KINDS
 from brokerd.wire.straight import StraightReader
 
 GATHER_NS: Final = 100_000
-"""Writes of one connection that follow each other faster than this are left to its writer."""
+"""Writes of one connection at shorter intervals than this are left to its writer."""
 RECEIVE_BYTES: Final = 1 << 16
-"""What is read at once, unless more waits.
+"""Size of a read, unless the last read was full.
 
 The C library takes a buffer of 128 KiB or more from the kernel, as a memory map of its own, of
-which a process has some 65,000. One that is kept for a small publication would keep its map.
+which a process has some 65,000. A buffer that is kept for a small publication would keep its map.
 """
 FLOOD_RECEIVE_BYTES: Final = 1 << 21
-"""What is read at once after a read that came full.
+"""Size of a read after a full read.
 
-Where publications have many destinations, each gets those of one read in one frame.
+If publications have many destinations, every destination gets the publications of one read in one
+frame.
 """
 MANY: Final = 16
-"""So many destinations are many: else what is joined is no longer than what leaves as one frame."""
+"""From this number of destinations on, joined messages may be as long as a flood read.
+
+Below, a joined message is no longer than a single frame.
+"""
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
 CLIENT_MARGIN_BYTES: Final = 8_192
-"""What a broker may have to add to a client's frame before it passes it on."""
+"""Bytes that a broker may have to add to a client's frame before passing the frame on."""
 BROKER_FACTOR: Final = 16
-"""A list of all subscriptions is one message; brokers take each other's, however long."""
+"""A list of all subscriptions is one message; brokers accept such messages of any length."""
 
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
 
 
 Post = Callable[[Sequence[Event]], int]
-"""Takes what happened, in order, and does at once all that follows from it.
+"""Handles events, in order, together with all their consequences.
 
-Returns how many connections that led to something on.
+Returns the number of connections that received messages as a consequence.
 """
 
 
 def clock_ns() -> int:
-    """Trio's clock in nanoseconds, so that a test's clock drives everything."""
+    """Return trio's clock in nanoseconds, so that a test's clock drives everything."""
     return round(trio.current_time() * SECOND_NS)
 
 
 class Owner(Protocol):
-    """Whoever has connections."""
+    """The owner of connections."""
 
     def received(
         self, connection: "Connection", events: list[MessageReceived], size_bytes: int
     ) -> None:
-        """Messages came, in order; how large all of them were on the wire."""
+        """Handle messages, in order; `size_bytes` is the size of all messages on the wire."""
 
     def refill(self, connection: "Connection") -> None:
-        """Everything queued is written: whatever else is to be sent now may be queued."""
+        """Queue further messages, if any: all queued messages are written."""
 
     def may_read(self, connection: "Connection") -> bool:
-        """Whether the connection may take more in now; `Connection.wake` says when to ask anew."""
+        """Return True if the connection may read now; `Connection.wake` announces a change."""
 
     def ended(self, connection: "Connection", reason: LossReason) -> None:
-        """The session is over, now; nothing comes of it any more."""
+        """Handle the end of the session; no further messages of the session follow."""
 
 
 class Connection:
     """A stream with an established session, served by `serve` until it ends.
 
     Attributes:
-        post: where messages go at once; the owner is asked and told of nothing that comes, and
-            must know that nothing keeps the connection from reading. None: to the owner.
-        on_sent: told of each message that was queued, where anybody wants to know.
-        on_state_advanced: takes what a neighbour reports of its durable state, and returns what is
-            wrong with it, if anything; None: no neighbour is at the other end.
-        inward, outward: what link faults do to it; set from outside, followed by `wake`.
-        over: the session has ended, `ended` was called; the stream may take a moment longer.
-        reading_stopped: it does not read because it may not, so silence means nothing.
-        farewell: what the other end closed with.
-        is_stuck: it ended because the other end took nothing of what waited for it.
+        post: receives messages directly; the owner is bypassed for incoming messages, and must
+            ensure that nothing prevents the connection from reading. None: messages go to the
+            owner.
+        on_sent: called with each queued message; None if not needed.
+        on_state_advanced: takes the durable state that a neighbour reports, and returns the fault
+            in the report, or None; None: the other end is no neighbour.
+        inward, outward: effects of link faults; set from outside, followed by `wake`.
+        over: True once the session has ended and `ended` was called; the stream may take a moment
+            longer.
+        reading_stopped: True while the connection may not read, so that silence means nothing.
+        farewell: the Farewell that the other end sent.
+        is_stuck: True if the session ended because the other end did not read the waiting messages.
         gone: set when `serve` has returned.
     """
 
@@ -161,20 +167,20 @@ class Connection:
 
     @property
     def peer(self) -> Peer:
-        """Whom it leads to."""
+        """The peer of the session."""
         return self.session.peer
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was to be sent is with the operating system."""
+        """Return True if everything to be sent is with the operating system."""
         return self._is_idle
 
-    # ------------------------------------------------------------ what the owner asks for
+    # ------------------------------------------------------------ requests of the owner
 
     def send(self, message: Any) -> int:
         """Queue a message, for `flush` to write.
 
-        Returns how many frames that took; 0 when the session ended of it.
+        Returns the number of frames; 0 if the message ended the session.
         """
         due_ns = clock_ns() + self.outward.delay_ns if self.outward.delay_ns else 0
         count = 0
@@ -194,11 +200,11 @@ class Connection:
         return count
 
     def flush(self, now_ns: int, hurried: bool = False, acknowledged: int = 0) -> None:
-        """Write what is queued, now if possible: to be called when there is no more for now.
+        """Write the queued messages, now if possible; to be called when no more follow for now.
 
-        A lone message does not wait for a task to be scheduled. In a flood the writer is left
-        to it, so that more gathers for each write. Where there is nothing but acknowledgements,
-        of so many publications, they wait for company, unless `hurried`.
+        A lone message does not wait for a task to be scheduled. In a flood the writing is left to
+        the writer, so that every write takes more. If only acknowledgements, of `acknowledged`
+        publications, are queued, they are gathered for a while, unless `hurried`.
         """
         self._is_idle = False
         if self.over:
@@ -234,7 +240,7 @@ class Connection:
             self._is_idle = True
 
     def _end_pause(self, now_ns: int) -> None:
-        """Let acknowledgements go that have waited for company."""
+        """Write the acknowledgements that were gathered."""
         if not self.over:
             self.flush(now_ns, acknowledged=self._acknowledged)
 
@@ -245,13 +251,13 @@ class Connection:
             self.flush(clock_ns(), hurried=True)
 
     def wake(self) -> None:
-        """Look anew at what may be read and written."""
+        """Check again which reads and writes are permitted."""
         self._writer_event.set()
         self._reader_event.set()
         self._delayed_event.set()
 
     def end(self, reason: LossReason, last_words: Farewell | None = None) -> None:
-        """End the session now, and the stream as soon as its last words are out."""
+        """End the session now, and the stream once the last words are written."""
         if self.over:
             return
         self.over = True
@@ -266,12 +272,15 @@ class Connection:
         self._owner.ended(self, reason)
 
     def evict(self) -> None:
-        """End the session of a client that takes nothing while others wait for it."""
+        """End the session of a client that reads nothing while other clients wait for it."""
         self.is_stuck = True
         self.end("overflow")
 
     def wait_for_progress(self, waited_ns: int) -> None:
-        """Others have waited so much longer for this client; it is evicted if that is too long."""
+        """Add to the time for which others have waited for this client.
+
+        Evict the client after too long.
+        """
         if self._has_acknowledged or self.inward is not CLEAR or self.outward is not CLEAR:
             self._has_acknowledged = False
             self._waited_ns = 0
@@ -281,10 +290,11 @@ class Connection:
             self.evict()
 
     def check(self, now_ns: int) -> None:
-        """End the session if its peer is silent, or takes too long over a frame."""
+        """End the session if the peer is silent, or takes too long to send a frame."""
         if self.reading_stopped:
             self._heard_ns = now_ns
-        # Not told of each arrival: it looks at silences that last longer than from check to check.
+        # The detector is not notified of each arrival: it measures silences longer than the check
+        # interval.
         if self._heard_ns > self._told_ns:
             self._told_ns = self._heard_ns
             self.detector.heard(self._heard_ns)
@@ -301,9 +311,9 @@ class Connection:
     # ------------------------------------------------------------ tasks
 
     async def serve(self) -> None:
-        """Read and write until the session has ended, and the last words are out.
+        """Read and write until the session has ended, and the last words are written.
 
-        The stream is left open: what becomes of it depends on faults.
+        The stream is left open: active faults determine when the caller closes it.
         """
         with self._scope:
             async with trio.open_nursery() as nursery:
@@ -321,7 +331,7 @@ class Connection:
 
     async def _read(self) -> None:
         with self._reader_scope:
-            # What had come together with the Hello.
+            # Messages that arrived together with the Hello.
             self._take(b"")
             while not self.over:
                 await self._read_once()
@@ -344,7 +354,7 @@ class Connection:
             self.end("closed_by_peer")
 
     async def _receive(self) -> bytes:
-        """The next bytes; empty at the end, however it came."""
+        """Return the next bytes; no bytes at the end, for any cause."""
         limit = self._receive_bytes
         if self.inward.bytes_per_second:
             limit = max(1, self.inward.bytes_per_second // _SLICES_PER_SECOND)
@@ -364,7 +374,7 @@ class Connection:
                 return b""
 
     def _fitted(self, data: bytes, limit: int) -> bytes:
-        """What was read, in a buffer of its size; and how much to read next time."""
+        """Return the bytes read, in a buffer of their size, and set the size of the next read."""
         if len(data) == limit >= RECEIVE_BYTES:
             self._receive_bytes = FLOOD_RECEIVE_BYTES
         elif len(data) <= RECEIVE_BYTES < limit:
@@ -374,14 +384,14 @@ class Connection:
 
     async def _wait_until_allowed(self) -> None:
         while self.post is None and (self.inward.blackholed or not self._owner.may_read(self)):
-            # A blackhole is to be noticed; that we do not read for other reasons is not.
+            # A blackhole must be detected as silence; other pauses in reading must not.
             self.reading_stopped = not self.inward.blackholed
             self._reader_event = trio.Event()
             await self._reader_event.wait()
         self.reading_stopped = False
 
     def _opened(self, chunk: bytes) -> bytes:
-        """What the peer has written, out of what came."""
+        """Return the plaintext of received bytes."""
         if self._tls is None:
             return chunk
         try:
@@ -394,7 +404,7 @@ class Connection:
         return data
 
     def _sealed(self, data: bytes) -> bytes:
-        """What is to be written so that the peer reads `data`."""
+        """Return the bytes to write so that the peer reads `data`."""
         return data if self._tls is None else self._tls.encrypt(data)
 
     def _take(self, chunk: bytes) -> None:
@@ -435,13 +445,16 @@ class Connection:
             self.end("protocol_error", Farewell("fault", fault))
 
     def _take_state(self, message: StateAdvanced) -> str | None:
-        """Pass on the durable state of a neighbour; returns what is wrong with it, if anything."""
+        """Pass on the durable state of a neighbour; return the fault in it, or None."""
         if self.on_state_advanced is None:
             return "a client has no neighbours"
         return self.on_state_advanced(self.peer, message)
 
     def _hand_on(self, messages: list[Any], size_bytes: int) -> None:
-        """Give messages to whom they are for; `size_bytes` is that of all of them on the wire."""
+        """Deliver messages to their receiver.
+
+        `size_bytes` is the size of all messages on the wire.
+        """
         if not messages or self.over:
             return
         peer, number = self.session.peer, self.session.number
@@ -519,7 +532,7 @@ class Connection:
         self._write_began_ns = None
 
     async def _send_to_socket(self, view: memoryview) -> None:
-        """Write everything; as `send_all`, but whether the peer takes anything can be seen."""
+        """Write everything; as `send_all`, but the progress of the peer can be observed."""
         while True:
             await trio.lowlevel.wait_writable(self._descriptor)
             try:

@@ -1,8 +1,8 @@
-"""Control sockets: who may ask a process on this machine to do something, and how.
+"""Control sockets: local requests to a process, with authentication by the file system.
 
-A Unix socket of mode 0600 in a folder of mode 0700 that belongs to this user: the file system
-is the authentication. One connection carries any number of requests, each answered once by its
-id, and events for those who asked for them.
+A Unix socket of mode 0600 in a folder of mode 0700 that belongs to this user: the file system is
+the authentication. One connection carries any number of requests, each answered once by its id, and
+events for subscribed listeners.
 """
 
 import difflib
@@ -40,7 +40,7 @@ MAXIMUM_PATH_BYTES: Final = 107  # sun_path has 108, the last for a zero
 MAXIMUM_CONNECTIONS: Final = 64
 MAXIMUM_REQUESTS: Final = 64  # unanswered at once, per connection
 REQUESTS_AT_ONCE: Final = MAXIMUM_REQUESTS
-"""What a client has unanswered at most: further ones wait for their turn."""
+"""Largest number of unanswered requests of a client: further requests wait."""
 EVENT_BUFFER: Final = 1_000
 FRAME_DEADLINE_S: Final = 10.0
 
@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 
 class ControlServer:
-    """Answers requests by `handlers`, and tells events to the connections that listen.
+    """A server that answers requests by `handlers`, and sends events to listening connections.
 
-    A handler that raises ControlError refuses with it, ConfigError counts as the user's fault;
-    any other exception is answered `internal`, logged with its traceback, and ends nothing
-    else. The command `events` is the server's own: from its answer on, that connection gets
+    A handler that raises ControlError refuses with that error, ConfigError counts as the user's
+    fault; any other exception is answered `internal`, logged with its traceback, and ends nothing
+    else. The command `events` is the server's own: from its answer on, that connection receives
     every event.
     """
 
@@ -63,13 +63,13 @@ class ControlServer:
         self._progress = trio.lowlevel.ParkingLot()
 
     def publish_event(self, name: str, details: Mapping[str, Any]) -> None:
-        """Tell everybody who listens; never waits.
+        """Send an event to all listeners; never waits.
 
-        A listener that has not read the last EVENT_BUFFER events is disconnected: it would
-        otherwise miss some and not know.
+        A listener that has not read the last EVENT_BUFFER events is disconnected, because otherwise
+        it would miss events unnoticed.
         """
         notice = EventNotice(name, dict(details))
-        encode_control(notice)  # so that what cannot be encoded fails here, at its author
+        encode_control(notice)  # so that an error of encoding is raised here, at its cause
         for connection in list(self._listeners):
             try:
                 connection.tell.send_nowait(notice)
@@ -78,7 +78,7 @@ class ControlServer:
                 connection.scope.cancel()
 
     async def wait_answered(self) -> None:
-        """Wait until everything that was asked or published so far has been sent."""
+        """Wait until all answers and all published events so far have been sent."""
         while not all(connection.is_idle for connection in self._open):
             await self._progress.park()
 
@@ -90,12 +90,12 @@ class ControlServer:
     ) -> None:
         """Serve on `path` until cancelled; reports itself started when clients can connect.
 
-        The folder is made where it is missing; a socket file that nobody answers is replaced,
-        and the own one is removed at the end.
+        A missing folder is made; a socket file without a server is replaced, and the own socket
+        file is removed at the end.
 
         Raises:
             ConfigError: the path is too long, or its folder is not this user's alone.
-            ControlError: `busy`, when another process answers on this path.
+            ControlError: `busy`, if another process answers on this path.
         """
         listener = bind_control_socket(path)
         identity = os.stat(path).st_ino
@@ -116,8 +116,8 @@ class ControlServer:
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until its end.
 
-        What was begun for it is finished even if the client goes away: a command cut off in
-        the middle would leave this process in a state that nobody asked for.
+        Commands in progress are completed even if the client disconnects: a command cut off in the
+        middle would leave this process in an undefined state.
         """
         connection = _Connection(stream, self._progress)
         self._open[connection] = None
@@ -137,7 +137,7 @@ class ControlServer:
                             commands.start_soon(self._serve_request, connection, request)
                     nursery.cancel_scope.cancel()
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # the client left in the middle of something; there is nobody to tell
+                pass  # the client disconnected in the middle of a frame
             except* RemoteProtocolError as group:
                 logger.warning("control connection closed: %s", group.exceptions[0])
             finally:
@@ -150,7 +150,7 @@ class ControlServer:
         try:
             await connection.answer(reply)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # nobody waits for it any more
+            pass  # the client has closed the connection
         finally:
             connection.unanswered -= 1
             self._progress.unpark_all()
@@ -165,9 +165,9 @@ class ControlServer:
         await self.serve_stream(stream)
 
     def _make_room(self) -> bool:
-        """Return whether there is room for one more connection.
+        """Return True if there is room for one more connection.
 
-        Where there is none, the oldest connection that has not sent a request is closed.
+        If there is none, the oldest connection that has not sent a request is closed.
         """
         waiting = [each for each in self._open if not each.scope.cancel_called]
         if len(waiting) < MAXIMUM_CONNECTIONS:
@@ -202,9 +202,9 @@ async def serve_control(
     *,
     task_status: trio.TaskStatus[ControlServer] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve `handlers` on `path` until cancelled; `ControlServer.serve` says the rest.
+    """Serve `handlers` on `path` until cancelled; see `ControlServer.serve`.
 
-    `server = await nursery.start(serve_control, path, handlers)` gives the server, for events.
+    `server = await nursery.start(serve_control, path, handlers)` returns the server, for events.
     """
     await ControlServer(handlers).serve(path, task_status=task_status)
 
@@ -213,8 +213,7 @@ class ControlClient:
     """One connection to a control server; made by `open_control`.
 
     Attributes:
-        events: what happened, as (name, details) pairs, once `listen` was called; ends with
-            the connection.
+        events: events as (name, details) pairs, after a call of `listen`; ends with the connection.
     """
 
     def __init__(self, stream: trio.abc.Stream, name: str) -> None:
@@ -230,11 +229,11 @@ class ControlClient:
         self._happened, self.events = trio.open_memory_channel[Happening](EVENT_BUFFER)
 
     async def request(self, command: str, /, **arguments: Any) -> dict[str, Any]:
-        """What the server answers.
+        """Return the server's answer to a command.
 
         Raises:
-            ControlError: it refused, or the connection ended before the answer (`closed`: then
-                it is not known whether the command was carried out).
+            ControlError: the server refused, or the connection ended before the answer (`closed`:
+                the command may or may not have been carried out).
         """
         while len(self._unanswered) >= REQUESTS_AT_ONCE and self._closed_because is None:
             await self._answered.park()
@@ -269,7 +268,7 @@ class ControlClient:
         return reply.result
 
     async def listen(self) -> trio.MemoryReceiveChannel[Happening]:
-        """`events`, with every event from now on."""
+        """Return `events`, with every event from now on."""
         await self.request("events")
         return self.events
 
@@ -288,7 +287,7 @@ class ControlClient:
                     case Request():
                         raise RemoteProtocolError("control", "a server may not send requests")
                     case _:
-                        pass  # its request was given up meanwhile
+                        pass  # its request was cancelled meanwhile
         except RemoteProtocolError as error:
             reason = error.reason
         except trio.WouldBlock:
@@ -313,12 +312,12 @@ class ControlClient:
 
 @asynccontextmanager
 async def open_control(target: str | Path | trio.abc.Stream) -> AsyncIterator[ControlClient]:
-    """A client of the control server at a socket path or at the other end of a stream.
+    """Open a client of the control server at a socket path or at the other end of a stream.
 
-    What is raised inside the `async with` comes out as it is, not in an exception group.
+    An exception raised inside the `async with` propagates as is, not in an exception group.
 
     Raises:
-        ControlError: `closed`, when nobody answers on the path.
+        ControlError: `closed`, if no server answers on the path.
         ConfigError: the path is too long.
     """
     if isinstance(target, trio.abc.Stream):
@@ -340,11 +339,11 @@ async def open_control(target: str | Path | trio.abc.Stream) -> AsyncIterator[Co
 
 
 def bind_control_socket(path: str | Path) -> trio.socket.SocketType:
-    """A listening socket at `path`, mode 0600, in place of one that nobody answers.
+    """Return a listening socket at `path`, mode 0600, in place of a socket without a server.
 
     Raises:
         ConfigError: the path is too long, or its folder is not this user's alone.
-        ControlError: `busy`, when another process answers on this path.
+        ControlError: `busy`, if another process answers on this path.
     """
     _check_path(path)
     path = Path(path)
@@ -366,10 +365,10 @@ def bind_control_socket(path: str | Path) -> trio.socket.SocketType:
 
 
 def check_private_folder(folder: Path) -> None:
-    """Check that `folder` is a folder of this user's that nobody else can enter.
+    """Check that `folder` is a folder of this user that no other user can enter.
 
     Raises:
-        ConfigError: it is not; says why.
+        ConfigError: the folder is not private; the text states the reason.
     """
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
@@ -390,7 +389,7 @@ def _check_path(path: str | Path) -> None:
 
 @contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """Keeps two starting servers from replacing each other's socket; held for an instant."""
+    """Prevent two starting servers from replacing each other's socket; held for an instant."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -408,7 +407,7 @@ def _remove_stale(path: Path) -> None:
         probe.connect(str(path))
     except (ConnectionRefusedError, FileNotFoundError):
         path.unlink(missing_ok=True)
-    except BlockingIOError:  # a full backlog: somebody is there, and slow
+    except BlockingIOError:  # a full backlog: a server exists, and is slow
         raise ControlError("busy", f"{path}: another process serves this socket") from None
     else:
         raise ControlError("busy", f"{path}: another process serves this socket")
@@ -447,17 +446,17 @@ async def _connect(path: str | Path) -> trio.SocketStream:
 
 
 class _Reader:
-    """Takes messages off a stream."""
+    """A reader of messages from a stream."""
 
     def __init__(self, stream: trio.abc.ReceiveStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
 
     async def receive(self) -> ControlMessage | None:
-        """The next message, or None when the stream ended between two frames.
+        """Return the next message, or None if the stream ended between two frames.
 
         Raises:
-            RemoteProtocolError: what came is no control message, too large, or came in drips.
+            RemoteProtocolError: the bytes are no control message, too large, or took too long.
         """
         if not self._buffer and not await self._receive_some():
             return None
@@ -482,7 +481,7 @@ class _Reader:
 
 
 class _Connection:
-    """The server's side of one connection: what waits to be sent on it."""
+    """The server's side of one connection, with the messages that wait to be sent."""
 
     def __init__(self, stream: trio.abc.Stream, progress: trio.lowlevel.ParkingLot) -> None:
         self.unanswered = 0
@@ -499,7 +498,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being done for it, or waits to be sent on it."""
+        """Return True if no request is in progress, and no message waits to be sent."""
         waiting = self._send.statistics(), self.tell.statistics()
         return (
             self.unanswered == 0
@@ -508,7 +507,10 @@ class _Connection:
         )
 
     async def receive_request(self) -> Request | None:
-        """The next request to serve, or None at the end; one too many is refused here."""
+        """Return the next request to serve, or None at the end.
+
+        Excess requests are refused here.
+        """
         while (message := await self._reader.receive()) is not None:
             if not isinstance(message, Request):
                 raise RemoteProtocolError("control", "a client may only send requests")

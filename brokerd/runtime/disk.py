@@ -1,6 +1,6 @@
-"""Commits on their way to the disk: one in flight, the next gathers meanwhile.
+"""Group commit of rows: one commit is in flight, and the next gathers meanwhile.
 
-Paper: [GD02] §4 (logging is what latency consists of; so a group shares one).
+Paper: [GD02] §4 (latency consists mostly of logging; so a group shares one write).
 """
 
 import os
@@ -18,15 +18,15 @@ from brokerd.storage.meta_store import MetaStore, RowChange
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LAZY_NS = 200 * MILLISECOND_NS
-"""How long commits that nobody waits for may gather."""
+"""Time for which commits without a waiter may gather."""
 ROW_BYTES: Final = 4_096
-"""What a row takes of a disk's quota: SQLite writes pages."""
+"""Bytes of a disk's quota per row: SQLite writes pages."""
 
 
 class Disk:
-    """Performs the commits of one core, in order, off the event loop.
+    """The commits of one core, performed in order, off the event loop.
 
-    A commit without a token waits for company, but goes with the next one that has a token.
+    A commit without a token is gathered, and written with the next commit that has a token.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Disk:
         self._idle.set()
 
     def commit(self, commit: Commit) -> None:
-        """Take a commit; Persisted follows where it has a token."""
+        """Take a commit; Persisted follows if the commit has a token."""
         for change in commit.changes:
             self._rows[change.table, change.key] = (change.table, change.key, change.value)
         if commit.token is not None:
@@ -61,8 +61,8 @@ class Disk:
         """Commit for ever.
 
         Raises:
-            DiskFailed, StorageCorrupt: otherwise than by being full. What was promised is not
-                there, so the broker must end.
+            DiskFailed, StorageCorrupt: for other reasons than a full disk. Promised data are
+                missing, so the broker must end.
         """
         while True:
             await self._wanted.wait()
@@ -78,16 +78,16 @@ class Disk:
             self._post([Persisted(token) for token in tokens])
 
     async def settle(self) -> None:
-        """Wait until everything taken so far is on disk."""
+        """Wait until everything taken so far is durable."""
         self._urgent.set()
         while self._rows or self._tokens or not self._idle.is_set():
             await self._idle.wait()
 
     async def probe(self, path: Path) -> bool:
-        """Whether a page can be made durable in a file of its own, which is gone afterwards.
+        """Return True if a page can be made durable in a temporary file.
 
         Raises:
-            DiskFailed: otherwise than by being full.
+            DiskFailed: for other reasons than a full disk.
         """
         return await self._writes.probe(partial(_write_and_remove, path), ROW_BYTES)
 

@@ -1,4 +1,4 @@
-"""A thread of one's own for a disk: what waits for it costs little beside the disk's own time."""
+"""A dedicated thread for a disk: waiting for a call costs little beside the disk's own time."""
 
 import weakref
 from collections.abc import Callable
@@ -13,10 +13,10 @@ Result = TypeVar("Result")
 
 
 class DiskThread:
-    """Carries out one call after the other, in the order in which they came.
+    """A thread that carries out calls one after the other, in order of arrival.
 
-    As `trio.to_thread.run_sync` does it for anybody; but the thread is there already, and neither
-    looked for nor given back. It ends with this object.
+    The calls are as with `trio.to_thread.run_sync`, but the thread exists already, and is neither
+    looked up nor returned to a pool. The thread ends with this object.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class DiskThread:
         self._is_started = False
 
     async def carry_out(self, call: Callable[[], Result]) -> Result:
-        """What `call` returns, or raises; not to be abandoned, even where cancelled."""
+        """Return or raise the result of `call`; not abandoned on cancellation."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._is_started:
             self._is_started = True
@@ -37,7 +37,7 @@ class DiskThread:
 
 
 class _Wanted(Generic[Result]):
-    """A call of a task that waits for it."""
+    """A call with a task that waits for its result."""
 
     def __init__(self, call: Callable[[], Result]) -> None:
         self._call = call
@@ -48,7 +48,7 @@ class _Wanted(Generic[Result]):
     def carry_out(self) -> None:
         try:
             self._results.append(self._call())
-        except BaseException as error:  # whoever waits for it is told, as of any
+        except BaseException as error:  # raised in the task that waits
             self._error = error
         self._token.run_sync_soon(reschedule, self._task)
 
@@ -61,4 +61,4 @@ class _Wanted(Generic[Result]):
 def _serve(calls: "SimpleQueue[_Wanted[Any] | None]") -> None:
     while (wanted := calls.get()) is not None:
         wanted.carry_out()
-        del wanted  # what it holds is not kept until the next one
+        del wanted  # frees the call before the next arrives

@@ -1,9 +1,9 @@
-"""The one place in a broker process that touches the core.
+"""The driver of a broker's core, and the only code in a broker process that calls the core.
 
-`post` hands the core whatever happened and carries out what it wants, in order, and never
-waits: so no two events interleave, and no task switch, channel or lock stands between a frame
-that came and the frames that follow from it. Events that effects give rise to (a session that
-overflows) are handled after the effects before them.
+`post` passes events to the core and carries out the resulting effects, in order, and never waits:
+so no two events interleave, and no task switch, channel or lock stands between a received frame and
+the frames that follow from it. Events that effects cause (a session that overflows) are handled
+after the effects before them.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ RecordEvent = Callable[[str, dict[str, Any]], None]
 
 
 class Driver:
-    """Drives one core.
+    """The driver of one core.
 
     `connect_to` must be called before the first event.
     """
@@ -78,20 +78,21 @@ class Driver:
         }
 
     def connect_to(self, links: Links, disk: Disk, log: LogWriter | None = None) -> None:
-        """Name those who carry out effects."""
+        """Set the parts that carry out effects."""
         self._links = links
         self._connections = links.connections
         self._disk = disk
         self._log = log
 
     def post(self, events: Sequence[Event]) -> int:
-        """Let the core handle these events and all that follow from them at once.
+        """Pass these events, and all events that follow from them at once, to the core.
 
         Returns:
-            To how many connections that led; 0 where it is handled behind what goes on.
+            The number of connections that received messages; 0 if another call handles the events
+                later.
 
         Raises:
-            MustNotGoOn: this broker is to end, now.
+            MustNotGoOn: this broker must end now.
         """
         self._events.extend(events)
         if self._running:
@@ -114,11 +115,11 @@ class Driver:
         return count
 
     async def run(self) -> None:
-        """Tell the core when its deadlines come, for ever."""
+        """Notify the core of its deadlines, for ever."""
         while True:
             deadline = self._deadline
             if deadline is not None and deadline <= clock_ns():
-                # A core that leaves its deadline in the past would otherwise keep all others out.
+                # A core that leaves its deadline in the past would otherwise block all other tasks.
                 await trio.lowlevel.checkpoint()
                 self.post([DeadlineReached()])
                 continue
@@ -144,7 +145,7 @@ class Driver:
                 self._perform[type(effect)](effect)
 
     def _send(self, peer: Peer, message: Any) -> None:
-        """Queue a message on the peer's connection; dropped when there is none."""
+        """Queue a message on the peer's connection; dropped if there is none."""
         connection = self._connections.get(peer)
         if connection is not None:
             self._unflushed[connection] = None
@@ -152,7 +153,7 @@ class Driver:
 
     def _refuse(self, event: Event, error: RemoteProtocolError) -> None:
         assert isinstance(event, MessageReceived), f"{event} was refused: {error}"
-        # What came behind the refused message must not be taken without it.
+        # Messages behind the refused message must not be handled without it.
         self._refused.add((event.peer, event.session))
         self._links.refuse(event.peer, event.session, error.reason)
 

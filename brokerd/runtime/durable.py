@@ -1,8 +1,8 @@
-"""Writes that must be on disk before anybody is told, on disks that are full, slow, or broken.
+"""Durable writes that precede an announcement, on disks that are full, slow, or broken.
 
-A full disk is waited for: nothing is acknowledged meanwhile, and nothing is lost. So is a free
-file descriptor. Any other failure ends the broker, because what the kernel then still holds is
-not known.
+On a full disk, writes wait: nothing is acknowledged meanwhile, and nothing is lost. The same holds
+without a free file descriptor. Any other failure ends the broker, because the state of the kernel's
+buffers is then unknown.
 """
 
 import errno
@@ -27,12 +27,12 @@ Returned = TypeVar("Returned")
 
 
 class DurableWrites:
-    """How everything of one broker that must be durable gets to its disk.
+    """The path of all durable data of one broker to its disk.
 
     Args:
-        faults: of this broker; those of its disk are obeyed.
-        record: is told when the disk is full, and when it no longer is.
-        check: raises where what was written is not where a restart would look for it.
+        faults: faults of this broker; disk faults are applied.
+        record: called when the disk is full, and when it has room again.
+        check: raises if a restart would not find the written data.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class DurableWrites:
     async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread; repeat it while the disk has no room.
 
-        `write` is repeated while the process has no free file descriptor, too. It must change
-        nothing when it fails for either. Not to be abandoned: its files would be used by two
-        threads at once.
+        `write` is repeated while the process has no free file descriptor, too, and must change
+        nothing if it fails for either cause. A call must not be abandoned: two threads would use
+        its files at once.
 
         Raises:
-            DiskFailed: it failed otherwise.
+            DiskFailed: `write` failed for another cause.
             MustNotGoOn: the state folder was deleted or replaced.
         """
         await self._repeat(write, size_bytes, thread)
@@ -66,7 +66,7 @@ class DurableWrites:
         `read` is repeated while the process has no free file descriptor.
 
         Raises:
-            DiskFailed: it failed otherwise.
+            DiskFailed: `read` failed for another cause.
         """
         return await self._repeat(read, 0, thread)
 
@@ -94,10 +94,10 @@ class DurableWrites:
         return found
 
     async def probe(self, write: Callable[[], None], size_bytes: int) -> bool:
-        """Carry out `write` once, under the same faults; False when there is no room for it.
+        """Carry out `write` once, under the same faults; return False if there is no room.
 
         Raises:
-            DiskFailed: it failed otherwise.
+            DiskFailed: `write` failed for another cause.
         """
         if not self._faults.take_room(size_bytes):
             return False
@@ -111,7 +111,7 @@ class DurableWrites:
         return True
 
     async def _linger(self) -> None:
-        """Let the write seem to take longer, as long as a fault says so."""
+        """Delay the report of a write for as long as a fault demands."""
         began_ns = clock_ns()
         lingered = False
         while (left_ns := began_ns + self._faults.write_delay_ns() - clock_ns()) > 0:

@@ -1,4 +1,4 @@
-"""The event log of a broker: events as they happen, counters once a second."""
+"""The event log of a broker: events as they occur, counters once a second."""
 
 import time
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from brokerd.history.writer import LineWriter
 class EventLog:
     """`events.jsonl` and `stats.jsonl` in a folder that changes with each run.
 
-    The files of the broker's own folder stay open, so that the end of a run opens none. A line
-    that cannot be written, as on a full disk, is left out. The next event that can be written is
-    then preceded by one `lines_left_out` with their number.
+    The files of the broker's own folder stay open, so that the end of a run opens none. A line that
+    cannot be written, as on a full disk, is left out. The next event that can be written is then
+    preceded by one `lines_left_out` with their number.
 
     Attributes:
-        run_id: of the run it writes for; empty between runs.
+        run_id: id of the present run; empty between runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,7 +26,7 @@ class EventLog:
         self._lines_left_out = 0
 
     def record(self, event: str, details: Mapping[str, Any]) -> None:
-        """Write one event with the time it is now."""
+        """Write one event with the present time."""
         if self._lines_left_out:
             lines = self._lines_left_out
             if self._write(self._events, {"event": "lines_left_out", "lines": lines}):
@@ -34,7 +34,7 @@ class EventLog:
         self._write(self._events, {"event": event, **details})
 
     def sample(self, counters: Mapping[str, Any]) -> None:
-        """Write one row of statistics with the time it is now."""
+        """Write one row of statistics with the present time."""
         self._write(self._statistics, counters)
 
     def begin_run(self, run_id: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A topology file that changes while its broker runs: who joins and leaves, and who is what."""
+"""Changes of the topology file of a running broker: joins, departures, and changes of roles."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,19 +12,19 @@ from brokerd.protocols.registry import definition_of, parameters_on
 
 
 def topology_change(deployment_id: str, topology: Topology) -> OperatorAct:
-    """Return the act by which a deployment has another topology."""
+    """Return the act that changes the topology of a deployment."""
     changes = len(topology.joined) + len(topology.left)
     return OperatorAct(deployment_id, CHANGE_TOPOLOGY, topology.content_digest(), changes)
 
 
 class Surroundings:
-    """What a broker knows of the brokers around it, kept up to date.
+    """The surrounding brokers of a broker, kept up to date.
 
     Attributes:
-        topology: as it was read last.
-        parameters: of the protocol, as the topology has them.
-        names: name of each broker it may have sessions with, by number.
-        addresses: where they listen.
+        topology: the topology as last read.
+        parameters: parameters of the protocol, from the topology.
+        names: name of each broker that sessions are possible with, by number.
+        addresses: listening addresses of these brokers.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class Surroundings:
         self.addresses = self._addresses(self.topology, self.names)
 
     def reload(self, check: Callable[[OperatorAct], None]) -> list[Event]:
-        """Read the file again; returns what the core has to be told.
+        """Read the file again; return the events for the core.
 
         Args:
             check: raises ControlError if the authority has not signed the change.
 
         Raises:
-            ControlError: of kind user: the change is not signed, or what is there now does not
-                follow from what was read before by what may change while brokers run, with this
-                protocol; nothing has changed here then.
+            ControlError: of kind user: the change is not signed, or the new topology does not
+                result from the old by changes that this protocol permits at run time; nothing has
+                changed here then.
         """
         before = self.topology
         try:
@@ -87,7 +87,7 @@ class Surroundings:
         return events
 
     def discrepancies(self) -> list[str]:
-        """Return how the topology file differs from what this broker has read, in words."""
+        """Return the differences of the topology file from the topology in use, in words."""
         try:
             found = self._read()
         except ConfigError as error:
@@ -97,7 +97,7 @@ class Surroundings:
         return ["its topology file has changed, and it has not read it again"]
 
     def _changes(self, after: Topology, near: Mapping[BrokerNumber, str]) -> list[Event]:
-        """What tells a core of it: that the links changed, or all that a kind's section says."""
+        """Return the events that notify a core of changed links, or of a changed section."""
         before = self.topology
         if after.sections != before.sections:
             kind = definition_of(self._config.protocol).kind

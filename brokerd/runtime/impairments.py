@@ -1,4 +1,4 @@
-"""What link faults do to the connections of one broker: hang, hold, hide a close, and count it."""
+"""The effects of link faults on the connections of one broker: hang, hold, hide a close, count."""
 
 from collections import deque
 from typing import Any, Final
@@ -15,11 +15,11 @@ MAXIMUM_PARKED: Final = 64
 
 
 class Impairments:
-    """The faults in force, and what they keep from the core or from peers.
+    """The active faults, and the messages and closes that faults withhold.
 
     Attributes:
-        faults: put there and healed by others.
-        absorbed: messages that were taken in and go nowhere.
+        faults: added and healed by other code.
+        absorbed: messages that were received and not passed on.
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,16 @@ class Impairments:
         self._parked: deque[tuple[Peer, trio.abc.Stream]] = deque()
 
     def act_on(self, connection: Connection) -> None:
-        """Let a connection do from now on what the faults in force demand."""
+        """Apply the active faults to a connection."""
         connection.inward = self.faults.way(connection.peer, "in")
         connection.outward = self.faults.way(connection.peer, "out")
 
     def is_blackholed(self, peer: Peer) -> bool:
-        """Whether nothing passes between us and this peer, at least one way."""
+        """Return True if a blackhole affects traffic with this peer, in either direction."""
         return self.faults.way(peer, "in").blackholed or self.faults.way(peer, "out").blackholed
 
     async def wait_passable(self, peer: Peer) -> None:
-        """Return when a connection with this peer could be made; hang where it would hang.
+        """Return when a connection with this peer could be made; hang while it would hang.
 
         Raises:
             ConnectionRefusedError: the link is cut.
@@ -48,54 +48,54 @@ class Impairments:
             raise ConnectionRefusedError("the link is cut")
         if self.is_blackholed(peer):
             await trio.sleep_forever()
-        # Whoever connects over a slow link waits for an answer first.
+        # A connection over a slow link waits for an answer first.
         delay_ns = sum(self.faults.way(peer, way).delay_ns for way in ("out", "in"))
         if delay_ns:
             await trio.sleep(delay_ns / SECOND_NS)
 
-    # ------------------------------------------------------------ what is absorbed
+    # ------------------------------------------------------------ absorbed messages
 
     @property
     def is_full(self) -> bool:
-        """Whether connections that absorb must stop reading."""
+        """Return True if absorbing connections must stop reading."""
         return self.absorbed.is_full
 
     def absorb(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
     ) -> bool:
-        """Take in what goes nowhere for now; whether this is what made it full."""
+        """Hold messages that are not passed on for now; return True if that filled the buffer."""
         for event in events:
             self.absorbed.hold(connection, event, size_bytes // len(events))
         was_full, self._was_full = self._was_full, self._was_full or self.is_full
         return self._was_full and not was_full
 
     def release(self) -> list[Event]:
-        """Give back, in order, what was absorbed and is not to be absorbed any longer."""
+        """Return, in order, the absorbed messages that are no longer to be absorbed."""
         released = self.absorbed.take(lambda connection: not connection.inward.absorbs)
         if released:
             self._was_full = False
         return [message for connection, message in released if not connection.over]
 
-    # ------------------------------------------------------------ what is not noticed
+    # ------------------------------------------------------------ hidden closes
 
     def park(self, peer: Peer, stream: trio.abc.Stream) -> trio.abc.Stream | None:
-        """Keep a stream open whose close must not be noticed through a blackhole.
+        """Keep a stream open while a blackhole hides its close.
 
-        Returns the oldest, to be closed, when there are too many.
+        Returns the oldest parked stream, to be closed, if there are too many.
         """
         self._parked.append((peer, stream))
         return self._parked.popleft()[1] if len(self._parked) > MAXIMUM_PARKED else None
 
     def unpark(self) -> list[trio.abc.Stream]:
-        """Give back the streams that no blackhole hides any longer, to be closed."""
+        """Return the parked streams that no blackhole hides any longer, to be closed."""
         unhidden = [stream for peer, stream in self._parked if not self.is_blackholed(peer)]
         self._parked = deque(each for each in self._parked if self.is_blackholed(each[0]))
         return unhidden
 
-    # ------------------------------------------------------------ what is counted
+    # ------------------------------------------------------------ counters
 
     def count_outgoing(self, connection: Connection, message: Any) -> None:
-        """A message was queued for a peer."""
+        """Count a message that was queued for a peer."""
         run = getattr(message, "run", ())
         if connection.outward.absorbs:
             self.faults.count(
@@ -110,7 +110,7 @@ class Impairments:
     def count_incoming(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
     ) -> None:
-        """Messages came from a peer."""
+        """Count messages that arrived from a peer."""
         if connection.inward.absorbs:
             self.faults.count(
                 connection.peer,
@@ -129,7 +129,7 @@ class Impairments:
             )
 
     def count_ended(self, connection: Connection) -> None:
-        """A session is over; what waited to be written is lost with it."""
+        """Count the end of a session; frames that wait to be written are lost with it."""
         waiting = connection.outbox.waiting_frames
         stopped = connection.outward.blackholed or connection.outward.cut
         self.faults.count(

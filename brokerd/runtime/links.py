@@ -1,7 +1,7 @@
-"""The links of one broker: who connects, who is dialled, and what faults do to either.
+"""The links of one broker: incoming connections, dialled connections, and their faults.
 
-Sessions come and go as the session table decides; what is told to the core is exactly one
-SessionLost per SessionEstablished, and nothing of a session after that.
+The session table decides on sessions; the core receives exactly one SessionLost per
+SessionEstablished, and nothing of a session after its SessionLost.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -38,14 +38,14 @@ from brokerd.wire.straight import StraightReader
 
 HANDSHAKE_S: Final = 5.0
 REFUSALS_RECORDED_PER_S: Final = 10
-"""A flood of strangers must not become a flood of log lines."""
+"""Limit of recorded refusals: a flood of strangers must not become a flood of log lines."""
 STUCK_REMEMBERED: Final = 1_000
 STUCK = "slow consumer: it took nothing of what waited for it, so its subscriptions have ended"
 SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
-"""Makes a stream that has been accepted one that can be trusted, or closes it and says why not."""
+"""Secures an accepted stream, or closes the stream and raises the reason."""
 
 PAUSES: Final = "a pause after protocol errors"
 """Reason of a refusal: earlier sessions of the peer ended with protocol errors."""
@@ -54,18 +54,18 @@ PAUSES: Final = "a pause after protocol errors"
 class Links:
     """All connections of one broker.
 
-    What comes on them goes to `post` at once, and a driver writes to them by itself, but while
-    faults are in force or somebody may not publish as fast as it likes.
+    Messages go to `post` directly, and a driver writes to connections by itself, except while
+    faults are active or a publishing rate is limited.
 
     Attributes:
-        connections: by peer; what the core wants sent is given to them.
+        connections: by peer; messages of the core are sent on these.
         counters: sessions and bytes, for statistics.
-        faults: what `fault_apply` put there; `faults_changed` must follow each change.
-        reached_by: told which broker has opened a session, or tried whether it could.
+        faults: faults added by `fault_apply`; `faults_changed` must follow each change.
+        reached_by: called with the broker that has opened a session, or has probed this broker.
         count_writes: counts the durable writes of this broker so far, before its state is marked.
-        on_loss: ends this broker, with the cause and the highest incarnation that is known, where a
+        on_loss: ends this broker, with the cause and the highest recorded incarnation, if a
             neighbour proves that it lost state.
-        keep_witness: writes down the marks of neighbours that have changed.
+        keep_witness: stores the changed marks of neighbours.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Links:
             task_status.started()
 
     async def stop(self) -> None:
-        """Take leave of everybody and refuse newcomers; waits a moment for last words."""
+        """End all sessions and refuse new connections; waits a moment for last words."""
         self._stopping = True
         for scope in list(self._attempts.values()):
             scope.cancel()
@@ -147,18 +147,18 @@ class Links:
             while self._open_streams:
                 await trio.sleep(0.01)
 
-    # ------------------------------------------------------------ what the core wants
+    # ------------------------------------------------------------ requests of the core
 
     def open(self, peer: BrokerNumber) -> None:
-        """Try once to open a session; nothing happens while there is one or an attempt."""
+        """Try once to open a session; no effect if there is a session or an attempt."""
         attempt = None if self._stopping else self._table.open(peer)
         if attempt is not None:
-            # Known from now on: it may be given up before its task has run at all.
+            # Registered now, because the attempt may be cancelled before its task has run at all.
             self._attempts[peer] = scope = trio.CancelScope()
             self._nursery.start_soon(self._dial, attempt, scope)
 
     def close(self, peer: Peer, reason: str) -> None:
-        """End the peer's session or attempt; nothing happens when there is neither."""
+        """End the peer's session or attempt; no effect if there is neither."""
         connection = self.connections.get(peer)
         if connection is not None:
             connection.end("closed_by_us", Farewell("stopping", reason[:300]))
@@ -167,26 +167,29 @@ class Links:
             self._attempts[peer].cancel()
 
     def forget(self, peer: BrokerNumber) -> None:
-        """A broker has left the tree: no session with it, no attempt, and no memory of either."""
+        """Remove a broker that has left the tree.
+
+        Its session, its attempt, and all records of either.
+        """
         self.close(peer, DEPARTED)
         self._table.forget(peer)
         self._backoff.forget(peer)
 
     def refuse(self, peer: Peer, session: int, reason: str) -> None:
-        """End a session whose peer broke the rules."""
+        """End a session after a protocol error of the peer."""
         self._record("protocol_error", {"peer": self._name(peer), "reason": reason})
         connection = self.connections.get(peer)
         if connection is not None and connection.session.number == session:
             connection.end("protocol_error", Farewell("fault", reason))
 
-    # ------------------------------------------------------------ what others may know
+    # ------------------------------------------------------------ queries
 
     def addresses_of(self, brokers: Sequence[BrokerNumber]) -> tuple[str, ...]:
-        """Where these brokers listen, in this order, as far as that is known here."""
+        """Return the listening addresses of these brokers, in order, without unknown ones."""
         return tuple(self._addresses[each] for each in brokers if each in self._addresses)
 
     def waiting_bytes(self) -> int:
-        """Bytes queued for all peers."""
+        """Return the number of bytes queued for all peers."""
         return sum(each.outbox.waiting_bytes for each in self.connections.values())
 
     @property
@@ -195,11 +198,11 @@ class Links:
         return self._table.witness
 
     def session_peers(self) -> list[Peer]:
-        """With whom there are sessions."""
+        """Return the peers with a session."""
         return list(self.connections)
 
     async def probe(self, peer: BrokerNumber) -> str | None:
-        """Whether a session with a broker would be possible: None, or what is in the way."""
+        """Return None if a session with a broker would be possible, or the obstacle."""
         with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
             try:
                 await self._impairments.wait_passable(peer)
@@ -221,7 +224,7 @@ class Links:
     # ------------------------------------------------------------ faults
 
     def faults_changed(self) -> None:
-        """Let sessions, attempts and held messages follow the faults in force."""
+        """Apply the active faults to sessions, attempts and held messages."""
         for connection in list(self.connections.values()):
             self._impair(connection)
             if connection.inward.cut:
@@ -239,14 +242,14 @@ class Links:
             self._close_soon(stream)
 
     def _impair(self, connection: Connection) -> None:
-        """Let a connection do what the faults in force demand, and bypass us where none is."""
+        """Apply the active faults to a connection, and bypass this object if there is none."""
         self._impairments.act_on(connection)
         impaired = len(self.faults) > 0
         is_limited = self._publishing is not None and isinstance(connection.peer, str)
         connection.post = None if impaired or is_limited else self._post
         connection.on_sent = self._impairments.count_outgoing if impaired else None
 
-    # ------------------------------------------------------------ what connections tell
+    # ------------------------------------------------------------ events of connections
 
     def received(
         self, connection: Connection, events: list[MessageReceived], size_bytes: int
@@ -264,7 +267,7 @@ class Links:
             self._record("absorb_full", {"held_bytes": held_bytes})
 
     def refill(self, connection: Connection) -> None:
-        """See connection.Owner: the core has queued everything already."""
+        """See connection.Owner: the core has queued all messages already."""
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
@@ -317,7 +320,7 @@ class Links:
         self._stuck[peer] = None
         if len(self._stuck) > STUCK_REMEMBERED:
             del self._stuck[next(iter(self._stuck))]
-        # Kept for its return, its subscriptions would hold up everybody else's publications.
+        # Subscriptions kept for its return would hold up the publications of all other clients.
         leaves = Detach(drain=False, done_through=0)
         self._post([MessageReceived(peer, session.number, leaves), lost])
 
@@ -330,7 +333,7 @@ class Links:
         decoder: StraightReader,
         answer: Hello | None,
     ) -> None:
-        """Serve an established session to its end, and see its stream off."""
+        """Serve an established session to its end, and close its stream."""
         connection = Connection(stream, session, decoder, self._parameters, self)
         peer = session.peer
         assert peer not in self.connections, f"two sessions with {peer!r}"
@@ -360,7 +363,7 @@ class Links:
                 await close_stream(stream)
 
     async def _dial(self, attempt: Session, scope: trio.CancelScope) -> None:
-        """Carry out an attempt; serves the session it leads to."""
+        """Carry out an attempt; serves the resulting session."""
         peer = attempt.peer
         assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
         pause_s = self._backoff.left_ns(peer, clock_ns()) / SECOND_NS
@@ -375,7 +378,8 @@ class Links:
                 await self._impairments.wait_passable(peer)
                 stream = await self._dial_stream(self._address(peer))
                 self._open_streams += 1
-                # Given up while it connected, it is closed, and must not say Hello any more.
+                # An attempt that was cancelled while connecting is closed, and must not send a
+                # Hello.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 reason = await self._shake_hands(attempt, stream, decoder)
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
@@ -395,10 +399,10 @@ class Links:
             self._open_streams -= stream is not None
 
     def _address(self, peer: BrokerNumber) -> str:
-        """Where a broker listens.
+        """Return the listening address of a broker.
 
         Raises:
-            ConnectionRefusedError: it has left the tree since it was to be dialled.
+            ConnectionRefusedError: the broker has left the tree since the attempt began.
         """
         address = self._addresses.get(peer)
         if address is None:
@@ -408,7 +412,7 @@ class Links:
     async def _shake_hands(
         self, attempt: Session, stream: trio.abc.Stream, decoder: StraightReader
     ) -> str | None:
-        """Say Hello and establish the attempt by the answer; or say what is in the way."""
+        """Send a Hello and establish the attempt by the answer; return the obstacle, or None."""
         assert isinstance(attempt.peer, int), f"an attempt to open a session with {attempt.peer!r}"
         impostor = self._table.impostor(attempt.peer, identity_of(stream))
         if impostor is not None:
@@ -419,7 +423,7 @@ class Links:
         answer = await first_message(stream, decoder)
         await self._impairments.wait_passable(attempt.peer)
         if isinstance(answer, Farewell) and answer.kind == "crossed":
-            # The other end's own attempt will answer this one, or time will.
+            # The other end's own attempt resolves this one, or the timeout does.
             await trio.sleep_forever()
         if isinstance(answer, Farewell):
             self._table.refused(attempt.peer, answer)
@@ -452,7 +456,7 @@ class Links:
     async def _welcome(
         self, stream: trio.abc.Stream, admitted: AdmittedConnection, patience: trio.CancelScope
     ) -> None:
-        """Hear who connects; serves the session it leads to."""
+        """Handle the handshake of an incoming connection; serves the resulting session."""
         self._open_streams += 1
         decoder = StraightReader()
         hello: Any = None
@@ -464,7 +468,7 @@ class Links:
                         stream = await self._secure(stream)
                     hello = await first_message(stream, decoder)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # it thought better of it
+                pass  # the other end closed before its Hello
             except TlsError as error:
                 self._record_refusal("stranger_refused", {"reason": str(error)})
             except RemoteProtocolError as error:
@@ -517,7 +521,8 @@ class Links:
             decision = self._table.accept(hello, identity_of(stream))
         stuck = hello.role == "client" and hello.name in self._stuck
         if stuck and isinstance(decision, Accepted) and decision.session is not None:
-            # It must hear of it once: its subscriptions cannot just go on behind a gap.
+            # The client must be notified once: its subscriptions cannot simply continue behind a
+            # gap.
             del self._stuck[hello.name]
             self._table.close(decision.session)
             decision = Farewell("refused", STUCK)
@@ -549,13 +554,16 @@ class Links:
             self.on_loss(self._table.loss, self._table.lost_incarnation)
 
     def _state_advanced(self, peer: Peer, message: StateAdvanced) -> str | None:
-        """Take what a neighbour reports of its durable state; returns what is wrong with it."""
+        """Take the durable state that a neighbour reports.
+
+        Return the fault in the report, or None.
+        """
         fault = self._table.advanced(peer, message.mark, message.witnessed)
         self._end_on_loss()
         return fault
 
     def _send_state(self, connection: Connection) -> None:
-        """Send a neighbour the mark of what is durable here, and its own newest one, if changed."""
+        """Send a neighbour the marks of this broker and of the neighbour, if changed."""
         ledger, peer = self._table.own.ledger, connection.peer
         if ledger is None or not isinstance(peer, int):
             return
@@ -573,11 +581,11 @@ class Links:
         self._nursery.start_soon(trio.aclose_forcefully, stream)
 
     def _clear_the_way(self, decision: Accepted) -> None:
-        """End what a newly accepted session takes the place of."""
+        """End the session and the attempt that a newly accepted session replaces."""
         if decision.abandons is not None:
             peer = decision.abandons.peer
             assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
-            # The attempt is answered by the session that comes now.
+            # The new session resolves the attempt.
             scope = self._attempts.pop(peer, None)
             if scope is not None:
                 scope.cancel()
@@ -589,7 +597,7 @@ class Links:
                 old.end("closed_by_peer")
 
     async def _look_after_sessions(self, on_fault_expired: Callable[[str], None]) -> None:
-        """Send heartbeats, notice silence, end faults whose lease has run out."""
+        """Send heartbeats, detect silence, end faults with an expired lease."""
         tick_ns = check_interval_ns(self._parameters)
         next_beat_ns = clock_ns()
         waited_since_ns = clock_ns()
@@ -602,7 +610,7 @@ class Links:
             beats = now_ns + tick_ns // 2 >= next_beat_ns
             if beats:
                 next_beat_ns = now_ns + self._parameters.heartbeat_ns
-                # Time in which this process was stopped is nobody's fault.
+                # Time in which this process was stopped is not charged to any client.
                 waited_ns = min(now_ns - waited_since_ns, 2 * self._parameters.heartbeat_ns)
                 waited_since_ns = now_ns
                 for name in self._clients_behind():
@@ -626,18 +634,18 @@ class Links:
 
 
 def _address_of(stream: trio.abc.Stream) -> str:
-    """Where a connection is from, without the port; empty where there are no addresses."""
+    """Return the address of the other end, without the port; empty without addresses."""
     transport = transport_of(stream)
     if not isinstance(transport, trio.SocketStream):
         return ""
     try:
         return str(transport.socket.getpeername()[0])
     except OSError:
-        return ""  # it is gone already
+        return ""  # the socket is closed already
 
 
 async def _drop(stream: trio.abc.Stream) -> None:
-    """Close a stranger's connection, at no more cost than a system call where that can be."""
+    """Close a stranger's connection, by a single system call if possible."""
     transport = transport_of(stream)
     if isinstance(transport, trio.SocketStream):
         transport.socket.close()

@@ -1,6 +1,6 @@
-"""Records on their way into the logs of a broker: one group in flight, the next gathers meanwhile.
+"""Writes of records to the logs of a broker: one group in flight, the next gathers meanwhile.
 
-Paper: [GD02] §4 (logging is what latency consists of; so a group shares one).
+Paper: [GD02] §4 (latency consists mostly of logging; so a group shares one write).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +28,14 @@ from brokerd.storage.log_volume import LogVolume
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LAZY_NS: Final = 50 * MILLISECOND_NS
-"""How long records that nobody waits for may gather."""
+"""Time for which records without a waiter may gather."""
 PAGE_BYTES: Final = 1 << 20
-"""How much is read at once, about."""
+"""Approximate size of one read."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What is written as one group, and what is read then."""
+    """The entries of one group, and the read that follows."""
 
     entries: list[LogEntry | LogRun] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -44,12 +44,12 @@ class _Step:
 
 
 class LogWriter:
-    """Performs what one core does to its logs, in order, off the event loop.
+    """The operations of one core on its logs, performed in order, off the event loop.
 
     A chop waits for the next record.
 
     Args:
-        ends: as the volume had them when it began.
+        ends: ends of the logs when the volume began.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LogWriter:
         self._idle.set()
 
     def take(self, effect: LogEffect) -> None:
-        """Take an effect; what answers it follows."""
+        """Take an effect; its answer follows."""
         step = self._steps[-1]
         if isinstance(effect, Append):
             first = self._bounds.append(effect)
@@ -100,9 +100,9 @@ class LogWriter:
         """Write and read for ever.
 
         Raises:
-            DiskFailed: otherwise than by being full. What was promised is not there, so the
-                broker must end.
-            StorageCorrupt: what is read is not what was written.
+            DiskFailed: for other reasons than a full disk. Promised data are missing, so the broker
+                must end.
+            StorageCorrupt: the records read differ from the records written.
         """
         while True:
             await self._wanted.wait()
@@ -117,7 +117,7 @@ class LogWriter:
                 self._idle.set()
 
     async def settle(self) -> None:
-        """Wait until everything taken so far is on disk."""
+        """Wait until everything taken so far is durable."""
         self._urgent.set()
         await self._idle.wait()
 

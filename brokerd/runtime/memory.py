@@ -1,7 +1,7 @@
-"""How much memory the process has, and giving back what it has no use for.
+"""Measurement of the memory of the process, and the return of unused memory to the kernel.
 
-The C library keeps what was freed between buffers that are still needed. After a flood for a
-subscriber that takes nothing that is as much again as what is kept.
+The C library keeps freed memory between buffers that are still in use. After a flood for a
+subscriber that reads nothing, the freed memory is as large as the used memory.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 GROWTH_BYTES: Final = 16 << 20
-"""Growth after which memory is given back; doing it at every look would cost page faults."""
+"""Growth after which memory is returned; a return at every check would cost page faults."""
 
 _PRIVATE: Final = ("Private_Clean:", "Private_Dirty:", "Private_Hugetlb:")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -19,7 +19,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 def resident_bytes() -> int | None:
     """Return the process's resident memory, shared or not; None if it cannot be read.
 
-    A process without a free file descriptor cannot read it, and goes on without.
+    A process without a free file descriptor cannot read it, and continues without.
     """
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
@@ -29,9 +29,10 @@ def resident_bytes() -> int | None:
 
 
 def private_bytes() -> int:
-    """What it has in memory and shares with no other process; 0 where the kernel does not say.
+    """Return the resident memory not shared with other processes.
 
-    The kernel goes through all of the process for it, so this is for once in a while.
+    0 if the kernel does not report it. The kernel walks all of the process for this figure, so it
+    is for rare use.
     """
     try:
         with open("/proc/self/smaps_rollup", encoding="ascii") as rollup:
@@ -42,10 +43,10 @@ def private_bytes() -> int:
 
 
 class FreeMemory:
-    """Gives memory back to the kernel when the process has grown.
+    """The return of memory to the kernel when the process has grown.
 
     Args:
-        trim: gives it back; the C library's, where it has one, by default.
+        trim: returns the memory; by default the function of the C library, if there is one.
     """
 
     def __init__(self, trim: Callable[[int], object] | None = None) -> None:
@@ -53,9 +54,9 @@ class FreeMemory:
         self._lowest_bytes = resident_bytes()
 
     def look(self) -> int | None:
-        """Give memory back if much may be free; return the resident memory before.
+        """Return memory to the kernel if much may be free; return the resident memory before.
 
-        None, without giving any back, if resident memory cannot be read.
+        None, without returning any memory, if resident memory cannot be read.
         """
         found_bytes = resident_bytes()
         if found_bytes is None:

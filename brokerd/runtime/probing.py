@@ -1,4 +1,4 @@
-"""Which of the brokers around can be reached, found out once of each."""
+"""Probes of the surrounding brokers, each repeated until the broker was reached once."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -10,18 +10,21 @@ from brokerd.runtime.links import Links
 
 FIRST_RETRY_S: Final = 0.25
 RETRY_LIMIT_S: Final = 4.0
-"""Who cannot be reached is tried ever more rarely: of hundreds of brokers that start together each
-would otherwise dial all of those around it again and again, and none would come to start."""
+"""Longest interval between probes of an unreachable broker.
+
+Without growing intervals, of hundreds of brokers that start together each would dial all brokers
+around it again and again, and none would finish its start.
+"""
 _UNTRIED: Final = "not tried yet"
 
 
 class PeerProbes:
-    """Probes each broker around until it has been reached.
+    """The probes of each surrounding broker until it was reached.
 
     Args:
         around: the brokers to reach.
-        is_near: whether whoever could reach this broker can be reached by it: both are on one
-            machine.
+        is_near: returns True if a broker that reached this broker can be reached in turn, because
+            both are on one machine.
     """
 
     def __init__(
@@ -37,16 +40,16 @@ class PeerProbes:
         self._changed = trio.Event()
 
     def missing(self) -> Mapping[BrokerNumber, str]:
-        """Who has not been reached yet, and what is in the way."""
+        """Return the brokers that were not reached yet, with the obstacle."""
         return self._missing
 
     def keep(self, around: Collection[BrokerNumber]) -> None:
-        """The brokers around are these from now on; all of them are to be reached."""
+        """Replace the surrounding brokers; all of them are to be reached."""
         self._missing = {peer: self._missing.get(peer, _UNTRIED) for peer in around}
         self._changed.set()
 
     def heard(self, peer: BrokerNumber) -> None:
-        """A broker has reached this one, so it is up."""
+        """Record that a broker has reached this broker, so the other broker is up."""
         if peer not in self._missing:
             return
         if self._is_near(peer) and not [*self._links.faults]:
@@ -56,7 +59,7 @@ class PeerProbes:
             self._changed.set()
 
     async def run(self) -> None:
-        """Probe for ever: those that are missing, and who has just been heard of."""
+        """Probe for ever: missing brokers, and brokers that have just reached this broker."""
         wait_s = FIRST_RETRY_S
         while True:
             self._changed = trio.Event()
@@ -70,12 +73,12 @@ class PeerProbes:
                 wait_s = min(2 * wait_s, RETRY_LIMIT_S)
 
     async def try_all(self, around: Iterable[BrokerNumber]) -> None:
-        """Probe all of these anew, once."""
+        """Probe all given brokers again, once."""
         self._missing = dict.fromkeys(around, _UNTRIED)
         await self._try_missing(self._missing)
 
     async def _try_missing(self, peers: Collection[BrokerNumber]) -> None:
-        """Probe those of some that are missing; who has a session with this broker is not."""
+        """Probe the missing ones of some brokers; a broker with a session is not missing."""
         for peer in self._links.session_peers():
             if isinstance(peer, int):
                 self._missing.pop(peer, None)

@@ -1,4 +1,4 @@
-"""One broker as a process: composed from its configuration, and ended in order."""
+"""A broker as a process: composed from its configuration, and ended in order."""
 
 import gc
 import os
@@ -58,22 +58,24 @@ SETTLE_S: Final = 5.0
 FOLDER_CHECK_S: Final = 1.0
 BACKLOG: Final = 1_024
 _COLLECT_AFTER: Final = 10_000
-"""Objects that were made and not given up, after which those in cycles are looked for.
+"""Number of surviving new objects after which a collection of cycles runs.
 
-A run of a thousand publications makes as many, and gives them all up: by default each run would be
-looked through, and every hundredth time all that a thousand clients have.
+A run of a thousand publications makes as many objects, and frees all of them: by default each run
+would be searched, and every hundredth time all objects of a thousand clients.
 """
 _TLS: Final = "; off loopback it takes certificates (`tls`)"
 
 
 def run_broker(mapping: Mapping[str, Any]) -> None:
-    """Run a broker until SIGTERM or SIGINT; what `mapping` may hold is in BrokerConfig.
+    """Run a broker until SIGTERM or SIGINT; BrokerConfig defines the content of `mapping`.
 
     Raises:
         ConfigError: the configuration cannot be used.
-        StorageCorrupt: what is on its disk cannot be what it wrote.
-        MustNotGoOn: others have given it up, or its durable state is gone (StateLost).
-        SystemExit: status 4, when its port or its state folder is in use; says so on stderr.
+        StorageCorrupt: the data on the disk cannot be the broker's own.
+        MustNotGoOn: the other brokers have decommissioned this broker, or its durable state is lost
+            (StateLost).
+        SystemExit: status 4, if its port or its state folder is in use; the reason is written to
+            stderr.
     """
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
@@ -95,10 +97,10 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
 
 
 class BrokerProcess:
-    """The parts of one broker, put together from its configuration.
+    """The parts of one broker, composed from its configuration.
 
     Raises:
-        ConfigError: they do not fit together.
+        ConfigError: the parts do not fit together.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -116,13 +118,13 @@ class BrokerProcess:
 
     @property
     def digest(self) -> str:
-        """What all brokers of the deployment must agree on."""
+        """The digest of the values that all brokers of the deployment must agree on."""
         parameters = asdict(self._around.parameters)
         return self._around.topology.digest(self._config.protocol, parameters)
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """The names of its logs."""
+        """The names of the broker's logs."""
         return self._definition.all_logs(self._around.topology, self._around.parameters)
 
     @property
@@ -137,7 +139,7 @@ class BrokerProcess:
         *,
         task_status: trio.TaskStatus[Links] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run until a signal to stop; started once it listens."""
+        """Run until a signal to stop; started once the broker listens."""
         config = self._config
         if config.core >= 0:
             os.sched_setaffinity(0, {config.core})
@@ -146,7 +148,7 @@ class BrokerProcess:
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
         _raise_descriptor_limit()
         listeners = await _listen(config.listen, off_loopback=config.tls is not None)
-        # From here on a new incarnation exists, whatever happens.
+        # From here on a new incarnation exists, in every case.
         try:
             beginning, full_ns = await begin_with_room(stores, config, self.digest)
         except StateLost as error:
@@ -252,7 +254,7 @@ class BrokerProcess:
         await parts.run(started, listeners, config.control_socket, patience_s, task_status)
 
     def _end_on_loss(self, stores: Stores, log: EventLog, cause: str, incarnation: int) -> None:
-        """End this broker, which a neighbour proved to have lost state.
+        """End this broker after a neighbour proved that it lost state.
 
         Raises:
             StateLost: always.
@@ -265,7 +267,7 @@ class BrokerProcess:
     def _record(
         self, stores: Stores, log: EventLog, event: str, details: Mapping[str, Any]
     ) -> None:
-        """Write an event of the core down; a loss that a client proved may be accepted then."""
+        """Write an event of the core; a loss that a client proved is recorded for acceptance."""
         log.record(event, details)
         if event == LOSS_PROVED:
             start = stores.ledger.present.start
@@ -274,10 +276,10 @@ class BrokerProcess:
             self._commands.loss = str(details["cause"])
 
     def _check_folder(self, folder: StateFolder, log: EventLog) -> None:
-        """Make sure that the state folder is the one that this broker began with.
+        """Check that the state folder is the folder that this broker began with.
 
         Raises:
-            MustNotGoOn: it was deleted or replaced.
+            MustNotGoOn: the folder was deleted or replaced.
         """
         try:
             folder.check()
@@ -302,7 +304,7 @@ class BrokerProcess:
         )
 
     def _is_near(self, peer: BrokerNumber) -> bool:
-        """Whether a broker is on this machine, where whoever reaches us can be reached by us."""
+        """Return True if a broker is on this machine, so that both can reach each other."""
         address = self._around.addresses.get(peer)
         return address is not None and is_loopback(address) and is_loopback(self._config.listen)
 
@@ -325,7 +327,7 @@ class BrokerProcess:
         driver.post([BrokerDecommissioned(number, signature)])
 
     def _check_signed(self, act: OperatorAct, signature: bytes) -> None:
-        """Make sure that the deployment's authority has signed an operator's act.
+        """Check that the deployment's authority has signed an operator's act.
 
         Raises:
             ControlError: of kind user: this broker has no key of the authority, the act is
@@ -349,10 +351,10 @@ class BrokerProcess:
             )
 
     def _leaving(self, name: str) -> BrokerNumber:
-        """The number of a broker without which the others can go on for good.
+        """Return the number of a broker that the protocol can decommission.
 
         Raises:
-            ControlError: of kind user: they cannot, or there is none.
+            ControlError: of kind user: the broker cannot be decommissioned, or does not exist.
         """
         topology, own = self._around.topology, self._config.broker
         try:
@@ -376,7 +378,7 @@ class BrokerProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What of a broker runs side by side, from its start to a signal."""
+    """The concurrent parts of a broker, from its start to a signal."""
 
     driver: Driver
     links: Links
@@ -418,7 +420,7 @@ class _Parts:
         task_status: trio.TaskStatus[Links],
         nursery: trio.Nursery,
     ) -> None:
-        """Start everything that knows of others, when they are there or it has waited enough."""
+        """Start the parts that depend on other brokers, once these are up or after a timeout."""
         with trio.move_on_after(patience_s):
             await self.commands.begun.wait()
         self.commands.begun.set()
@@ -434,10 +436,10 @@ class _Parts:
         task_status.started(self.links)
 
     async def _watch_folder(self) -> None:
-        """Look after the state folder of a broker that writes nothing.
+        """Check the state folder of a broker that writes nothing.
 
         Raises:
-            MustNotGoOn: it was deleted or replaced.
+            MustNotGoOn: the folder was deleted or replaced.
         """
         while True:
             await trio.sleep(FOLDER_CHECK_S)
@@ -492,7 +494,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error in a group of groups; what was cancelled because of it follows it."""
+    """Return the first error in a group of groups; cancellations caused by it follow the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

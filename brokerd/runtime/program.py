@@ -1,7 +1,7 @@
-"""The program that runs: its release, its wire version, its commands, and its exact content.
+"""The identity of the running program: release, wire version, commands, and exact content.
 
-Agents and brokers report it to the controller. Brokers of two wire versions cannot have sessions
-with each other. A controller does not operate an agent whose commands are others than its own.
+Agents and brokers report the program to the controller. Brokers of two wire versions cannot have
+sessions with each other. A controller does not operate an agent with other commands than its own.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from brokerd.sessions.messages import WIRE_VERSION
 RELEASE: Final = "0.1.0"
 """As in pyproject.toml."""
 COMMANDS_VERSION: Final = 1
-"""Raised whenever a command of agents, or of what they start, is added or changed."""
+"""Raised whenever a command of agents, or of the processes they start, is added or changed."""
 UNVERSIONED_WIRE_VERSION: Final = 27
-"""Wire version of the last release whose agents and brokers do not report a program."""
+"""Wire version of the last release before agents and brokers reported a program."""
 
 PACKAGES: Final = ("bench", "brokerd", "fault_injection")
 NOT_ON_HOSTS: Final = re.compile(
@@ -37,9 +37,9 @@ class Program:
 
     Attributes:
         release: such as "0.1.0".
-        wire_version: of messages between brokers and clients.
-        commands_version: of commands to agents and to what they start.
-        digest: SHA-256 of the sources that hosts have, in hex digits.
+        wire_version: version of messages between brokers and clients.
+        commands_version: version of commands to agents and to the processes that agents start.
+        digest: SHA-256 of the sources on hosts, in hex digits.
     """
 
     release: str
@@ -51,12 +51,12 @@ class Program:
         return f"{self.release} (wire version {self.wire_version}, {self.digest[:_SHOWN_DIGITS]})"
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the program as JSON."""
         return asdict(self)
 
     @classmethod
     def from_mapping(cls, values: object) -> Self | None:
-        """Return a reported program; None if it is none, as of a release that reports none."""
+        """Return a reported program; None if the value is no program, as from an older release."""
         if not isinstance(values, Mapping):
             return None
         release, digest = values.get("release"), values.get("digest")
@@ -75,7 +75,7 @@ def own_program() -> Program:
 
 
 def host_sources(folder: Path) -> Iterator[Path]:
-    """Yield the sources of `PACKAGES` in a folder that hosts have, in a fixed order."""
+    """Yield the sources of `PACKAGES` in a folder that are installed on hosts, in a fixed order."""
     for package in PACKAGES:
         for path in sorted((folder / package).rglob("*.py")):
             inside = path.relative_to(folder).as_posix()

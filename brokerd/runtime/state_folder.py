@@ -1,11 +1,11 @@
-"""The state folder of a broker: held by one process, watched, and marked where it lost state.
+"""The state folder of a broker: held by one process, watched, and marked after a loss of state.
 
 A folder that was deleted or replaced under a running broker takes no writes that a restart would
-find. So the broker looks after each durable write whether the folder at the path still is its own,
-and ends before it acknowledges anything behind that.
+find. So the broker checks after each durable write that the folder at the path still is its own,
+and ends before acknowledging any later data.
 
 A loss that a neighbour has proved is recorded in the folder. The broker refuses to start until the
-loss is accepted, whether or not that neighbour can be reached.
+loss is accepted, even if that neighbour is unreachable.
 """
 
 import fcntl
@@ -28,14 +28,14 @@ _PID_WIDTH: Final = 10
 
 
 class PreflightError(BrokerError):
-    """Something is in the way that was there before this broker: a port, a lock."""
+    """An obstacle that existed before this broker: a port, a lock."""
 
 
 class StateFolder:
     """The state folder of one broker, for as long as `held` holds it.
 
     Attributes:
-        path: where it is.
+        path: path of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,14 +43,14 @@ class StateFolder:
         self._own: dict[str, tuple[int, int]] = {}
 
     def remember(self) -> None:
-        """Take what is at the path now as the broker's own."""
+        """Record the present folder at the path as the broker's own."""
         self._own = {name: _identity(self.path / name) for name in ("", *_WATCHED)}
 
     def check(self) -> None:
-        """Make sure that the folder at the path is the one that the broker began with.
+        """Check that the folder at the path is the folder that the broker began with.
 
         Raises:
-            MustNotGoOn: it was deleted or replaced; what is written now is lost with it.
+            MustNotGoOn: the folder was deleted or replaced; all data written now are lost with it.
         """
         for name, own in self._own.items():
             if _identity(self.path / name) != own:
@@ -88,7 +88,7 @@ def held(config: BrokerConfig) -> Iterator[StateFolder]:
             os.pwrite(lock, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
         except OSError as error:
             if not is_no_room(error):
-                raise  # else others that want the folder are told "unknown"
+                raise  # without room, others report the holder "unknown"
         yield StateFolder(folder)
     finally:
         os.close(lock)
@@ -102,8 +102,8 @@ class RecordedLoss(NamedTuple):
 
     Attributes:
         cause: "" if none is recorded.
-        must_end: whether the broker must not start before the loss is accepted.
-        incarnation: the highest of the broker that a neighbour has proved.
+        must_end: True if the broker must not start before the loss is accepted.
+        incarnation: the highest incarnation of the broker that a neighbour has proved.
         start: random number of the start that found the loss, in hexadecimal digits.
     """
 
@@ -127,8 +127,8 @@ def recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
     """Return the loss that is recorded in a state folder.
 
     Args:
-        start: random number of the last start on the folder. A record of another start belongs to
-            a copy that was replaced since, and counts for nothing.
+        start: random number of the last start on the folder. A record of another start belongs to a
+            copy that was replaced since, and is ignored.
     """
     found = read_loss(folder)
     is_current = found.start in ("", start.hex()) or not found.must_end
@@ -136,7 +136,7 @@ def recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
 
 
 def read_loss(folder: Path) -> RecordedLoss:
-    """Return the loss that a state folder's file records, of whichever start."""
+    """Return the loss that a state folder's file records, of any start."""
     try:
         with (folder / LOSS).open(encoding="utf-8") as file:
             text = file.read(_MOST_LOSS)
@@ -180,13 +180,13 @@ def record_loss(
 
 
 def forget_loss(folder: Path) -> None:
-    """Remove the record of a loss that was accepted."""
+    """Remove the record of an accepted loss."""
     (folder / LOSS).unlink(missing_ok=True)
     _sync(folder)
 
 
 def loss_text(config: BrokerConfig, cause: str, keeps_loss: str) -> str:
-    """Return the cause of a loss, and what the operator can do about it.
+    """Return the cause of a loss, and the remedies for the operator.
 
     Args:
         keeps_loss: see ProtocolDefinition.
@@ -207,7 +207,7 @@ def loss_text(config: BrokerConfig, cause: str, keeps_loss: str) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Return device and inode of what is at a path; zeros if nothing is."""
+    """Return device and inode of the file at a path; zeros if there is none."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

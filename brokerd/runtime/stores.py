@@ -1,4 +1,4 @@
-"""What a broker finds on its disk when it starts, also on one that is full just then."""
+"""The stored state of a broker at its start, even on a disk that is full at that moment."""
 
 import os
 import sys
@@ -36,8 +36,11 @@ NO_ROOM_STATE: Final = "no room on its disk"
 """The state of a broker that has not begun yet, because its disk is full."""
 KEY_BYTES: Final = 32
 LINEAGE_STEP: Final = 4_096
-"""How far the incarnation advances where a loss is accepted: beyond all that any neighbour may
-know, and less far than what neighbours refuse (`protocols.parts.leaps`)."""
+"""The advance of the incarnation on acceptance of a loss.
+
+Beyond all that any neighbour may have recorded, and less than neighbours refuse
+(`protocols.parts.leaps`).
+"""
 _OLD_LOG: Final = "publications"
 
 
@@ -49,9 +52,9 @@ class Stores:
         keeps_loss: see ProtocolDefinition.
 
     Attributes:
-        volume: of its logs, once begun; None without any.
-        ends: of its logs, as it found them.
-        ledger: of the folder, once begun.
+        volume: volume of the logs, once begun; None without logs.
+        ends: ends of the logs at the start.
+        ledger: ledger of the folder, once begun.
         accepted_loss: the loss that this start accepts, for the event log; None if no loss is.
     """
 
@@ -75,16 +78,16 @@ class Stores:
         return self._meta
 
     def begin(self) -> Beginning:
-        """Open everything, for a new incarnation.
+        """Open all files, for a new incarnation.
 
         Raises:
-            OSError: where there was no room on the disk, there is no new incarnation, and this
-                may be called again.
-            DiskFailed: it could not be read or written otherwise.
-            StorageCorrupt: what is there cannot be what a broker wrote.
+            OSError: the disk had no room; there is no new incarnation, and the call may be
+                repeated.
+            DiskFailed: reading or writing failed for another cause.
+            StorageCorrupt: the stored data cannot be a broker's own.
             ForeignState: the folder is of another deployment, broker or protocol, and unchanged.
-            StateLost: less is there than was durable, and that is not accepted; or `accept_loss`
-                is set, and no loss is known, or the act is not signed for it.
+            StateLost: durable state is missing, and the loss is not accepted; or `accept_loss` is
+                set, and there is no recorded loss, or the act is not signed for it.
         """
         try:
             return self._begin()
@@ -100,7 +103,7 @@ class Stores:
             self._meta = SqliteMetaStore(
                 path, fsync=config.fsync, owner=config.broker, protocol=config.protocol
             )
-        # Before anything is removed: a folder that is refused stays as it is.
+        # Before any file is removed: a refused folder stays unchanged.
         self._meta.check_owner(config.deployment_id)
         recovering = self._meta.knows(config.deployment_id)
         if self._logs and self.volume is None:
@@ -139,7 +142,7 @@ class Stores:
         """Return the loss that the start accepts; None if nothing is lost.
 
         Raises:
-            StateLost: something is lost, and that is not accepted; or the contrary.
+            StateLost: a loss is not accepted; or an act accepts a loss that does not exist.
         """
         config, folder = self._config, self._folder
         starts = self.meta.marks().starts if recovering else ()
@@ -172,7 +175,7 @@ class Stores:
         return found
 
     def _check_acceptance(self, act: LossAcceptance, loss: RecordedLoss) -> None:
-        """Make sure that the deployment's authority accepts a loss.
+        """Check that the deployment's authority accepts a loss.
 
         Raises:
             StateLost: the loss is not accepted; nothing was changed.
@@ -194,12 +197,12 @@ class Stores:
         )
 
     def count_writes(self) -> None:
-        """Bring the ledger up to what is durable."""
+        """Update the ledger to the present durable writes."""
         groups = self.volume.groups if self.volume is not None else 0
         self.ledger.advance(self.meta.commits, groups)
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close the open files."""
         if self._meta is not None:
             self._meta.close()
         if self.volume is not None:
@@ -209,10 +212,10 @@ class Stores:
 async def begin_with_room(
     stores: Stores, config: BrokerConfig, digest: str
 ) -> tuple[Beginning, int]:
-    """`stores.begin()`, again and again while their disk is full; and how many ns it was.
+    """Return `stores.begin()`, repeated while the disk is full; and the time waited in ns.
 
-    Meanwhile the broker answers on its control socket that this is its state, and nothing else.
-    A signal that is to end it ends it as such.
+    Meanwhile the broker answers on its control socket with this state, and nothing else. A signal
+    that ends the broker takes effect as usual.
     """
     try:
         return await trio.to_thread.run_sync(stores.begin), 0
@@ -242,12 +245,12 @@ async def begin_with_room(
 
 
 def say(config: BrokerConfig, text: str) -> None:
-    """Tell whoever reads this process's standard error."""
+    """Write a line to the standard error of this process."""
     print(f"broker {config.broker}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
-    """What `status` answers of a broker that has nothing to tell of but its disk."""
+    """Return the status of a broker that waits for its disk."""
     core: CoreStatus[str] = CoreStatus(state=NO_ROOM_STATE)
     return {
         **core.to_mapping({}),

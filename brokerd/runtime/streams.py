@@ -1,6 +1,6 @@
-"""Streams before there is a session on them: dialled, greeted, and closed."""
+"""Streams before a session is established: dialled, greeted, and closed."""
 
-# Else each process that is forked off one image imports it with its first address: a MiB each.
+# Otherwise each process forked off one image imports it with its first address: a MiB each.
 import encodings.idna  # noqa: F401
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -19,11 +19,11 @@ Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 
 
 class PlaintextRefused(ConnectionRefusedError):
-    """Nothing is said off loopback without TLS."""
+    """A connection off loopback without TLS."""
 
 
 async def dial_tcp(address: str) -> trio.abc.Stream:
-    """A connection to "host:port" on this machine.
+    """Return a connection to "host:port" on this machine.
 
     Raises:
         PlaintextRefused: the address is that of another machine, which needs TLS.
@@ -34,7 +34,7 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
 
 
 def dial_tls(credentials: TlsCredentials) -> Dial:
-    """Dials with TLS, whatever the address."""
+    """Return a function that dials with TLS, for any address."""
 
     async def dial(address: str) -> trio.abc.Stream:
         return await credentials.dial(await _open_tcp(address))
@@ -48,10 +48,10 @@ async def _open_tcp(address: str) -> trio.SocketStream:
 
 
 async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
-    """The Hello or Farewell that a connection begins with.
+    """Return the Hello or Farewell that a connection begins with.
 
     Raises:
-        RemoteProtocolError: it begins with something else, or ends before that.
+        RemoteProtocolError: the connection begins with another message, or ends before.
     """
     while True:
         chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)

@@ -1,6 +1,6 @@
-"""One timer for everything in a process that waits a moment for company.
+"""A shared timer for all short delays in a process.
 
-A timer of its own for each connection would cost each of them as much as a publication.
+A timer per connection would cost as much per connection as a publication.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import trio
 from brokerd.units import SECOND_NS
 
 Due = Callable[[int], None]
-"""What to do when its instant has come; it is told the time, and may ask for another instant."""
+"""A callback for an instant; called with the time, and may request another instant."""
 
 _process: trio.lowlevel.RunVar["Sweeper | None"] = trio.lowlevel.RunVar("sweeper", default=None)
 
 
 class Sweeper:
-    """Calls whoever asked for it when its instant has come, or soon after."""
+    """A timer that calls callbacks at their instants, or soon after."""
 
     def __init__(self) -> None:
         self._instants: dict[Due, int] = {}
@@ -24,13 +24,13 @@ class Sweeper:
         self._wakes_ns = 0
 
     def call(self, due: Due, at_ns: int) -> None:
-        """Let `due` be called at `at_ns`, instead of whenever it was to be called before."""
+        """Schedule `due` for `at_ns`, in place of any earlier instant."""
         self._instants[due] = at_ns
         if not self._wakes_ns or at_ns < self._wakes_ns:
             self._earlier.set()
 
     def forget(self, due: Due) -> None:
-        """Let it not be called."""
+        """Cancel the call of `due`."""
         self._instants.pop(due, None)
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class Sweeper:
 
 
 def process_sweeper() -> Sweeper:
-    """The sweeper of this process, which runs as long as its event loop does."""
+    """Return the sweeper of this process, which runs as long as its event loop."""
     sweeper = _process.get()
     if sweeper is None:
         sweeper = Sweeper()

@@ -1,9 +1,9 @@
 """Mutual TLS 1.3 on the links of brokers and clients.
 
-Encryption and decryption are plain calls that never wait, so that a connection can go on writing
-straight to its socket, and takes in a whole chunk of records per turn of the loop. Both ends must
-show a certificate that the deployment's authority has issued; what is in it, not where it was
-dialled, says who they are.
+Encryption and decryption are plain calls that never wait, so that a connection can continue to
+write directly to its socket, and reads a whole chunk of records per turn of the loop. Both ends
+must show a certificate issued by the deployment's authority; the certificate, not the dialled
+address, identifies the peer.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from brokerd.errors import ConfigError
 from brokerd.sessions.identity import Identity
 
 HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
-"""Most that is taken from the other end before it has shown its certificate."""
+"""Most bytes that are read from the other end before its certificate is shown."""
 HANDSHAKE_RECEIVE_BYTES: Final = 4_096
 RECORD_BYTES: Final = 16 << 10
 
 
 class TlsError(ConnectionError):
-    """There is no trustworthy connection with the other end; says why."""
+    """A failure to establish a trustworthy connection; the text states the reason."""
 
 
 class TlsCredentials:
-    """What one process shows of itself, and whom it trusts.
+    """The certificate and trust of one process.
 
     Raises:
-        ConfigError: the files cannot be used; says which and why.
+        ConfigError: the files cannot be used; the text names file and reason.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -47,18 +47,18 @@ class TlsCredentials:
     def _read(self) -> None:
         _check_privacy(Path(self._files.key))
         server = self._context(ssl.PROTOCOL_TLS_SERVER)
-        # No tickets: nobody resumes a session here, and they would be written unasked.
+        # No tickets: sessions are never resumed here, and tickets would be written unasked.
         server.num_tickets = 0
         self._server, self._client = server, self._context(ssl.PROTOCOL_TLS_CLIENT)
 
     def reload(self) -> str:
-        """Read the files again, for connections from now on; those that are up go on.
+        """Read the files again, for new connections; existing connections continue.
 
         Returns:
-            the SHA-256 of the certificate that is shown now.
+            the SHA-256 of the certificate that is shown from now on.
 
         Raises:
-            ConfigError: they cannot be used; what was there before stays.
+            ConfigError: the files cannot be used; the earlier credentials stay.
         """
         self._read()
         self._read_ns = _changed_ns(self._files)
@@ -66,7 +66,7 @@ class TlsCredentials:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
     def _refresh(self) -> None:
-        """Take up a certificate that was renewed; keep what there is where that is no good."""
+        """Load a renewed certificate; keep the earlier credentials if the new ones are invalid."""
         changed_ns = _changed_ns(self._files)
         if changed_ns != self._read_ns:
             with suppress(ConfigError):  # perhaps only one of the files is written yet
@@ -74,22 +74,24 @@ class TlsCredentials:
                 self._read_ns = changed_ns
 
     async def welcome(self, transport: trio.abc.Stream) -> "TlsStream":
-        """The accepting end of a connection; `transport` is closed when that fails.
+        """Return the accepting end of a connection; `transport` is closed on failure.
 
         Raises:
-            TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
+            TlsError: the other end has no certificate of the authority, or does not support TLS
+                1.3.
         """
         self._refresh()
         return await _shake_hands(transport, self._server, server_side=True)
 
     async def dial(self, transport: trio.abc.Stream) -> "TlsStream":
-        """The opening end of a connection; `transport` is closed when that fails.
+        """Return the opening end of a connection; `transport` is closed on failure.
 
-        That it returns does not mean that the other end is content with us: that shows in the
-        first exchange.
+        A return does not imply that the other end accepts this end's certificate: a refusal shows
+        in the first exchange.
 
         Raises:
-            TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
+            TlsError: the other end has no certificate of the authority, or does not support TLS
+                1.3.
         """
         self._refresh()
         return await _shake_hands(transport, self._client, server_side=False)
@@ -117,20 +119,20 @@ class TlsCredentials:
 
 @lru_cache(maxsize=16)
 def credentials_of(files: TlsFiles) -> TlsCredentials:
-    """The credentials in these files, read once for all clients of a process."""
+    """Return the credentials in these files, read once for all clients of a process."""
     return TlsCredentials(files)
 
 
 class TlsStream(trio.abc.Stream):
     """A stream of records on another stream; made by TlsCredentials.
 
-    One task may read and one write, and what `encrypt` returned must reach the transport in the
-    order in which it was returned.
+    One task may read and one write, and the results of `encrypt` must reach the transport in the
+    order in which they were returned.
 
     Attributes:
-        transport: what the records go over.
-        identity: whose certificate the other end has shown.
-        is_ended: whether the other end has said that nothing more comes.
+        transport: the stream that carries the records.
+        identity: identity in the certificate of the other end.
+        is_ended: True if the other end has announced the end of its data.
     """
 
     identity: Identity
@@ -144,9 +146,9 @@ class TlsStream(trio.abc.Stream):
         self._records = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
 
     def encrypt(self, data: bytes) -> bytes:
-        """The records that carry `data`, to be written to the transport next."""
+        """Return the records that carry `data`, to be written to the transport next."""
         if not data:
-            return b""  # nothing to say; to the library it would be the end
+            return b""  # the library would treat an empty write as the end
         written = self._records.write(data)
         if written < len(data):
             view = memoryview(data)
@@ -155,10 +157,10 @@ class TlsStream(trio.abc.Stream):
         return self._outgoing.read()
 
     def decrypt(self, chunk: bytes) -> bytes:
-        """What `chunk`, the next bytes of the transport, completes; may be nothing.
+        """Return the data that `chunk`, the next bytes of the transport, completes; may be empty.
 
         Raises:
-            TlsError: somebody has tampered with it.
+            TlsError: the records were tampered with.
         """
         self._incoming.write(chunk)
         records, incoming = self._records, self._incoming
@@ -179,13 +181,13 @@ class TlsStream(trio.abc.Stream):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def handshake(self, beginning: bytes = b"") -> None:
-        """Show certificates to each other and agree on keys.
+        """Exchange certificates and agree on keys.
 
         Args:
-            beginning: what has come already.
+            beginning: bytes that have arrived already.
 
         Raises:
-            TlsError: one of the two is not content with the other.
+            TlsError: one end does not accept the other.
         """
         taken = len(beginning)
         self._incoming.write(beginning)
@@ -207,7 +209,7 @@ class TlsStream(trio.abc.Stream):
                 self._incoming.write(chunk)
             except ssl.SSLError as error:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    await self._send_pending()  # the alert that tells the other end why
+                    await self._send_pending()  # the alert with the reason for the other end
                 raise TlsError(_words(error)) from error
         await self._send_pending()
         self.identity = self._read_identity()
@@ -221,7 +223,7 @@ class TlsStream(trio.abc.Stream):
         await self.transport.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has come, all of it: `max_bytes` bounds what is read of the transport."""
+        """Return all received data: `max_bytes` bounds the read of the transport."""
         data = self.decrypt(b"")
         while not data and not self.is_ended:
             chunk = await self.transport.receive_some(max_bytes)
@@ -231,7 +233,7 @@ class TlsStream(trio.abc.Stream):
         return data
 
     async def aclose(self) -> None:
-        """Close the transport. Frames say themselves whether they are whole, so nothing is said."""
+        """Close the transport, without a TLS close: frames themselves show if they are whole."""
         await self.transport.aclose()
 
     async def _send_pending(self) -> None:
@@ -249,17 +251,17 @@ class TlsStream(trio.abc.Stream):
 
 
 def transport_of(stream: trio.abc.Stream) -> trio.abc.Stream:
-    """What the bytes of a stream really go over."""
+    """Return the stream that carries the bytes of a stream."""
     return stream.transport if isinstance(stream, TlsStream) else stream
 
 
 def identity_of(stream: trio.abc.Stream) -> Identity | None:
-    """Whose certificate was shown on a stream; None on one without TLS."""
+    """Return the identity in the certificate of the peer of a stream; None without TLS."""
     return stream.identity if isinstance(stream, TlsStream) else None
 
 
 def is_loopback(address: str) -> bool:
-    """Whether "host:port" can be reached from this machine only."""
+    """Return True if "host:port" can be reached from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True
@@ -273,14 +275,14 @@ async def _shake_hands(
     transport: trio.abc.Stream, context: ssl.SSLContext, *, server_side: bool
 ) -> TlsStream:
     try:
-        # Most of a flood says nothing: what a handshake needs is made for who begins one.
+        # Most connections of a flood send nothing: the state of a handshake is made once it begins.
         beginning = await transport.receive_some(HANDSHAKE_RECEIVE_BYTES) if server_side else b""
         if server_side and not beginning:
             raise TlsError("closed during the handshake")
         stream = TlsStream(transport, context, server_side=server_side)
         await stream.handshake(bytes(beginning))
     except BaseException as error:
-        # Who fails must close: the other end may be waiting for us, for ever.
+        # A failed end must close: the other end may be waiting for ever.
         await trio.aclose_forcefully(transport)
         if isinstance(error, trio.BrokenResourceError):
             raise TlsError("closed during the handshake") from error
@@ -309,7 +311,7 @@ def _no_passphrase() -> str:
 
 
 def _words(error: Exception) -> str:
-    """What an error of the TLS library says to people."""
+    """Return the text of an error of the TLS library, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

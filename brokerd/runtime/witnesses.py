@@ -1,4 +1,4 @@
-"""State marks of neighbours on this broker's disk, so that a restart of both forgets nothing."""
+"""State marks of neighbours on this broker's disk, so that a restart of both loses no mark."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,7 +17,7 @@ WRITE_EVERY_NS: Final = 5 * SECOND_NS
 class WitnessRows:
     """The marks of `witness` as rows of this broker, written lazily and rarely.
 
-    With them goes whether a neighbour has vouched for the state folder of this broker.
+    The rows also record if a neighbour has vouched for the state folder of this broker.
     """
 
     def __init__(self, witness: StateWitness, ledger: StateLedger, disk: Disk) -> None:
@@ -28,7 +28,7 @@ class WitnessRows:
         self._due_ns = 0
 
     def recover(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the marks that an earlier incarnation has written."""
+        """Load the marks that an earlier incarnation has written."""
         for key, row in rows.get(WITNESSED, {}).items():
             if key != VOUCHED:
                 self._witness.marks[int(key)] = StateMark(*row)
@@ -39,7 +39,7 @@ class WitnessRows:
         self.write_changed()
 
     def write_changed(self) -> None:
-        """Write the marks that have changed, unless that was done a moment ago."""
+        """Write the marks that have changed, unless the last write was a moment ago."""
         changed, now_ns = self._witness.changed, clock_ns()
         is_news = self._ledger.is_vouched and not self._is_vouched
         if not is_news and (not changed or now_ns < self._due_ns):

@@ -1,1 +1,1 @@
-"""What every session needs, whatever the protocol and whether real or simulated."""
+"""Sessions between processes, for every protocol and for real and simulated networks."""

@@ -1,13 +1,14 @@
-"""When silence means that the other end is gone.
+"""The timer that ends a session whose peer is silent for too long.
 
-Heartbeats leave at a fixed pace, and any byte counts as a sign of life. Time in which this
-process did not run, because it was stopped or starved of its CPU, is not silence: it could not
-have heard anything. And before anybody is suspected, what may be waiting to be read is read.
+Heartbeats are sent at a fixed pace, and any byte received is a sign of life. Time in which this
+process did not run, because the process was stopped or starved of its CPU, does not count as
+silence: no byte could have been received. Before a peer is suspected, the bytes that may wait to be
+read are read.
 
-How much silence is allowed follows the load. Where everybody shares two busy cores, a peer's
-heartbeats come late and our own checks run late; twice the worst lateness seen lately is added
-to the configured silence, up to four times of it. It halves every ten seconds, so that one bad
-moment does not make us slow for long.
+The allowed silence follows the load. Where all processes share two busy cores, heartbeats of a peer
+arrive late and the checks of this process run late; twice the worst recent lateness is added to the
+configured silence, up to four times the configured silence. The lateness is halved every ten
+seconds, so that a single bad moment does not slow the detector for long.
 
 Paper: [DFT11] §II (failure detector, eventually strong and accurate).
 """
@@ -20,14 +21,14 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 LATENESS_HALVES_EVERY_NS: Final = 10 * SECOND_NS
 LIMIT_FACTOR: Final = 4
 GRACE_NS: Final = 10 * MILLISECOND_NS
-"""How long a suspicion waits for what is already there to be read."""
+"""Time between a suspicion and its confirmation, in which bytes that have arrived are read."""
 
 
 class FailureDetector:
-    """Watches one session.
+    """The failure detector of one session.
 
     Attributes:
-        allowed_ns: silence after which the peer is suspected, as things are now.
+        allowed_ns: silence after which the peer is suspected, under the present load.
     """
 
     def __init__(self, parameters: SessionParameters, now_ns: int) -> None:
@@ -43,12 +44,12 @@ class FailureDetector:
 
     @property
     def due_ns(self) -> int:
-        """When `check` will find the silence too long, if it lasts."""
+        """Return the time at which `check` suspects the peer if the silence lasts."""
         due_ns = self._heard_ns + self._excused_ns + self.allowed_ns
         return max(due_ns, self._doubted_ns + GRACE_NS) if self._doubted_ns else due_ns
 
     def heard(self, now_ns: int) -> None:
-        """Bytes came, or we chose not to read: either way this is not silence."""
+        """Record a sign of life: bytes arrived, or this process chose not to read."""
         silence_ns = now_ns - self._heard_ns - self._excused_ns
         lateness_ns = silence_ns - self._parameters.heartbeat_ns - self.tick_ns
         if lateness_ns > self._lateness_ns:
@@ -58,9 +59,9 @@ class FailureDetector:
         self._doubted_ns = 0
 
     def check(self, now_ns: int) -> bool:
-        """Whether the peer is suspected; to be asked every `tick_ns`, and at `due_ns`.
+        """Return True if the peer is suspected; to be called every `tick_ns`, and at `due_ns`.
 
-        What was not asked in time counts as at most two ticks of silence.
+        A late call counts as at most two ticks of silence.
         """
         late_ns = now_ns - self._checked_ns - 2 * self.tick_ns
         self._checked_ns = now_ns
@@ -83,5 +84,5 @@ class FailureDetector:
 
 
 def check_interval_ns(parameters: SessionParameters) -> int:
-    """How often sessions are looked after: heartbeats sent, silence measured."""
+    """Return the interval of the checks of a session: heartbeats sent, silence measured."""
     return max(1, min(parameters.heartbeat_ns, parameters.suspicion_ns) // 2)

@@ -1,6 +1,6 @@
 """Pauses between sessions that end with a protocol error.
 
-A core dials a lost neighbour at once. Where each session ends with the same error, the link would
+A core dials a lost neighbour at once. If every session ends with the same error, the link would
 open and close several times a second for as long as the cause lasts.
 """
 
@@ -13,12 +13,12 @@ from brokerd.units import SECOND_NS
 SHORTEST_NS: Final = SECOND_NS
 LONGEST_NS: Final = 30 * SECOND_NS
 FORGOTTEN_NS: Final = 120 * SECOND_NS
-"""Without another error for so long, the next one is the first again."""
+"""Without another error for this time, the next error counts as the first again."""
 
 
 @dataclass(slots=True)
 class FaultBackoff:
-    """The pauses of one broker, per neighbour. The first error costs none."""
+    """The pauses of one broker, per neighbour. The first error causes no pause."""
 
     _errors: dict[BrokerNumber, tuple[int, int]] = field(default_factory=dict)
 
@@ -28,7 +28,7 @@ class FaultBackoff:
         self._errors[peer] = (count + 1 if now_ns - last_ns < FORGOTTEN_NS else 1, now_ns)
 
     def left_ns(self, peer: BrokerNumber, now_ns: int) -> int:
-        """Return how long no session with a neighbour may be opened, in nanoseconds."""
+        """Return the time for which no session with a neighbour may be opened, in nanoseconds."""
         count, last_ns = self._errors.get(peer, (0, 0))
         if count < 2:
             return 0
@@ -36,5 +36,5 @@ class FaultBackoff:
         return max(0, last_ns + pause_ns - now_ns)
 
     def forget(self, peer: BrokerNumber) -> None:
-        """Drop what is known of a broker that has left for good."""
+        """Drop the errors of a broker that has left for good."""
         self._errors.pop(peer, None)

@@ -1,9 +1,9 @@
-"""Who is at the other end, as its certificate says, and what that lets it say in a Hello.
+"""The identity of a peer, as its certificate states, and the Hellos that this identity permits.
 
-The name stands in the certificate as a URI: `urn:pubsub:<deployment>:broker/<name>`,
-`…:client/<name>`, or `…:load/<suffix>` for a load generator, which speaks for all clients whose
-names end in `.<suffix>`. Host names and addresses mean nothing here: what counts is who it is in
-the deployment, wherever it runs.
+The certificate contains the name as a URI: `urn:pubsub:<deployment>:broker/<name>`,
+`…:client/<name>`, or `…:load/<suffix>` for a load generator, which acts for all clients with names
+that end in `.<suffix>`. Host names and addresses have no meaning here: an identity holds within the
+deployment, on any host.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Identity:
 
     Attributes:
         deployment: the deployment id.
-        role: what it may act as.
-        name: of the broker in the topology, of the client, or the ending of clients' names.
+        role: the role that the member may act in.
+        name: name of the broker in the topology, name of the client, or suffix of clients' names.
     """
 
     deployment: str
@@ -37,29 +37,29 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """The identity as the certificate contains it."""
         deployment, name = (quote(part, safe="") for part in (self.deployment, self.name))
         return f"{_SCHEME}{deployment}:{self.role}/{name}"
 
     @classmethod
     def from_uri(cls, uri: str) -> "Identity":
-        """The identity in a certificate.
+        """Return the identity in a certificate.
 
         Raises:
-            ValueError: it is none of ours.
+            ValueError: the URI names no member of a deployment.
         """
         deployment, _, place = uri.removeprefix(_SCHEME).partition(":")
         role, _, name = place.partition("/")
         for known in CERTIFIED_ROLES:
             if role == known:
                 identity = cls(unquote(deployment), known, unquote(name))
-                # One spelling each, so that comparing names is comparing identities.
+                # Each identity has a single spelling, so that equal names are equal identities.
                 if deployment and name and identity.uri == uri:
                     return identity
         raise ValueError(f"{uri[:200]!r} names no member of a deployment")
 
     def refuses(self, role: Role, name: str, deployment: str) -> str | None:
-        """Why it may not say Hello in this role and under this name; None when it may."""
+        """Return the reason to refuse a Hello with this role and name; None if permitted."""
         if self.role == "broker":
             fits = role in ("broker", "probe") and name == self.name
         elif self.role == "client":

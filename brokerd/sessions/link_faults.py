@@ -1,12 +1,12 @@
-"""Faults that need no root: what a broker is told to do to its own traffic and its own disk.
+"""Faults that need no root: a broker applies them to its own traffic and its own disk.
 
-absorb: everything is taken in and nothing but heartbeats let out; released, it goes on in
-order; what a session absorbed dies with it. send-omission: everything is taken in, handled and
-written to disk, and nothing but heartbeats let out; released or lost as what is absorbed.
-blackhole: nothing passes and nobody is told, not even of a close. cut: connections are closed and
-new ones refused. partition: one of these two towards several brokers at once. delay and
-bandwidth: as the names say, for each direction. disk-full: writes beyond a quota are refused as
-by a full disk. slow-fsync: what is durable is called so later.
+absorb: all messages are received, and nothing but heartbeats is sent; after the release the broker
+resumes in order; absorbed messages are lost when their session ends. send-omission: all messages
+are received, handled and written to disk, and nothing but heartbeats is sent; output is released or
+lost like absorbed messages. blackhole: nothing passes and no peer is notified, not even of a close.
+cut: connections are closed and new connections refused. partition: a blackhole or a cut towards
+several brokers at once. delay and bandwidth: limits per direction. disk-full: writes beyond a quota
+are refused as by a full disk. slow-fsync: durable writes are reported late.
 
 Paper: [GD02] §4.1 (stalls before failures).
 """
@@ -39,10 +39,13 @@ VERBS: Final[tuple[Verb, ...]] = (
     *DISK_VERBS,
 )
 MODES: Final = ("blackhole", "cut")
-"""What a partition does to the links across it."""
+"""The effects of a partition on the links across the partition."""
 DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "out", "in")
 ABSORB_LIMIT_BYTES: Final = 256 << 20
-"""Of messages taken in by all absorbing links of a broker; at it they stop reading."""
+"""Bytes of messages held by all absorbing links of a broker.
+
+At this limit the links stop reading.
+"""
 
 _NUMBERS: Final[dict[str, tuple[str, int, int]]] = {
     "delay": ("delay_ms", 1, 60_000),
@@ -67,7 +70,7 @@ _COUNTERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one direction of a link does to what comes along it.
+    """The effect of all faults on the traffic of one direction of a link.
 
     Attributes:
         bytes_per_second: 0 for no limit.
@@ -81,7 +84,7 @@ class Way:
 
     @property
     def is_limited(self) -> bool:
-        """Whether what comes along arrives, but later than it would."""
+        """Return True if traffic arrives, but later than without the fault."""
         return bool(self.delay_ns or self.bytes_per_second)
 
 
@@ -93,11 +96,11 @@ class LinkFault:
     """One fault.
 
     Attributes:
-        peers: whose links it concerns; None for all links of this broker, clients' too.
+        peers: peers of the affected links; None for all links of this broker, clients included.
         value: delay in ns, bytes per second or free bytes, for the verbs that have one.
-        ends_ns: when it heals by itself; None for never.
-        mode: of a partition, one of MODES.
-        counters: what it did so far.
+        ends_ns: time at which the fault heals by itself; None for never.
+        mode: of a partition, an entry of MODES.
+        counters: effects of the fault so far.
     """
 
     fault_id: str
@@ -111,19 +114,22 @@ class LinkFault:
 
     @property
     def effect(self) -> str:
-        """What it does to a link it concerns."""
+        """The effect of the fault on a link that it concerns."""
         return self.mode or self.verb
 
     @property
     def definition(self) -> tuple[object, ...]:
-        """What makes it this fault and no other."""
+        """The fields that distinguish this fault from others."""
         return (self.verb, self.peers, self.direction, self.value, self.mode)
 
     def concerns(self, peer: Peer, direction: Direction) -> bool:
-        """Whether it acts on this direction of the link with `peer`, or on any for `both`."""
+        """Return True if the fault acts on this direction of the link with `peer`.
+
+        With `both`: on any direction.
+        """
         if self.verb in DISK_VERBS or (self.verb == "send-omission" and direction == "in"):
             return False
-        # A connection cannot be half closed and still be a session.
+        # A connection cannot be half closed and still carry a session.
         whole = "both" in (self.direction, direction) or self.effect == "cut"
         return (self.peers is None or peer in self.peers) and (whole or self.direction == direction)
 
@@ -137,7 +143,7 @@ def read_fault(
     ends_ns: int | None,
     others: Collection[Peer] = (),
 ) -> LinkFault:
-    """The fault that a command asks for; `others` are whom a partition is from.
+    """Return the fault that a command requests; `others` are the far side of a partition.
 
     Raises:
         ControlError: `user`: no such verb, direction or parameter, or a value out of range.
@@ -172,7 +178,7 @@ def read_fault(
 
 
 class LinkFaults:
-    """The faults of one broker that are in force, those of its disk among them."""
+    """The active faults of one broker, including faults of its disk."""
 
     def __init__(self) -> None:
         self._faults: dict[str, LinkFault] = {}
@@ -187,7 +193,7 @@ class LinkFaults:
         return fault_id in self._faults
 
     def apply(self, fault: LinkFault) -> None:
-        """Let a fault act from now on; the same one again only changes its end.
+        """Activate a fault; a repeated fault changes only its end.
 
         Raises:
             ControlError: `user`: another fault has this id.
@@ -201,18 +207,18 @@ class LinkFaults:
         known.ends_ns = fault.ends_ns
 
     def heal(self, fault_id: str) -> LinkFault | None:
-        """End a fault; returns it, or None when there is none of this id."""
+        """End a fault and return it, or None if no fault has this id."""
         return self._faults.pop(fault_id, None)
 
     def renew(self, fault_id: str, ends_ns: int | None) -> bool:
-        """Move the end of a fault; whether there is one of this id."""
+        """Move the end of a fault; return False if no fault has this id."""
         fault = self._faults.get(fault_id)
         if fault is not None:
             fault.ends_ns = ends_ns
         return fault is not None
 
     def expired(self, now_ns: int) -> list[str]:
-        """Ids of faults whose lease has run out."""
+        """Return the ids of faults with an expired lease."""
         return [
             fault.fault_id
             for fault in self._faults.values()
@@ -220,7 +226,7 @@ class LinkFaults:
         ]
 
     def way(self, peer: Peer, direction: Direction) -> Way:
-        """What all faults together do to one direction of the link with `peer`."""
+        """Return the joint effect of all faults on a direction of the link with `peer`."""
         acting = [fault for fault in self._faults.values() if fault.concerns(peer, direction)]
         if not acting:
             return CLEAR
@@ -244,7 +250,7 @@ class LinkFaults:
     # ------------------------------------------------------------ the disk
 
     def take_room(self, size_bytes: int) -> bool:
-        """Whether so much may still be written; counted either way."""
+        """Return True if `size_bytes` may still be written; both results are counted."""
         quotas = [fault for fault in self._faults.values() if fault.verb == "disk-full"]
         for fault in quotas:
             if fault.counters["written_bytes"] + size_bytes > fault.value:
@@ -255,12 +261,12 @@ class LinkFaults:
         return True
 
     def write_delay_ns(self) -> int:
-        """How much later than it is durable a write may be called so."""
+        """Return the time by which the report of a durable write is delayed, in nanoseconds."""
         slow = (fault.value for fault in self._faults.values() if fault.verb == "slow-fsync")
         return sum(slow)
 
     def count_slowed_write(self) -> None:
-        """A write has been called durable later than it was."""
+        """Count a write that was reported durable late."""
         for fault in self._faults.values():
             fault.counters["slowed_writes"] += fault.verb == "slow-fsync"
 
@@ -270,10 +276,10 @@ Item = TypeVar("Item")
 
 
 class Absorbed(Generic[Owner, Item]):
-    """Messages that were taken in and go nowhere, in order of arrival over all links.
+    """Messages that were received and not passed on, in order of arrival over all links.
 
     Attributes:
-        held_bytes: of all of them.
+        held_bytes: size of all held messages.
     """
 
     def __init__(self, limit_bytes: int = ABSORB_LIMIT_BYTES) -> None:
@@ -283,16 +289,16 @@ class Absorbed(Generic[Owner, Item]):
 
     @property
     def is_full(self) -> bool:
-        """Whether absorbing links must stop reading."""
+        """Return True if absorbing links must stop reading."""
         return self.held_bytes >= self._limit_bytes
 
     def hold(self, owner: Owner, item: Item, size_bytes: int) -> None:
-        """Take one message in."""
+        """Add a message."""
         self.held_bytes += size_bytes
         self._held.append((owner, item, size_bytes))
 
     def take(self, goes: Callable[[Owner], bool]) -> list[tuple[Owner, Item]]:
-        """Take out, in order, what belongs to the owners for whom `goes` holds."""
+        """Remove and return, in order, the messages of all owners for which `goes` is true."""
         taken: list[tuple[Owner, Item]] = []
         kept: deque[tuple[Owner, Item, int]] = deque()
         for owner, item, size_bytes in self._held:

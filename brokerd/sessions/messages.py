@@ -1,4 +1,4 @@
-"""What the two ends of a connection say to each other before and beside the protocol."""
+"""Messages that the two ends of a connection exchange before and beside the protocol."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -15,10 +15,10 @@ class StateMark(NamedTuple):
 
     Attributes:
         lineage: time in seconds at which a loss was accepted last; 0 if none was.
-        incarnation: of the broker.
+        incarnation: incarnation of the broker.
         start: random number of the start, START_BYTES.
         commits, groups: durable writes of the state folder so far, of rows and of logs.
-        seal: SEAL_BYTES; only the folder's owner can make or check one.
+        seal: SEAL_BYTES; only the folder's owner can make or check a seal.
     """
 
     lineage: int
@@ -31,25 +31,25 @@ class StateMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message in each direction of a connection: who speaks, and of which deployment.
+    """The first message in either direction of a connection: identity and deployment of the sender.
 
     Attributes:
         wire_version: WIRE_VERSION of the sender.
-        protocol, deployment_id, topology_digest: what both ends must agree on; a client may
+        protocol, deployment_id, topology_digest: values that both ends must agree on; a client may
             leave any of them empty.
-        role: broker; client; or probe, a broker that only wants to know whether a session would
-            be possible and closes after the answer.
-        name: of the broker in the topology, or of the client.
-        number: of the broker in the topology; 0 for a client.
-        incarnation: of the sender.
-        session: identity of the session that this connection would carry; chosen by the end
-            that opens, repeated by the one that accepts.
-        newest: the newest session between the two that the sender has had or asked for; 0 when
+        role: broker; client; or probe, a broker that only checks if a session would be possible and
+            closes after the answer.
+        name: name of the broker in the topology, or of the client.
+        number: number of the broker in the topology; 0 for a client.
+        incarnation: incarnation of the sender.
+        session: identity of the session that this connection would carry; chosen by the end that
+            opens, repeated by the end that accepts.
+        newest: the newest session between the two ends that the sender has had or requested; 0 if
             there was none in its incarnation.
-        recovering: whether the sender recovers from a restart.
-        capabilities: names of optional features; none exist yet, unknown ones are ignored.
-        state: durable state of the sender; None for a client, or a broker that keeps none.
-        witnessed: the newest such mark of the receiver that the sender has; None if it has none.
+        recovering: True if the sender recovers from a restart.
+        capabilities: names of optional features; none exist yet, unknown names are ignored.
+        state: durable state of the sender; None for a client, or a broker without durable state.
+        witnessed: the newest mark of the receiver that the sender has; None if there is none.
     """
 
     wire_version: int
@@ -70,16 +70,16 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The sender lives; carries nothing."""
+    """Proof that the sender is alive; carries nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateAdvanced:
-    """Broker → broker: more of the sender's state is durable; sent with heartbeats.
+    """Broker → broker: a newer state mark of the sender; sent with heartbeats.
 
     Attributes:
-        mark: of the sender.
-        witnessed: the newest mark of the receiver that the sender has; None if it has none.
+        mark: mark of the sender.
+        witnessed: the newest mark of the receiver that the sender has; None if there is none.
     """
 
     mark: StateMark
@@ -88,14 +88,14 @@ class StateAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """Last message: the sender closes the connection.
+    """The last message: the sender closes the connection.
 
     Attributes:
-        kind: refused (this Hello is not accepted), crossed (the other end's own attempt is
-            kept instead of this one), superseded (a newer connection of the same name took
-            over), stopping (the sender ends orderly), fault (the receiver broke the rules).
+        kind: refused (this Hello is not accepted), crossed (the other end's own attempt is kept
+            instead of this attempt), superseded (a newer connection of the same name replaced this
+            connection), stopping (the sender ends orderly), fault (the receiver broke the rules).
         reason: text for people.
-        witnessed: with refused, the mark of the receiver that proves why; else None.
+        witnessed: with refused, the mark of the receiver that proves the reason; else None.
     """
 
     kind: Literal["refused", "crossed", "superseded", "stopping", "fault"]

@@ -1,8 +1,8 @@
-"""What waits to be written to one peer: whole frames, in order, within a bound.
+"""The frames that wait to be written to one peer: whole, in order, within a bound.
 
-A write takes as many frames as have gathered. Heartbeats carry nothing and go first, at the
-next frame boundary. A write that was cut short leaves the peer inside a frame, so nothing may
-follow it.
+A write takes all frames that have gathered. Heartbeats carry nothing and are written first, at the
+next frame boundary. A write that was cut short leaves the peer inside a frame, so no frame may
+follow.
 """
 
 from collections import deque
@@ -15,9 +15,9 @@ class Outbox:
     """The frames for one session.
 
     Attributes:
-        waiting_bytes: of frames that no write has taken.
-        waiting_frames: how many those are.
-        is_writing: a write is not through; whoever has been given it says when it is.
+        waiting_bytes: size of the frames that no write has taken.
+        waiting_frames: number of the frames that no write has taken.
+        is_writing: True while a write is incomplete; the writer resets the flag at the end.
     """
 
     def __init__(self, limit_bytes: int, heartbeat: bytes) -> None:
@@ -30,11 +30,11 @@ class Outbox:
 
     @property
     def waiting_frames(self) -> int:
-        """How many frames no write has taken."""
+        """The number of frames that no write has taken."""
         return len(self._frames)
 
     def add(self, pieces: Sequence[Buffer], size_bytes: int, due_ns: int = 0) -> bool:
-        """Queue a frame, to be written at `due_ns` or later; False when it is one too many."""
+        """Queue a frame, to be written at `due_ns` or later; return False if the queue is full."""
         if self.waiting_bytes + size_bytes > self._limit_bytes and self._frames:
             return False
         self._frames.append((pieces, size_bytes, due_ns))
@@ -42,17 +42,20 @@ class Outbox:
         return True
 
     def beat(self) -> None:
-        """A heartbeat is due; one that is waiting is enough."""
+        """Queue a heartbeat, unless a heartbeat waits already."""
         self._heartbeats = 1
 
     def next_due_ns(self) -> int | None:
-        """When the first waiting frame may be written; None when there is none."""
+        """Return the time at which the first waiting frame may be written.
+
+        None if no frame waits.
+        """
         return self._frames[0][2] if self._frames else None
 
     def take(self, limit_bytes: int, now_ns: int, heartbeats_only: bool = False) -> bytes:
-        """The next write: whole frames, up to the limit or one; empty when there is nothing.
+        """Return the next write: whole frames, up to the limit or a single larger frame.
 
-        `is_writing` from then on, until all of it is.
+        Returns no bytes if no frame is due. Sets `is_writing` until the whole write is done.
         """
         assert not self.is_writing, "two writes at once"
         pieces: list[Buffer] = [self._heartbeat] * self._heartbeats
@@ -70,9 +73,9 @@ class Outbox:
         return b"".join(pieces)
 
     def last_words(self, frame: bytes) -> bytes:
-        """What may still be written before the connection is closed: `frame`, or nothing.
+        """Return the last bytes to write before the connection is closed.
 
-        Nothing when a write was cut short: the peer would read the words as a part of the
-        frame it is still waiting for.
+        Returns `frame`, or nothing if a write was cut short: the peer would read the frame as a
+        part of the incomplete frame.
         """
         return b"" if self.is_writing else frame

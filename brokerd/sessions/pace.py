@@ -1,8 +1,8 @@
-"""When acknowledgements leave: they wait for company where they arise, and nowhere else.
+"""The pace of acknowledgements: they are gathered at their origin only.
 
-Each write costs sender and receiver about as much as a publication, and nobody's delivery waits
-for an acknowledgement. So a subscriber lets some publications gather; the brokers on the way
-back pass on what comes, with whatever else they write.
+A write costs sender and receiver about as much as a publication, and no delivery waits for an
+acknowledgement. So a subscriber gathers acknowledgements of some publications; the brokers on the
+reverse path pass acknowledgements on together with their other writes.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from typing import Final
 from brokerd.units import MILLISECOND_NS
 
 SHORTEST_NS: Final = 2 * MILLISECOND_NS
-"""From one write to one that carries nothing but acknowledgements."""
+"""Least time between a write and a write that carries nothing but acknowledgements."""
 TO_PUBLISHER_NS: Final = MILLISECOND_NS // 2
-"""The same where a publisher waits for them, unless it sends as fast as it can."""
+"""The same if a publisher waits for acknowledgements, unless the publisher sends without pause."""
 LONGEST_NS: Final = 10 * MILLISECOND_NS
 COMPANY: Final = 32
-"""So many publications are company enough."""
+"""Number of publications for which acknowledgements are sent without further gathering."""
 
 
 @dataclass(slots=True)
@@ -24,10 +24,10 @@ class Pace:
     """The acknowledgements of one connection.
 
     Attributes:
-        is_origin: they arise at this end; else it passes them on.
-        to_publisher: they end at the other end, which is a client.
-        left_ns: when everything that there was to say was written last.
-        held_ns: when the first of those that wait was held back; 0 while none is.
+        is_origin: acknowledgements arise at this end; else this end passes them on.
+        to_publisher: acknowledgements end at the other end, which is a client.
+        left_ns: time at which all pending acknowledgements were last written.
+        held_ns: time at which the first pending acknowledgement was held back; 0 if none is.
     """
 
     is_origin: bool = False
@@ -36,14 +36,14 @@ class Pace:
     held_ns: int = 0
 
     def due_ns(self, now_ns: int, publications: int, heard_ns: int, in_flood: bool = False) -> int:
-        """When acknowledgements of so many publications may leave; not after `now_ns`: at once.
+        """Return the time at which acknowledgements may be sent.
 
-        In a flood, which a publisher's window and not its application holds up, they are worth
-        less than the time that a write takes.
+        A time before `now_ns` means at once. In a flood, which a publisher's window and not its
+        application holds up, acknowledgements are worth less than the time that a write takes.
 
-        To be asked again then, and whenever there are more. If nothing has come since the first
-        of them was held back (`heard_ns`), the sender may be waiting for them to go on: its
-        window, which is not known here, may be used up.
+        To be called again at the returned time, and for further publications. If nothing has
+        arrived since the first acknowledgement was held back (`heard_ns`), the sender may be
+        waiting for acknowledgements: its window, which is unknown here, may be exhausted.
         """
         if self.to_publisher and not in_flood:
             return self.left_ns + TO_PUBLISHER_NS

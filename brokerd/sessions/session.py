@@ -1,8 +1,8 @@
-"""Who may have a session with whom, and which of several connections it is.
+"""The sessions of one process: permitted peers, and the choice between several connections.
 
-A connection goes CONNECTING → HANDSHAKING → ESTABLISHED → CLOSED (or to CLOSED at any time);
-it carries a session only while ESTABLISHED. `SessionTable` decides for one process: it checks
-each Hello, keeps at most one session per peer, and settles two connections that cross.
+A connection passes through CONNECTING → HANDSHAKING → ESTABLISHED → CLOSED (or to CLOSED at any
+time); it carries a session only while ESTABLISHED. `SessionTable` decides for one process: it
+checks every Hello, keeps at most one session per peer, and settles two connections that cross.
 
 Paper: [DFT11] §II (sessions), §IV.
 """
@@ -18,11 +18,11 @@ from brokerd.sessions.state_marks import StateLedger, StateWitness
 
 MAXIMUM_CLIENT_NAME = 100
 DEPARTED = "it has left the tree"
-"""Why there is no session with a broker that was to be dialled."""
+"""The reason for no session with a broker that was to be dialled."""
 
 
 class SessionState(Enum):
-    """How far a connection has come."""
+    """The states of a connection."""
 
     CONNECTING = "connecting"
     HANDSHAKING = "handshaking"
@@ -40,14 +40,14 @@ _FOLLOWS = {
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One connection with a peer, as far as it has come.
+    """One connection with a peer, in any state.
 
     Attributes:
-        peer: whom it leads to.
-        identity: the session's number between the two ends (`Hello.session`).
-        number: its number at this end, never repeated within an incarnation; 0 until
+        peer: the other end.
+        identity: number of the session between the two ends (`Hello.session`).
+        number: number of the session at this end, never repeated within an incarnation; 0 until
             established.
-        incarnation: of the peer; 0 until established.
+        incarnation: incarnation of the peer; 0 until established.
     """
 
     peer: Peer
@@ -57,20 +57,20 @@ class Session:
     incarnation: int = 0
 
     def advance(self, state: SessionState) -> None:
-        """Go on to `state`."""
+        """Change the state to `state`, which must be a permitted successor."""
         assert state in _FOLLOWS[self.state], f"session with {self.peer}: {self.state} to {state}"
         self.state = state
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A Hello was accepted.
+    """The result of an accepted Hello.
 
     Attributes:
-        session: the new session, established; None when the other end only probes.
-        answer: to be sent.
-        replaces: the session that is over because of it.
-        abandons: our own attempt that is over because of it.
+        session: the new session, established; None if the other end only probes.
+        answer: the Hello to be sent.
+        replaces: the session that the new session replaced.
+        abandons: the attempt of this broker that the new session replaced.
     """
 
     session: Session | None
@@ -81,12 +81,12 @@ class Accepted:
 
 @dataclass(slots=True)
 class SelfDescription:
-    """What this broker says of itself in each Hello.
+    """The values that this broker announces in every Hello.
 
     Attributes:
-        names: name of each broker it may have sessions with, by number.
-        recovering: kept up to date by whoever knows.
-        ledger: of its state folder; None: it keeps no state, or proves none.
+        names: name of every broker that sessions are possible with, by number.
+        recovering: kept up to date by the runtime.
+        ledger: ledger of the state folder; None if the broker has no durable state, or proves none.
     """
 
     protocol: str
@@ -105,10 +105,10 @@ class SessionTable:
     """The sessions and attempts of one broker, at most one of either per peer.
 
     Attributes:
-        witness: what neighbours have had on their disks.
-        loss: how a neighbour proved that this broker lost state; "" while none did. The broker
-            must not go on then.
-        lost_incarnation: the highest incarnation that such a proof has shown.
+        witness: the durable state that neighbours have announced.
+        loss: the proof of a neighbour that this broker lost state; "" if there is none. The broker
+            must not continue after a proof.
+        lost_incarnation: the highest incarnation in a proof.
     """
 
     own: SelfDescription
@@ -126,36 +126,36 @@ class SessionTable:
     # ------------------------------------------------------------ opening
 
     def open(self, peer: BrokerNumber) -> Session | None:
-        """A new attempt; None while there is a session with the peer or an attempt to have one."""
+        """Return a new attempt; None while a session with the peer or another attempt exists."""
         if peer in self.sessions or peer in self.attempts:
             return None
         self._opened += 1
-        # Both ends number what they open; the last bit keeps the two series apart.
+        # Both ends number the attempts that they open; the last bit separates the two series.
         identity = 2 * self._opened + (self.own.number > peer)
         attempt = Session(peer, identity, SessionState.CONNECTING)
         self.attempts[peer] = attempt
         return attempt
 
     def hello(self, attempt: Session) -> Hello:
-        """What to say on an attempt whose connection is there."""
+        """Return the Hello to send on the new connection of an attempt."""
         attempt.advance(SessionState.HANDSHAKING)
         newest = self._newest.get(attempt.peer, 0)
         self._newest[attempt.peer] = attempt.identity
         return self._describe("broker", attempt.identity, newest, attempt.peer)
 
     def probe_hello(self) -> Hello:
-        """What to say on a connection that only finds out whether a session is possible."""
+        """Return the Hello to send on a connection that only checks if a session is possible."""
         return self._describe("probe", 0, 0)
 
     def refused(self, peer: BrokerNumber, farewell: Farewell) -> None:
-        """Check the mark by which a broker has refused this one; `loss` is set if it proves one."""
+        """Check the mark in a refusal of this broker; set `loss` if the mark proves a loss."""
         if farewell.witnessed is not None:
             self._find_loss(peer, farewell.witnessed)
 
     def answered(self, attempt: Session, hello: Hello) -> Farewell | None:
-        """Establish an attempt by the other end's Hello; returns a refusal where it is wrong.
+        """Establish an attempt by the other end's Hello; return a refusal if the Hello is wrong.
 
-        The attempt must not be over.
+        The attempt must not be closed.
         """
         refusal = self._find_fault(hello) or self._find_stranger(attempt.peer, hello)
         if refusal is None and hello.session != attempt.identity:
@@ -171,15 +171,15 @@ class SessionTable:
         return None
 
     def probed(self, peer: BrokerNumber, hello: Hello) -> str | None:
-        """What is wrong with the answer to a probe; None when a session would be possible."""
+        """Return the fault in the answer to a probe; None if a session would be possible."""
         return self._find_fault(hello) or self._find_stranger(peer, hello)
 
     # ------------------------------------------------------------ accepting
 
     def impostor(self, peer: BrokerNumber, identity: Identity | None) -> str | None:
-        """What is wrong with whoever answers where a broker was dialled, by its certificate.
+        """Return the fault in the certificate of a process that answers for a dialled broker.
 
-        None when it is that broker, or where there are no certificates.
+        None if the certificate is that of the broker, or if there are no certificates.
         """
         name = self.own.names.get(peer)
         if name is None:
@@ -189,13 +189,14 @@ class SessionTable:
         return identity.refuses("broker", name, self.own.deployment_id)
 
     def accept(self, hello: Hello, identity: Identity | None = None) -> Accepted | Farewell:
-        """Decide on the Hello of a connection that the other end opened.
+        """Accept or refuse the Hello of a connection that the other end opened.
 
-        `identity` is that of its certificate, where there are certificates.
+        A replaced session and an abandoned attempt are already removed here. A Hello that replaces
+        an established session is distinguished from a stale crossed attempt by the newest session
+        in the Hello: a peer that re-opens has had the session that is to be replaced.
 
-        What is replaced or abandoned is already forgotten here. A session that an established
-        one would have to give way to is told from a stale crossed attempt by the newest session
-        its opener knew: who re-opens has known the one that is to be replaced.
+        Args:
+            identity: identity in the certificate; None if there are no certificates.
         """
         fault = self._find_fault(hello)
         if fault is None and identity is not None:
@@ -220,7 +221,7 @@ class SessionTable:
             return Farewell("refused", f"session {old.identity} is up and was not known")
         incarnation, newest = self._heard.get(peer, (0, 0))
         if hello.incarnation == incarnation and hello.session <= newest:
-            # Numbers only go up within an incarnation, so this Hello was said before.
+            # Numbers only increase within an incarnation, so this Hello is an old copy.
             return Farewell("refused", f"session {hello.session} is over")
         self._heard[peer] = (hello.incarnation, hello.session)
         return self._accept_session(peer, hello, old, attempt)
@@ -242,16 +243,17 @@ class SessionTable:
     # ------------------------------------------------------------ both
 
     def close(self, session: Session) -> None:
-        """The session or attempt is over."""
+        """Close a session or attempt."""
         is_session = session.state is SessionState.ESTABLISHED
         session.advance(SessionState.CLOSED)
         found = (self.sessions if is_session else self.attempts).pop(session.peer, None)
         assert found is session, f"{session} is over, and {found} was known"
 
     def advanced(self, peer: Peer, mark: StateMark, witnessed: StateMark | None) -> str | None:
-        """Take the durable state of a neighbour with a session, and the mark that it returns.
+        """Record the durable state of a neighbour, and check the mark that it returns.
 
-        Returns what is wrong with them, if anything is; `loss` is set if they prove one.
+        The neighbour has a session. Returns the fault in the marks, or None; sets `loss` if the
+        returned mark proves a loss.
         """
         if not isinstance(peer, int):
             return "a client keeps no state of a broker"
@@ -261,7 +263,10 @@ class SessionTable:
         return fault
 
     def forget(self, peer: BrokerNumber) -> None:
-        """A broker has left the tree, and has no session here; its number comes never again."""
+        """Drop the state of a broker that has left the tree, and has no session.
+
+        Its number never returns.
+        """
         assert peer not in self.sessions, f"broker {peer} has left and has a session"
         self.witness.forget(peer)
         self._newest.pop(peer, None)
@@ -306,7 +311,10 @@ class SessionTable:
         return None
 
     def _find_loss(self, peer: BrokerNumber, mark: StateMark) -> str | None:
-        """Set `loss` if a mark proves that this broker lost state; returns why it is refused."""
+        """Set `loss` if a mark proves that this broker lost state.
+
+        Return the reason to refuse the mark.
+        """
         own = self.own
         if own.ledger is None:
             return None
@@ -371,7 +379,7 @@ def _may_replace(hello: Hello, old: Session) -> bool:
 
 
 def client_hello(name: ClientId, deployment_id: str, incarnation: int, session: int) -> Hello:
-    """What a client says first."""
+    """Return the first message of a client."""
     return Hello(
         WIRE_VERSION, "", deployment_id, "", "client", name, 0, incarnation, session, 0, False, ()
     )

@@ -1,13 +1,13 @@
 """Proof of the durable state of a broker, kept by its neighbours.
 
 A broker counts its durable writes. It seals the count with a key of its state folder and sends the
-result, a state mark, to its neighbours. A neighbour keeps the newest mark of each broker and
-returns it in every Hello. A broker whose folder cannot have made a mark that it has sealed runs on
-an older copy, on a clone, or on an empty folder: acknowledged state is lost.
+result, a state mark, to its neighbours. A neighbour keeps the newest mark of every broker and
+returns the mark in every Hello. A broker with a folder that cannot have made a mark that the broker
+has sealed runs on an older copy, on a clone, or on an empty folder: acknowledged state is lost.
 
 A mark proves a loss only if its seal is right, so no neighbour can end a broker with an invented
-one. Only a folder that no neighbour has vouched for yet takes marks of another key for its own:
-that is how a broker that lost its disk finds out.
+mark. Only a folder that no neighbour has vouched for yet accepts marks of another key as its own:
+so a broker with a lost disk detects the loss.
 
 Paper: none; the papers take stable storage as given.
 """
@@ -30,7 +30,7 @@ class StateStart(NamedTuple):
     """One start of a broker on its state folder.
 
     Attributes:
-        start: random number of the start; two processes never share it.
+        start: random number of the start; two processes never share a number.
         commits, groups: durable writes that the start found, of rows and of logs.
     """
 
@@ -78,7 +78,7 @@ class StateLedger:
         self.commits, self.groups = max(self.commits, commits), max(self.groups, groups)
 
     def mark(self) -> StateMark:
-        """Return the mark of the durable state as it is now."""
+        """Return the mark of the present durable state."""
         mark, present = self._mark, self.present
         if mark is None or (mark.commits, mark.groups) != (self.commits, self.groups):
             values = (present.incarnation, present.start, self.commits, self.groups)
@@ -87,7 +87,7 @@ class StateLedger:
         return mark
 
     def loss(self, mark: StateMark) -> str | None:
-        """Return how the mark proves that state is lost here; None if it does not.
+        """Return how the mark proves that state is lost here; None if there is no loss.
 
         Raises:
             ValueError: the mark was made with another key, and this folder is not new.
@@ -134,7 +134,7 @@ class StateWitness:
     """The newest state mark of each neighbour.
 
     Attributes:
-        changed: neighbours whose mark is not on this broker's disk.
+        changed: neighbours with a mark that is not on this broker's disk yet.
     """
 
     marks: dict[int, StateMark] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class StateWitness:
     def loss(self, peer: int, mark: StateMark) -> str | None:
         """Return how an earlier mark proves that a neighbour lost state; None if none does.
 
-        Only the neighbour itself can tell a clone that has run on from a restart.
+        Only the neighbour itself can distinguish a clone that has run further from a restart.
         """
         known = self.marks.get(peer)
         if known is None or mark.lineage > known.lineage:
@@ -157,7 +157,7 @@ class StateWitness:
         return None
 
     def take(self, peer: int, mark: StateMark) -> None:
-        """Keep a mark that a neighbour has sent, unless a newer one is known."""
+        """Keep a mark that a neighbour has sent, unless a newer mark is kept."""
         known = self.marks.get(peer)
         is_newer = known is None or mark[:2] > known[:2] or mark[:3] == known[:3]
         if is_newer and mark != known:

@@ -1,1 +1,1 @@
-"""What survives a restart."""
+"""Durable state: data that survives a restart."""

@@ -1,7 +1,7 @@
-"""The file operations that logs are made of, as the operating system has them.
+"""The file operations that logs use, as the operating system provides them.
 
-Whoever stands in for them decides what a crash leaves: a file has for sure what it had at its
-last `sync`, and a folder the names that it had at its last `sync_folder`.
+A replacement decides which state a crash leaves: a file has at least the content of its last
+`sync`, and a folder the names of its last `sync_folder`.
 """
 
 import os
@@ -15,7 +15,7 @@ Buffer = bytes | memoryview
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of what is done within names the file: the operating system knows descriptors."""
+    """Add the path of the file to an OSError: the operating system reports descriptors only."""
     try:
         yield
     except OSError as error:
@@ -26,51 +26,51 @@ class Files(Protocol):
     """Files by descriptor, in folders; every method may raise OSError."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder that only its owner may look into, unless it is there."""
+        """Make a folder that only its owner may read, unless it exists."""
         ...
 
     def names(self, folder: Path) -> list[str]:
-        """What is in a folder."""
+        """Return the names in a folder."""
         ...
 
     def sync_folder(self, folder: Path) -> None:
-        """Make durable which names a folder has, and which files they stand for."""
+        """Make the names in a folder durable, with the files that they refer to."""
         ...
 
     def create(self, path: Path) -> int:
-        """A new file, to append to; there must be none of that name."""
+        """Create a file for appending and return its descriptor; the name must be new."""
         ...
 
     def open(self, path: Path, *, change: bool = False) -> int:
-        """A file that is there, to read or to change."""
+        """Open an existing file, to read or to change, and return its descriptor."""
         ...
 
     def append(self, file: int, data: Buffer) -> int:
-        """Write at the end; says how many bytes there was room for."""
+        """Write at the end; return the number of bytes written."""
         ...
 
     def read_at(self, file: int, size: int, place: int) -> bytes:
-        """As many bytes as there are from a place on, up to `size`."""
+        """Return up to `size` bytes from a place on."""
         ...
 
     def write_at(self, file: int, data: Buffer, place: int) -> None:
-        """Write over what is there; within a sector, so that a crash leaves either of them."""
+        """Overwrite bytes within a sector, so that a crash leaves the old or the new bytes."""
         ...
 
     def cut(self, file: int, size: int) -> None:
-        """Let a file end at `size`."""
+        """Truncate a file to `size`."""
         ...
 
     def sync(self, file: int) -> None:
-        """Make durable what a file contains."""
+        """Make the content of a file durable."""
         ...
 
     def close(self, file: int) -> None:
-        """Let go of a file."""
+        """Close a file."""
         ...
 
     def read(self, path: Path) -> bytes:
-        """All of a file."""
+        """Return the content of a file."""
         ...
 
     def remove(self, path: Path) -> None:
@@ -79,7 +79,7 @@ class Files(Protocol):
 
 
 class DiskFiles:
-    """See Files: those of the operating system."""
+    """See Files: the files of the operating system."""
 
     def make_folder(self, folder: Path) -> None:
         """See Files."""

@@ -1,4 +1,4 @@
-"""How the segments of a log volume look: groups of entries, each with a seal and a checksum."""
+"""The format of segments of a log volume: groups of entries, each with a seal and a checksum."""
 
 import hashlib
 import struct
@@ -23,24 +23,24 @@ Buffer = bytes | memoryview
 
 
 class EntryKind(IntEnum):
-    """What an entry says of its log; `index` is…"""
+    """The kinds of entries; every kind defines the meaning of `index`."""
 
     APPENDED = 1
-    """…that of this record."""
+    """`index` is that of this record."""
     CHOPPED = 2
-    """…the first that is left."""
+    """`index` is the first that is left."""
     TRUNCATED = 3
-    """…the next, and everything from there on is dropped."""
+    """`index` is the next; all records from there on are dropped."""
     ENDS = 4
-    """…the first that is left; `content` is the next."""
+    """`index` is the first that is left; `content` is the next."""
 
 
 @dataclass(slots=True)
 class LogEntry:
     """One change of one log, with the content in pieces.
 
-    Nobody changes one. It is not frozen because there is one for each record, and a frozen one
-    takes three times as long to make.
+    An entry is never changed. The class is not frozen because there is an entry per record, and
+    frozen objects take three times as long to make.
     """
 
     kind: EntryKind
@@ -49,17 +49,17 @@ class LogEntry:
     content: Sequence[Buffer] = ()
 
     def content_bytes(self) -> int:
-        """The size of the content."""
+        """Return the size of the content."""
         return sum(map(len, self.content))
 
 
 @dataclass(frozen=True, slots=True)
 class LogRun:
-    """Records of one log that were appended together: what an entry of each would say.
+    """Records of one log that were appended together, equivalent to an entry per record.
 
     Attributes:
-        first: the index of the first of them.
-        records: each in pieces; at least one.
+        first: index of the first record.
+        records: every record in pieces; at least one record.
     """
 
     log: str
@@ -67,44 +67,44 @@ class LogRun:
     records: Sequence[Sequence[Buffer]]
 
     def content_bytes(self) -> int:
-        """The size of all of them."""
+        """Return the size of all records."""
         return sum(map(len, chain.from_iterable(self.records)))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A whole group as it is on disk, checked."""
+    """A whole group as stored on disk, checked."""
 
     number: int
     body: memoryview
 
     @property
     def size(self) -> int:
-        """What it takes in its segment."""
+        """The size of the group in its segment."""
         return HEAD_BYTES + len(self.body)
 
 
 def ends_entry(log: str, first: int, next_index: int) -> LogEntry:
-    """Where a log ends."""
+    """Return the entry that records the ends of a log."""
     return LogEntry(EntryKind.ENDS, log, first, (_NEXT.pack(next_index),))
 
 
 def next_of(entry: LogEntry) -> int:
-    """The next index of a log, of an entry with its ends."""
+    """Return the next index of a log, from an entry with its ends."""
     (found,) = _NEXT.unpack(entry.content[0])
     return int(found)
 
 
 def pack_segment(salt: bytes) -> bytes:
-    """What a segment begins with."""
+    """Return the first bytes of a segment."""
     return SEGMENT.pack(MAGIC, salt, zlib.crc32(salt))
 
 
 def salt_of(data: bytes) -> bytes:
-    """The salt that a segment begins with; empty where it begins with none.
+    """Return the salt at the start of a segment; empty if there is no salt.
 
     Raises:
-        ValueError: it has another format; says which.
+        ValueError: the segment has another format; the text names it.
     """
     if data.startswith(OLD_MAGICS):
         raise ValueError("written by an earlier version of brokerd")
@@ -116,7 +116,7 @@ def salt_of(data: bytes) -> bytes:
 
 
 def pack_group(entries: Iterable[LogEntry | LogRun], number: int, salt: bytes) -> bytes:
-    """The bytes of a group."""
+    """Return the bytes of a group."""
     pieces: list[Buffer] = []
     for entry in entries:
         name = entry.log.encode()
@@ -131,7 +131,7 @@ def pack_group(entries: Iterable[LogEntry | LogRun], number: int, salt: bytes) -
 
 
 def _pieces_of_run(run: LogRun, name: bytes) -> Iterator[Buffer]:
-    """The bytes of an entry of each record, in pieces."""
+    """Return the bytes of an entry per record, in pieces."""
     records = run.records
     sizes = [len(each[0]) if len(each) == 1 else sum(map(len, each)) for each in records]
     kind, name_size = repeat(EntryKind.APPENDED), repeat(len(name))
@@ -145,19 +145,19 @@ def _pieces_of_run(run: LogRun, name: bytes) -> Iterator[Buffer]:
 
 
 def body_bytes(head: bytes) -> int:
-    """How many bytes follow the head of a group, if it is one."""
+    """Return the number of bytes that follow the head of a group."""
     size: int = _GROUP.unpack_from(head)[2]
     return size
 
 
 def stored_checksum(head: bytes) -> int:
-    """The CRC-32 that the body of a group should have, by its head."""
+    """Return the CRC-32 that the body of a group should have, as stored in the head."""
     checksum: int = _GROUP.unpack_from(head)[3]
     return checksum
 
 
 def head_at(data: bytes, position: int, salt: bytes) -> bool:
-    """Whether the head of a group begins there, whatever follows it."""
+    """Return True if the head of a group begins at `position`, with any body."""
     head = data[position : position + _GROUP.size]
     return head.startswith(MAGIC) and data[position + _GROUP.size : position + HEAD_BYTES] == _seal(
         head, salt
@@ -165,11 +165,11 @@ def head_at(data: bytes, position: int, salt: bytes) -> bool:
 
 
 def group_at(data: bytes, position: int, salt: bytes) -> Group | None:
-    """The whole group that begins there, if one does."""
+    """Return the whole group that begins at `position`, or None."""
     start = position + HEAD_BYTES
     if len(data) < start:
         return None
-    # The seal first: it costs the same whatever size a record pretends to have.
+    # The seal is checked first: the cost does not depend on the claimed size of the body.
     if not head_at(data, position, salt):
         return None
     _, number, size, checksum = _GROUP.unpack_from(data, position)
@@ -178,7 +178,7 @@ def group_at(data: bytes, position: int, salt: bytes) -> Group | None:
 
 
 def has_later_group(data: bytes, position: int, salt: bytes, number: int) -> bool:
-    """Whether behind `position` a whole group with a higher number than `number` begins."""
+    """Return True if a whole group with a number above `number` begins behind `position`."""
     found = data.find(MAGIC, position + 1)
     while found >= 0:
         group = group_at(data, found, salt)
@@ -189,10 +189,10 @@ def has_later_group(data: bytes, position: int, salt: bytes, number: int) -> boo
 
 
 def entries_of(body: memoryview) -> Iterator[LogEntry]:
-    """The entries of a group; contents are slices.
+    """Yield the entries of a group; contents are slices.
 
     Raises:
-        ValueError: the group is whole, and yet these are none.
+        ValueError: the group is whole, but its body contains no valid entries.
     """
     position = 0
     while position < len(body):

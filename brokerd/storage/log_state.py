@@ -1,4 +1,4 @@
-"""What is known of the logs and the segments of a volume, besides what is on disk."""
+"""State of the logs and segments of a volume that is kept in memory."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ _PLACE_EVERY_BYTES: Final = 64 << 10
 
 @dataclass(slots=True)
 class LogState:
-    """What is known of one log.
+    """The state of one log.
 
     Attributes:
-        places: (index, segment, byte) of groups with its first record there, far apart; whoever
-            looks for a record begins at the last place that is not behind it.
-        stale: (group, first, end) of truncated records in groups before that one.
+        places: (index, segment, byte) of groups, far apart, and the index of their first record; a
+            search for a record starts at the last place that is not behind the record.
+        stale: (group, first, end) of truncated records in groups before that group.
     """
 
     first: int = 1
@@ -47,7 +47,7 @@ class LogState:
 
 @dataclass(slots=True)
 class SegmentState:
-    """A segment: its salt, and the highest index of each log that it has records of."""
+    """A segment: its salt, and the highest index of each log with records in the segment."""
 
     salt: bytes
     highest: dict[str, int] = field(default_factory=dict)

@@ -1,13 +1,14 @@
-"""Named logs on disk: records that must not be lost, by index, until they are chopped.
+"""Named logs on disk: durable records by index, kept until they are chopped.
 
-All logs of a broker share one volume: segments `00000001.log`, `00000002.log`, … of groups; a
-group is what was written and made durable at once, of whatever logs. What is chopped and
-truncated stands in groups too. A segment goes when everything in it, and in all before it, is
-chopped; so that indices go on, the first group of each segment says where every log ends.
+All logs of a broker share one volume: segments `00000001.log`, `00000002.log`, … of groups; a group
+contains entries of any logs that were written and made durable together. Chops and truncations are
+entries of groups too. A segment is removed when all its records, and all records of earlier
+segments, are chopped; the first group of each segment records the ends of every log, so that
+indices continue.
 
-A segment begins with a salt, drawn for it and told to nobody. Groups are numbered through all
-segments, and the salt is the key of each group's seal: whatever a record contains, it is taken
-for no group of this volume. `synced` says which of them were durable for sure.
+A segment begins with a salt that is drawn for the segment and kept secret. Groups are numbered
+through all segments, and the salt is the key of each group's seal: no content of a record can pass
+for a group of this volume. `synced` records which groups were confirmed durable.
 
 Paper: [DS03] §4.2, the log volume that its persistent filtering subsystem writes to.
 """
@@ -52,16 +53,17 @@ class LogVolume:
     """The logs of one broker, in a folder of their own; used by one thread at a time.
 
     Args:
-        fsync: whether a write waits for the disk; without, it survives this process only.
-        files: where the folder is.
+        fsync: True if a write waits for the disk; else written data survive the end of the process
+            only.
+        files: the file system that has the folder.
 
     Attributes:
-        torn_bytes: what a crash had cut off, and was removed.
-        lost_groups: groups that were durable, and whose segments are not in the folder.
+        torn_bytes: bytes of a group that a crash had cut off, and that were removed.
+        lost_groups: groups that were durable, in segments that are not in the folder.
 
     Raises:
-        StorageCorrupt: what is in the folder is no volume of ours, or a damaged one.
-        OSError: the disk does not do what it should; the broker must not go on.
+        StorageCorrupt: the folder contains no volume, or a damaged volume.
+        OSError: the disk failed; the broker must not continue.
     """
 
     def __init__(
@@ -91,17 +93,16 @@ class LogVolume:
 
     @property
     def groups(self) -> int:
-        """How many groups were ever written; all of them are durable."""
+        """The number of groups ever written; all of them are durable."""
         return self._group - 1
 
     # ------------------------------------------------------------ beginning
 
     def begin(self, names: Iterable[str], *, recovering: bool) -> dict[str, tuple[int, int]]:
-        """First and next index of each log; of an earlier deployment nothing is left.
+        """Return the first and next index of each log; logs of an earlier deployment are removed.
 
-        The end of the last group, if a crash cut it off, was never called durable: it is
-        removed, and `torn_bytes` says how much that was. Nothing is written, so a full disk
-        does not matter.
+        The end of the last group, if a crash cut it off, was never reported durable: the end is
+        removed, and `torn_bytes` is its size. Nothing is written, so a full disk does not matter.
         """
         self._logs, self._segments, self._segment, self._group = {}, {}, 0, 1
         if not recovering:
@@ -119,13 +120,13 @@ class LogVolume:
         return {name: (log.first, log.next) for name, log in self._logs.items()}
 
     def _count_lost(self) -> int:
-        """Return how many groups behind the last one were durable; group numbers never repeat."""
+        """Return the number of durable groups behind the last group; group numbers never repeat."""
         salt, durable = self._mark.newest()
         is_missing = all(salt != segment.salt for segment in self._segments.values())
         return max(0, durable - self.groups) if is_missing else 0
 
     def accept_end(self) -> None:
-        """Take the end of the log as it is, whatever was durable behind it."""
+        """Accept the present end of the log, even if later groups were durable."""
         self._mark.remove()
         self._files.sync_folder(self._folder)
         self.lost_groups = 0
@@ -136,7 +137,7 @@ class LogVolume:
         return not self._numbers() and not any(self._mark.newest())
 
     def clear(self) -> None:
-        """Remove what is left of an earlier deployment; not for a volume that has begun."""
+        """Remove the files of an earlier deployment; not for a volume that has begun."""
         for number in self._numbers():
             self._files.remove(self._path(number))
         self._mark.remove()
@@ -157,7 +158,7 @@ class LogVolume:
         self._segment, self._segments[number] = number, SegmentState(salt)
         position = SEGMENT.size
         if is_first and (first := group_at(data, position, salt)) is not None:
-            self._group = first.number  # those before it are chopped, and gone
+            self._group = first.number  # earlier segments are chopped, and removed
         while position < len(data):
             group = group_at(data, position, salt)
             if group is None:
@@ -177,7 +178,7 @@ class LogVolume:
             self._check_end(path, position)
 
     def _salt_of(self, path: Path, data: bytes) -> bytes:
-        """The salt of a segment; empty where a crash kept it from the disk."""
+        """Return the salt of a segment; empty if a crash kept the salt from the disk."""
         try:
             salt = salt_of(data)
         except ValueError as error:
@@ -187,7 +188,7 @@ class LogVolume:
         return salt
 
     def _remove_unborn(self, path: Path, data: bytes, *, is_last: bool) -> None:
-        """Remove a segment that a crash ended before anything could be in it."""
+        """Remove a segment that a crash ended before any entry was written."""
         if not is_last:
             raise StorageCorrupt(f"{path}: damaged at byte 0")
         self.torn_bytes = len(data)
@@ -195,7 +196,12 @@ class LogVolume:
         self._files.sync_folder(self._folder)
 
     def _cut_off(self, path: Path, data: bytes, position: int, *, is_last: bool) -> None:
-        """Remove a torn end, which is no damage: that is before a whole group, or of one bit."""
+        """Remove a torn end.
+
+        Raises:
+            StorageCorrupt: the end is damaged and not torn: a whole group follows, or one bit
+                differs.
+        """
         salt = self._segments[self._segment].salt
         if not is_last or has_later_group(data, position, salt, self._group):
             raise StorageCorrupt(f"{path}: damaged at byte {position}")
@@ -211,7 +217,7 @@ class LogVolume:
             self._files.close(file)
 
     def _check_end(self, path: Path, position: int) -> None:
-        """What ends there is all that was ever called durable."""
+        """Check that no group from `position` on was ever reported durable."""
         durable = self._mark.group(self._segments[self._segment].salt)
         if durable >= self._group:
             raise StorageCorrupt(
@@ -224,7 +230,7 @@ class LogVolume:
         """Write entries as one group, which is durable when this returns.
 
         Raises:
-            OSError: where there was no room or no free descriptor, nothing has changed.
+            OSError: if the cause is a lack of room or of descriptors, nothing has changed.
         """
         self._have_segment()
         if self._size == SEGMENT.size:
@@ -246,17 +252,17 @@ class LogVolume:
         self._remove_chopped()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self._file >= 0:
             self._files.close(self._file)
             self._file = -1
         self._mark.close()
 
     def _apply(self, byte: int, entries: Iterable[LogEntry | LogRun]) -> None:
-        """What the newest group, which begins at this byte of the newest segment, changes.
+        """Apply the newest group, which begins at this byte of the newest segment, to the state.
 
         Raises:
-            ValueError: it cannot follow what was there.
+            ValueError: the group cannot follow the present state.
         """
         highest = self._segments[self._segment].highest
         for entry in entries:
@@ -303,11 +309,11 @@ class LogVolume:
         try:
             self._files.sync(self._file)
         except OSError as error:
-            # What is on disk now, nobody knows: not even a full disk may be waited for.
+            # The content of the disk is unknown now: not even a full disk may be waited for.
             raise OSError(errno.EIO, f"{self._folder}: {error}") from error
 
     def _have_segment(self) -> None:
-        """See that there is a segment with room; a full one grows longer on a full disk."""
+        """Ensure that there is a segment with room; on a full disk, a full segment grows longer."""
         if self._file >= 0 and self._size < self._segment_bytes:
             return
         full = self._file
@@ -321,7 +327,7 @@ class LogVolume:
                 self._files.close(full)
 
     def _open_segment(self) -> None:
-        """Go on in a new segment; where that fails, nothing has changed."""
+        """Open a new segment for writing; on an error, nothing has changed."""
         number, salt = self._segment + 1, os.urandom(SALT_BYTES)
         file = self._files.create(self._path(number))
         try:
@@ -338,10 +344,10 @@ class LogVolume:
         self._segments[number] = SegmentState(salt)
 
     def _remove_chopped(self) -> None:
-        """Remove segments with nothing left in them; the one that is written to stays.
+        """Remove segments in which all records are chopped, except the segment that is written to.
 
-        One after another is gone for sure: a crash must not bring back the first of two. Without
-        a free descriptor, a later write continues: the group itself is written by now.
+        Each removal is durable before the next: a crash must not restore the first of two segments.
+        Without a free descriptor, a later write continues: the group itself is written by now.
         """
         try:
             self._sync_removal()
@@ -369,10 +375,12 @@ class LogVolume:
     # ------------------------------------------------------------ reading
 
     def read(self, name: str, first: int, end: int, limit_bytes: int) -> list[bytes]:
-        """Records from index `first` on: at least one, up to `end`, about `limit_bytes` of them.
+        """Return records from index `first` on.
+
+        At least one, before `end`, about `limit_bytes` of them.
 
         Raises:
-            StorageCorrupt: what was written is not there as it was.
+            StorageCorrupt: the stored records are missing or changed.
         """
         log = self._logs[name]
         assert log.first <= first < end <= log.next, f"{name!r} [{first}, {end}): {log}"[:300]

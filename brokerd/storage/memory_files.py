@@ -1,4 +1,4 @@
-"""Files in memory that remember what was asked of them, so that a crash can come at any moment."""
+"""Files in memory that record all operations, so that tests can crash at any moment."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from brokerd.storage.files import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A folder has a name more, which stands for this file; -1 for a folder."""
+    """A new name in a folder, for this file; -1 for a folder."""
 
     path: str
     file: int
@@ -19,14 +19,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A folder has this name no longer."""
+    """The removal of a name from a folder."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """A file has these bytes from `place` on."""
+    """A write of bytes from `place` on."""
 
     file: int
     place: int
@@ -35,7 +35,7 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A file ends at `size`."""
+    """A truncation of a file to `size`."""
 
     file: int
     size: int
@@ -43,14 +43,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a file contains is durable."""
+    """A sync of the content of a file."""
 
     file: int
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSynced:
-    """The names that a folder has are durable."""
+    """A sync of the names in a folder."""
 
     path: str
 
@@ -59,7 +59,7 @@ Step = Named | Removed | Wrote | Cut | Synced | FolderSynced
 
 
 def _nothing(_operation: str) -> None:
-    """What comes before an operation where nothing is to fail."""
+    """Do nothing before an operation: no operation fails."""
 
 
 @dataclass
@@ -67,13 +67,13 @@ class MemoryFiles:
     """See brokerd.storage.files.Files.
 
     Args:
-        contents: what is there, durable: path → bytes.
+        contents: the durable files at the start: path → bytes.
 
     Attributes:
         trail: every change and sync, in order.
-        before: is called with the name of each operation; may raise OSError, or take its time.
-        room_bytes: that may still be appended; None is no bound.
-        most_bytes: that one append takes.
+        before: called with the name of each operation; may raise OSError, or block.
+        room_bytes: bytes that may still be appended; None is no bound.
+        most_bytes: largest size of one append.
     """
 
     contents: Mapping[str, bytes] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class MemoryFiles:
         self._names |= {path: file for file, path in enumerate(self.contents)}
 
     def now(self) -> dict[str, bytes]:
-        """What whoever looks finds: path → bytes."""
+        """Return the present content of all files: path → bytes."""
         return {path: bytes(self._files[file]) for path, file in self._names.items() if file >= 0}
 
     def make_folder(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The meta store's twin in memory, for tests and for brokers that need survive nothing."""
+"""The meta store in memory, for tests and for brokers without durable state."""
 
 import copy
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from brokerd.storage.meta_store import (
 
 
 class MemoryMetaStore:
-    """Keeps rows as long as the object lives; values go through the same encoding."""
+    """A store of rows for the life of the object; values pass the same encoding."""
 
     def __init__(self) -> None:
         self._incarnation = 0
@@ -32,7 +32,7 @@ class MemoryMetaStore:
         """See MetaStore; a store in memory never moves to another broker."""
 
     def marks(self) -> FolderMarks:
-        """See MetaStore; what is only in memory is never restored from a copy."""
+        """See MetaStore; state in memory is never restored from a copy."""
         return FolderMarks(commits=self.commits)
 
     def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:

@@ -1,6 +1,6 @@
 """Small rows that survive a restart: incarnation, home table, publisher numbers, positions.
 
-One SQLite file, changed in transactions that are on disk when `commit` returns.
+One SQLite file, changed in transactions that are durable when `commit` returns.
 """
 
 import errno
@@ -26,21 +26,21 @@ _STARTS: Final = (
 )
 
 WITNESSED: Final = "witnessed"
-"""Table of what neighbours have had on their disks; its changes are not counted as commits."""
+"""Table of the state marks of neighbours; its changes are not counted as commits."""
 
 VOUCHED: Final = "vouched"
-"""Its row that is there once a neighbour has returned a mark of this folder."""
+"""Row of WITNESSED that exists once a neighbour has returned a mark of this folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderMarks:
-    """What a state folder records of itself.
+    """The marks that a state folder contains about itself.
 
     Attributes:
-        key: secret of the folder; b"" if it has none yet.
+        key: secret of the folder; b"" if there is none yet.
         lineage: time in seconds at which a loss was accepted last; 0 if none was.
         is_vouched: see `sessions.state_marks`.
-        commits: transactions so far, but for those of WITNESSED alone.
+        commits: transactions so far, without transactions that change WITNESSED alone.
         starts: (incarnation, start, commits, groups) of each start on record, ascending.
     """
 
@@ -53,12 +53,12 @@ class FolderMarks:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a starting broker learns from its disk.
+    """The stored state that a starting broker reads from its disk.
 
     Attributes:
-        incarnation: this one's; already on disk.
-        recovering: whether the same deployment has run here before.
-        rows: what it left.
+        incarnation: the new incarnation; already durable.
+        recovering: True if the same deployment has run here before.
+        rows: the rows of that deployment.
     """
 
     incarnation: int
@@ -68,15 +68,15 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class NewMarks:
-    """What a start adds to the marks of a state folder.
+    """The marks that a start adds to a state folder.
 
     Attributes:
-        key: of the folder, if it has none.
+        key: key of the folder, if the folder has none.
         start: random number of the start.
-        groups: of the log, as the start found it.
-        kept: how many starts stay on record.
-        lineage: of this start, which accepts a loss; 0: it accepts none.
-        step: how far the incarnation advances at least.
+        groups: groups of the log at the start.
+        kept: number of starts that stay on record.
+        lineage: lineage of this start, which accepts a loss; 0 if the start accepts none.
+        step: least advance of the incarnation.
         witnessed: the highest incarnation that a neighbour has proved.
     """
 
@@ -102,15 +102,15 @@ class MetaStore(Protocol):
         ...
 
     def marks(self) -> FolderMarks:
-        """Return what the folder records of itself."""
+        """Return the marks that the folder contains about itself."""
         ...
 
     def knows(self, deployment_id: str) -> bool:
-        """Whether it was this deployment that began here last."""
+        """Return True if this deployment began here last."""
         ...
 
     def check_owner(self, deployment_id: str) -> None:
-        """Make sure that the folder is new, or of this broker in this deployment.
+        """Check that the folder is new, or of this broker in this deployment.
 
         Raises:
             ForeignState: the folder is of another deployment, broker or protocol, and unchanged.
@@ -118,15 +118,15 @@ class MetaStore(Protocol):
         ...
 
     def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
-        """Start a new incarnation; what another deployment left is dropped."""
+        """Start a new incarnation; rows of another deployment are dropped."""
         ...
 
     def commit(self, changes: Iterable[RowChange]) -> None:
-        """Change rows in one transaction; durable when it returns. Never run twice at once."""
+        """Change rows in one transaction, durable on return. Never run twice at once."""
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
 
@@ -134,14 +134,14 @@ class SqliteMetaStore:
     """The meta store of a broker process; may be used from changing threads, one at a time.
 
     Args:
-        fsync: whether a commit waits for the disk; without, it survives this process only.
-        owner: whose it is; nobody else may go on with what is in it.
-        protocol: of the broker; no other one can read what is in it.
+        fsync: True if a commit waits for the disk; else commits survive the end of the process
+            only.
+        owner: name of the owning broker; no other broker may use the stored rows.
+        protocol: protocol of the broker; no other protocol can read the stored rows.
 
     Raises:
-        StorageCorrupt: what is in the folder is no store of ours, or a damaged one; from any
-            method.
-        OSError: the disk does not do what it should; the broker must not go on.
+        StorageCorrupt: the folder contains no meta store, or a damaged store; from any method.
+        OSError: the disk failed; the broker must not continue.
     """
 
     def __init__(
@@ -261,9 +261,9 @@ class SqliteMetaStore:
     def _note_start(
         self, connection: sqlite3.Connection, incarnation: int, marks: NewMarks, *, has_key: bool
     ) -> None:
-        """Record a start; one that accepts a loss begins a lineage.
+        """Record a start; a start that accepts a loss begins a lineage.
 
-        The key stays, so that a copy of before can check the marks that prove it older.
+        The key stays, so that an earlier copy can check the marks that prove it older.
         """
         about = []
         if not has_key:
@@ -344,12 +344,12 @@ class SqliteMetaStore:
         if code is None or code & 0xFF in damaged:
             return StorageCorrupt(text)
         if code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
-            return OSError(errno.ENOSPC, text)  # rolled back: it may be tried again
+            return OSError(errno.ENOSPC, text)  # rolled back: the transaction may be repeated
         return OSError(text)
 
 
 class _Transaction:
-    """All or nothing; where it ends with an error nothing was changed."""
+    """A transaction, all or nothing: an error leaves the store unchanged."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -366,15 +366,15 @@ class _Transaction:
 
 
 def encode_value(value: Any) -> str:
-    """A row's value as text: JSON, with bytes as {"hex": …}."""
+    """Return a row's value as text: JSON, with bytes as {"hex": …}."""
     return json.dumps(value, default=_encode_bytes, separators=(",", ":"), allow_nan=False)
 
 
 def decode_value(text: str) -> Any:
-    """The value that `encode_value` wrote; tuples come back as lists.
+    """Return the value that `encode_value` wrote; tuples are returned as lists.
 
     Raises:
-        ValueError: it did not write this.
+        ValueError: the text was not written by `encode_value`.
     """
     return json.loads(text, object_hook=_decode_bytes)
 

@@ -1,9 +1,10 @@
-"""How far a volume was durable when its process ended, for whoever starts after it.
+"""The mark of the last durable group of a volume, for the process that starts next.
 
-A torn end and damage of the last group look alike: both have a wrong checksum. What tells them
-apart is whether that group was ever called durable. So behind each group that is, its number goes
-into a file of its own, over the one before, and nobody waits for that: after a crash of the
-process it is exact, after one of the machine it may be behind, and it is never ahead.
+A torn end and damage of the last group look alike: both have a wrong checksum. They differ in
+whether that group was ever reported durable. So behind each durable group, its number is written
+into a file of its own, over the number before, and no operation waits for that write: after a crash
+of the process the mark is exact, after a crash of the machine it may be behind, and it is never
+ahead.
 """
 
 import struct
@@ -22,7 +23,7 @@ MARK_BYTES: Final = _MARK.size + _CHECKSUM.size
 
 
 class SyncedMark:
-    """The mark of the volume in a folder; another volume's says nothing."""
+    """The mark of the volume in a folder; the mark of another volume has no effect."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
@@ -30,12 +31,12 @@ class SyncedMark:
         self._file = -1
 
     def group(self, salt: bytes) -> int:
-        """The last group of a segment that is known to have been durable; 0 where none is."""
+        """Return the last group of a segment that the mark shows durable; 0 if there is none."""
         marked, number = self.newest()
         return number if marked == salt else 0
 
     def newest(self) -> tuple[bytes, int]:
-        """Return the salt of a segment and its last group that was durable; 0 if none is known."""
+        """Return the salt of a segment and its last group in the mark; 0 if there is no mark."""
         if NAME not in self._files.names(self._path.parent):
             return b"", 0
         data = self._files.read(self._path)
@@ -45,7 +46,7 @@ class SyncedMark:
         return bytes(marked), int(number)
 
     def open(self) -> None:
-        """Be there to be written; a new name is durable with the next sync of its folder."""
+        """Open the file for writing; a new name is durable with the next sync of its folder."""
         if self._file >= 0:
             return
         names = self._files.names(self._path.parent)
@@ -61,10 +62,11 @@ class SyncedMark:
         self._file = self._files.open(self._path, change=True)
 
     def write(self, salt: bytes, number: int) -> None:
-        """This group of a segment is durable, and so are all before it.
+        """Record that this group of a segment is durable, and all groups before.
 
         Raises:
-            OSError: not for lack of room: then less is known, and nothing is lost.
+            OSError: for other reasons than lack of room; without room the mark stays behind, and
+                nothing is lost.
         """
         mark = _MARK.pack(salt, number)
         try:
@@ -74,12 +76,12 @@ class SyncedMark:
                 raise
 
     def remove(self) -> None:
-        """Be gone with the volume."""
+        """Remove the mark together with the volume."""
         if NAME in self._files.names(self._path.parent):
             self._files.remove(self._path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             self._files.close(self._file)
             self._file = -1

@@ -1,1 +1,1 @@
-"""What travels: messages as frames of strict CBOR, and back."""
+"""The wire format: messages encoded as frames of strict CBOR, and decoded again."""

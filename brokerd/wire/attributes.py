@@ -1,7 +1,7 @@
 """Attributes of a publication as bytes: one canonical CBOR map of names and scalars.
 
-Brokers pass the bytes on untouched and remember matching results by them, so the same
-attributes should always be the same bytes: `encode_attributes` sees to that.
+Brokers pass the bytes on untouched and cache matching results by the bytes. The same attributes
+should therefore always be the same bytes, which `encode_attributes` ensures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ MAXIMUM_BLOB_BYTES: Final = MAXIMUM_ATTRIBUTES * 2 * (MAXIMUM_STRING_BYTES + 3) 
 _SHORT: Final = MAXIMUM_STRING_BYTES // 4  # characters that are few enough in any script
 _SMALL: Final = 1 << 62
 _FENCE: Final = b"\x49" + 9 * b"\xff"
-"""The item between two blobs that are decoded together: bytes, which no attribute may be.
+"""The item between two blobs that are decoded together: bytes, which are no valid attribute.
 
-A blob that is cut short would have to take a part of it, or all: a number takes 8 bytes at most
-and leaves 0xff, which begins no item; no text has that byte; and bytes, lists and maps are refused
-in a blob. So each blob is one map, and nothing of its neighbours.
+A blob that is cut short would have to consume a part of the fence, or all: a number takes 8 bytes
+at most and leaves 0xff, which begins no item; no text contains that byte; and bytes, lists and maps
+are refused in a blob. So every blob is exactly one map, without bytes of its neighbours.
 """
 _AT_ONCE_BYTES: Final = 1 << 16
 
 
 class EncodedAttributes(tuple[bytes, ...]):
-    """A table of blobs that `encode_attributes` made; a client does not check it once more."""
+    """A table of blobs made by `encode_attributes`, which a client does not check again."""
 
     __slots__ = ()
 
 
 def encode_attributes(attributes: Mapping[str, Scalar]) -> bytes:
-    """The blob for these attributes; equal attributes give equal bytes.
+    """Return the blob for these attributes; equal attributes give equal bytes.
 
     Raises:
         ValueError: no mapping, more than 64 attributes, a name that is empty, not text or longer
-            than 256 bytes, or a value no attribute may have; says which.
+            than 256 bytes, or a value that is no valid attribute; the text names the fault.
     """
     given: object = attributes
     if not isinstance(given, Mapping):
@@ -55,10 +55,10 @@ def encode_attributes(attributes: Mapping[str, Scalar]) -> bytes:
 
 
 def decode_attributes(blob: bytes | memoryview) -> dict[str, Scalar]:
-    """The attributes in a blob.
+    """Return the attributes in a blob.
 
     Raises:
-        ValueError: the blob is not such a map: the fault of whoever sent it.
+        ValueError: the blob is no valid map: the sender's fault.
     """
     if len(blob) > MAXIMUM_BLOB_BYTES:
         raise ValueError(f"attributes of {len(blob)} bytes; at most {MAXIMUM_BLOB_BYTES}")
@@ -73,10 +73,10 @@ def decode_attributes(blob: bytes | memoryview) -> dict[str, Scalar]:
 
 
 def decode_attribute_table(blobs: Sequence[bytes]) -> list[dict[str, Scalar]]:
-    """The attributes in each of many blobs, as `decode_attributes` gives them.
+    """Return the attributes in each of many blobs, as `decode_attributes` does for a single blob.
 
     Raises:
-        ValueError: one is not such a map: the fault of whoever sent it.
+        ValueError: a blob is no valid map: the sender's fault.
     """
     if len(blobs) < 2 or sum(map(len, blobs)) > _AT_ONCE_BYTES:
         if len(blobs) < _FEW:
@@ -94,7 +94,7 @@ def decode_attribute_table(blobs: Sequence[bytes]) -> list[dict[str, Scalar]]:
         and {*map(type, tables)} == {dict}
         and _are_plain(tables, max(map(len, blobs)))
     ):
-        return [decode_attributes(blob) for blob in blobs]  # says what is wrong, if anything is
+        return [decode_attributes(blob) for blob in blobs]  # raises with the cause, if any
     return list(tables)
 
 
@@ -102,7 +102,7 @@ _FEW: Final = 4
 
 
 def _are_plain(tables: Sequence[dict[Any, Any]], longest: int) -> bool:
-    """Whether all need no closer look; nothing in them is longer than `longest` bytes."""
+    """Return True if no table needs a closer check; no item is longer than `longest` bytes."""
     names = {*tables[0]}.union(*tables)
     if longest > MAXIMUM_STRING_BYTES or len(names) > MAXIMUM_ATTRIBUTES or "" in names:
         return False
@@ -123,7 +123,7 @@ _NUMBERS: Final = {int, float, bool}
 
 
 def _columns(tables: Sequence[dict[Any, Any]]) -> list[Sequence[Any]]:
-    """The values of all of them, each at its place where all have as many."""
+    """Return the values of all tables, by place if all tables have the same length."""
     if len({*map(len, tables)}) == 1:
         return list(zip(*map(dict.values, tables), strict=True))
     values = [value for table in tables for value in table.values()]
@@ -137,7 +137,7 @@ def _check(attributes: Mapping[str, Scalar]) -> None:
         raise ValueError(f"{len(attributes)} attributes; at most {MAXIMUM_ATTRIBUTES}")
     for name, value in attributes.items():
         kind = type(value)
-        # What nearly all attributes are needs no closer look: this runs for each new blob.
+        # The usual attributes need no closer check: this runs for each new blob.
         if kind is float:
             plain = value == value
         elif kind is int:

@@ -1,12 +1,12 @@
-"""Messages as frames, and back: one generic, strict codec put together from their annotations.
+"""A generic, strict codec between messages and frames, built from the annotations of messages.
 
-A frame is u32 length of the rest, u32 header length (big-endian), header, payload. The header
-is one flat CBOR array [type number, items of the fields…] and, for a message with a publication
-run, a second one behind it with the items of the run; it ends exactly there. The payload is what
-the run carries, raw; the lengths in the run's array must add up to it. So a broker decodes a small
-header per run, and passes on the run's array as it came, and payload bytes it never looks at.
+A frame is u32 length of the rest, u32 header length (big-endian), header, payload. The header is
+one flat CBOR array [type number, items of the fields…] and, for a message with a publication run, a
+second array with the items of the run; nothing follows. The payload is the raw payload of the run;
+the lengths in the run's array must add up to its size. So a broker decodes a small header per run,
+and passes on the received bytes of the run's array and of the payload, which it never reads.
 
-`shapes` says what the items of a field are, `runs` what those of a run are.
+`shapes` defines the items of a field, `runs` the items of a run.
 """
 
 import struct
@@ -27,20 +27,20 @@ from brokerd.wire.strict_cbor import StrictCborError, decode_strict_pair
 
 PREFIX: Final = struct.Struct(">II")
 _HEADS: Final = 1_000
-"""Written fields of so many messages with a run are kept, of each type."""
+"""Number of messages with a run, per type, for which the encoded fields are cached."""
 
 
 def encode(message: Any) -> list[Buffer]:
-    """The pieces of the frame that carries `message`; payload pieces are the run's own."""
+    """Return the pieces of the frame that carries `message`; payload pieces are the run's own."""
     return _CODECS_BY_TYPE[type(message)].encode(message)
 
 
 def decode(header: Buffer, payload: memoryview, peer: object = "unknown") -> Any:
-    """The message in a frame; a run's payload is a slice of `payload`, or a copy if small.
+    """Return the message in a frame; a run's payload is a slice of `payload`, or a copy if small.
 
     Raises:
-        RemoteProtocolError: it is none of ours; says what is wrong, never more than 300
-            characters of it.
+        RemoteProtocolError: the frame is invalid; the text names the fault and quotes at most 300
+            characters.
     """
     try:
         values, end, run_values = decode_strict_pair(header)
@@ -48,7 +48,8 @@ def decode(header: Buffer, payload: memoryview, peer: object = "unknown") -> Any
             raise Misfit("the header is not an array that starts with a type number")
         codec = _CODECS_BY_NUMBER.get(values[0])
         if codec is None:
-            # A peer's integer may have millions of digits, but not within 65 bits.
+            # A peer's integer may have millions of digits, but `decode_strict` bounds it to 65
+            # bits.
             raise Misfit(f"no message has the type number {values[0]}")
         if not codec.run_field:
             if end != len(header) or payload:
@@ -62,21 +63,24 @@ def decode(header: Buffer, payload: memoryview, peer: object = "unknown") -> Any
 
 
 def head_of(message: Any) -> bytes:
-    """How the header of a message with a run begins, up to the items of the run."""
+    """Return the first part of the header of a message with a run, up to the items of the run."""
     return _CODECS_BY_TYPE[type(message)].head(message)
 
 
 def integer_fields(message: Any) -> list[tuple[str, int, int]]:
-    """Where that has the integers among the fields: name, first byte, and the one behind it."""
+    """Return the places of integer fields in that part.
+
+    Name, first byte, and the byte behind the last.
+    """
     return _CODECS_BY_TYPE[type(message)].integer_fields(message)
 
 
 def frames(message: Any, limit_bytes: int) -> list[tuple[list[Buffer], int]]:
-    """The frame that carries the message, in pieces, and its size.
+    """Return the frame that carries the message, in pieces, and its size.
 
-    Several frames with parts of its run, in order, where one would be over the limit or longer
-    than any receiver takes. A message without a run goes as it is: only a trusted peer takes it
-    when it is over the limit.
+    Returns several frames with parts of the run, in order, if a single frame would be over the
+    limit or longer than any receiver accepts. A message without a run is not divided: only a
+    trusted peer accepts a message over the limit.
 
     Raises:
         ValueError: one publication alone is too large.
@@ -94,10 +98,10 @@ def frames(message: Any, limit_bytes: int) -> list[tuple[list[Buffer], int]]:
 
 
 class _MessageCodec:
-    """Encodes and decodes one type of message.
+    """The encoder and decoder of one type of message.
 
     Attributes:
-        run_field: the field that is a publication run; empty where there is none.
+        run_field: the field that is a publication run; empty if there is none.
     """
 
     def __init__(self, described: MessageKind) -> None:
@@ -117,7 +121,7 @@ class _MessageCodec:
             (name, shape.write) for name, shape in shapes.items()
         ]
         self._names = names
-        # What is beside the run is the same for many runs, and small.
+        # The fields beside the run are the same for many runs, and small.
         self._beside: Callable[[Any], Any] = attrgetter(*shapes) if shapes else lambda message: None
         self._heads: dict[Any, bytes] = {}
         self._readers: list[Reader | None] = [
@@ -134,7 +138,7 @@ class _MessageCodec:
         return [PREFIX.pack(length, len(header)) + header, *run.payload]
 
     def head(self, message: Any) -> bytes:
-        """The array of the fields beside the run."""
+        """Return the array of the fields beside the run."""
         beside = self._beside(message)
         head = self._heads.get(beside)
         if head is None:

@@ -1,4 +1,4 @@
-"""What is said on a control socket: requests, answers, events, one frame each.
+"""The messages of a control socket: requests, answers, events, one per frame.
 
 A frame is u32 length of the rest, u32 header length, header (big-endian), as between brokers,
 without a payload. The header is one strict CBOR array that starts with the kind's number.
@@ -24,7 +24,7 @@ _MAXIMUM_ID: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Do `command`; an Answer or Refusal with the same id follows."""
+    """A request to run `command`; an Answer or Refusal with the same id follows."""
 
     id: int
     command: str
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the request with this id gave."""
+    """The result of the request with this id."""
 
     id: int
     result: dict[str, Any]
@@ -41,10 +41,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the request with this id gave nothing.
+    """The reason for which the request with this id has no result.
 
     Attributes:
-        kind: user (ask for something else), busy (ask later), internal (our fault).
+        kind: user (the request is wrong), busy (repeat later), internal (the server's fault).
     """
 
     id: int
@@ -54,7 +54,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class EventNotice:
-    """Something happened at the server; unasked, to those who listen."""
+    """An event at the server, sent unasked to all listeners."""
 
     name: str
     details: dict[str, Any]
@@ -64,10 +64,11 @@ ControlMessage = Request | Answer | Refusal | EventNotice
 
 
 def encode_control(message: ControlMessage) -> bytes:
-    """The frame that carries `message`.
+    """Return the frame that carries `message`.
 
     Raises:
-        ValueError: it holds what text-keyed maps cannot, or is larger than FRAME_LIMIT_BYTES.
+        ValueError: the message contains values that text-keyed maps cannot, or is larger than
+            FRAME_LIMIT_BYTES.
     """
     match message:
         case Request(id_, command, arguments):
@@ -88,7 +89,7 @@ def encode_control(message: ControlMessage) -> bytes:
 
 
 def header_length(prefix: bytes) -> int:
-    """How many header bytes follow these first PREFIX.size bytes of a frame.
+    """Return the number of header bytes that follow the first PREFIX.size bytes of a frame.
 
     Raises:
         RemoteProtocolError: the frame is too large, or has a payload.
@@ -104,10 +105,10 @@ def header_length(prefix: bytes) -> int:
 
 
 def decode_control(header: bytes) -> ControlMessage:
-    """The message whose frame has this header.
+    """Return the message in a frame with this header.
 
     Raises:
-        RemoteProtocolError: it is none of ours; says what is wrong in it.
+        RemoteProtocolError: the header is no control message; the text names the fault.
     """
     try:
         fields = decode_strict(header)

@@ -1,9 +1,8 @@
-"""Messages out of a stream of bytes, frame by frame.
+"""The decoder that reads messages from a stream of bytes, frame by frame.
 
-A frame is u32 length of the rest, u32 header length, header, payload.
-
-Lengths are checked as soon as they are there, before anything is kept for the frame, so what a
-connection can make us hold is one frame of the limit and one chunk.
+A frame is u32 length of the rest, u32 header length, header, payload. Lengths are checked as soon
+as they have arrived, before memory is reserved for the frame, so a connection can make this process
+hold at most one frame of the limit and one chunk.
 """
 
 import struct
@@ -17,18 +16,18 @@ PREFIX: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
 
 HANDSHAKE_LIMIT_BYTES: Final = 4_096
-"""Largest frame before the other end has said who it is."""
+"""Largest frame before the other end has identified itself."""
 
 Frame = tuple[memoryview, memoryview]
-"""Header and payload: slices of what was fed."""
+"""Header and payload: slices of the bytes fed."""
 
 
 class FrameDecoder:
-    """Takes chunks as they come and gives frames, without copying those that came whole.
+    """A decoder from chunks to frames; frames that arrived whole are not copied.
 
     Attributes:
-        limit_bytes: largest frame taken, prefix included; may be raised between frames.
-        is_inside: what was read ends inside a frame; as of the last `read`.
+        limit_bytes: largest frame accepted, prefix included; may be raised between frames.
+        is_inside: True if the last `read` ended inside a frame.
     """
 
     def __init__(self, limit_bytes: int = HANDSHAKE_LIMIT_BYTES) -> None:
@@ -41,16 +40,16 @@ class FrameDecoder:
 
     @property
     def incomplete(self) -> bool:
-        """Whether the bytes fed so far end inside a frame."""
+        """Return True if the bytes fed so far end inside a frame."""
         return bool(self._held) or self._offset < len(self._chunk)
 
     def read(self, chunk: bytes, peer: object, messages: list[Any]) -> int:
-        """Add what the next bytes complete to `messages`; heartbeats have said what they had to.
+        """Add the messages that the next bytes complete to `messages`; heartbeats are dropped.
 
-        Returns how large those were on the wire, but for the prefix of each.
+        Returns the size of the added messages on the wire, without the prefix of each frame.
 
         Raises:
-            RemoteProtocolError: a frame is none of ours; what came before it has been added.
+            RemoteProtocolError: a frame is invalid; earlier messages have been added.
         """
         if chunk:
             self.feed(chunk)
@@ -66,16 +65,16 @@ class FrameDecoder:
         return size_bytes
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes; call `next_frame` until it gives None before feeding more."""
+        """Take the next bytes; call `next_frame` until it returns None before feeding more."""
         assert self._offset == len(self._chunk), "fed before everything was taken"
         self._chunk = memoryview(chunk)
         self._offset = 0
 
     def next_frame(self) -> Frame | None:
-        """The next frame; None when the bytes fed so far do not complete one.
+        """Return the next frame; None if the bytes fed so far do not complete a frame.
 
         Raises:
-            RemoteProtocolError: a length is over the limit or makes no sense.
+            RemoteProtocolError: a length is over the limit or invalid.
         """
         if self._held:
             return self._complete_held()
@@ -94,7 +93,7 @@ class FrameDecoder:
         return None
 
     def _complete_held(self) -> Frame | None:
-        """The frame of which earlier chunks had the beginning."""
+        """Return the frame that began in earlier chunks, or None if incomplete."""
         held = self._held
         self._hold(PREFIX.size - len(held))
         if len(held) < PREFIX.size:
@@ -112,7 +111,7 @@ class FrameDecoder:
         return frame[PREFIX.size : middle], frame[middle:]
 
     def _hold(self, count: int) -> None:
-        """Keep up to `count` more bytes of the chunk for when the rest has come."""
+        """Keep up to `count` more bytes of the chunk until the rest arrives."""
         if count > 0:
             part = self._chunk[self._offset : self._offset + count]
             self._held += part

@@ -1,7 +1,7 @@
-"""Neighbouring messages joined into one that says the same, so that a busy receiver works less.
+"""Adjacent messages joined into a single equivalent message, so that a busy receiver works less.
 
-A sender that is not held up writes each publication by itself. When the receiver is behind,
-many of them arrive in one chunk; handled as one run they cost little more than one of them.
+A sender that is not held up writes every publication by itself. If the receiver is behind, many
+publications arrive in one chunk; a run of many publications costs little more than a run of one.
 """
 
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ from brokerd.wire.registry import KINDS
 
 
 def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]:
-    """The messages of one session in order, neighbours joined where that changes nothing.
+    """Return the messages of one session in order, neighbours joined where the meaning is the same.
 
     Publications keep their order, and nothing moves past a message of another kind, unless that
-    may follow.
+    kind may follow.
 
     Args:
-        most_bytes: how large a joined message may be, about.
+        most_bytes: approximate bound on the size of a joined message.
     """
     gathered: list[Any] = []
     group = _Group(most_bytes)
@@ -32,7 +32,7 @@ def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]
 
 
 class _Group:
-    """Neighbours that can be one message."""
+    """Adjacent messages that can be joined into one message."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -43,7 +43,7 @@ class _Group:
         self._items = 0
 
     def takes(self, message: Any) -> bool:
-        """Add the message if it can be joined with those before it."""
+        """Add the message if the group can join it; return False if not."""
         joining = self._joining
         if not self._messages:
             self._joining = joining = KINDS[type(message)].joining
@@ -68,7 +68,10 @@ class _Group:
         return True
 
     def joined(self) -> list[Any]:
-        """The messages of the group as one, and what follows; nothing for an empty group."""
+        """Return the messages of the group as one, and the following messages.
+
+        Empty for an empty group.
+        """
         if len(self._messages) < 2:
             return self._messages + self._following
         assert self._joining is not None, f"{type(self._messages[0]).__name__} is never joined"

@@ -1,7 +1,7 @@
-"""CBOR items as bytes, one at a time.
+"""Encoders of single CBOR items.
 
-A message is a flat array of mostly small integers: looking their bytes up takes a quarter of what
-a general encoder takes.
+A message is a flat array of mostly small integers: a lookup of their bytes takes a quarter of the
+time of a general encoder.
 """
 
 import struct
@@ -46,26 +46,26 @@ class _Heads(dict[int, bytes]):
 INTEGERS: Final = _Heads(0)
 """An integer from 0 to 2⁶⁴-1, whole."""
 OCTETS: Final = _Heads(2)
-"""What precedes so many bytes."""
+"""The head of an item of so many bytes."""
 TEXTS: Final = _Heads(3)
-"""What precedes so many bytes of UTF-8."""
+"""The head of an item of so many bytes of UTF-8."""
 ARRAYS: Final = _Heads(4)
-"""What precedes so many items."""
+"""The head of an array of so many items."""
 
 
 def text(value: str) -> bytes:
-    """The item for a text."""
+    """Return the item for a text."""
     encoded = value.encode()
     return TEXTS[len(encoded)] + encoded
 
 
 def octets(value: bytes) -> bytes:
-    """The item for bytes."""
+    """Return the item for bytes."""
     return OCTETS[len(value)] + value
 
 
 def numbers(values: bytes | Sequence[int] | None) -> bytes:
-    """The item for many integers: bytes where they are given as bytes, else an array, or null."""
+    """Return the item for many integers: bytes if given as bytes, else an array, or null."""
     if values is None:
         return NULL
     if isinstance(values, bytes):

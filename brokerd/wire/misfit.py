@@ -1,18 +1,18 @@
-"""What is wrong with values that a peer has sent."""
+"""Checks of values that a peer has sent."""
 
 
 class Misfit(ValueError):
-    """A decoded value does not fit; its text never holds the value itself."""
+    """A decoded value that does not fit; the text never contains the value itself."""
 
 
 INTEGER_LIMIT = 1 << 63
 
 
 def check_integer(value: object) -> int:
-    """The value, which is an integer from 0 to 2⁶³-1.
+    """Return the value, which must be an integer from 0 to 2⁶³-1.
 
     Raises:
-        Misfit: it is not.
+        Misfit: the value is something else.
     """
     if type(value) is not int or not 0 <= value < INTEGER_LIMIT:
         raise Misfit(f"expected an integer from 0 to 2^63-1, got {type(value).__name__}")
@@ -20,10 +20,10 @@ def check_integer(value: object) -> int:
 
 
 def check_integers(values: list[object]) -> None:
-    """Check that all are integers from 0 to 2⁶³-1.
+    """Check that all values are integers from 0 to 2⁶³-1.
 
     Raises:
-        Misfit: one is not.
+        Misfit: a value is something else.
     """
     for value in values:
         if type(value) is not int or not 0 <= value < INTEGER_LIMIT:

@@ -1,4 +1,4 @@
-"""All messages that may stand in a frame: what is said by anybody, and what protocols add."""
+"""The table of all messages: messages of every deployment, and messages of single protocols."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from brokerd.model.message_kind import MessageKind, of_numbers, of_run
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions import messages as session
 
-# A number once used is never given to another message; a change of fields raises WIRE_VERSION.
+# A used number is never reassigned to another message; a change of fields raises WIRE_VERSION.
 COMMON: Final = (
     MessageKind(1, session.Hello),
     MessageKind(2, session.Heartbeat),

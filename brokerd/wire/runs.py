@@ -1,12 +1,12 @@
-"""A publication run as one flat CBOR array of its own, and back.
+"""The codec of publication runs, which are one flat CBOR array.
 
-[broker, publisher, incarnation, first, count, steps, payload lengths, attribute index, how many
-attribute blobs, blob…]: steps only for a run with holes, the index only where it is not plain, else
-null; one length stands for all equal ones. Only a run of a stream that is no source has more: per
-origin [broker, publisher, incarnation, first, count, steps]. Steps, lengths and index are one item
-each, bytes or an array.
+[broker, publisher, incarnation, first, count, steps, payload lengths, attribute index, number of
+attribute blobs, blob…]: steps only for a run with gaps, the index only if it is not plain, else
+null; one length stands for all equal lengths. Only a run of a stream that is no source has more:
+per origin [broker, publisher, incarnation, first, count, steps]. Steps, lengths and index are one
+item each, bytes or an array.
 
-A run that was received keeps these bytes, so that whoever passes it on need not write them again.
+A received run keeps these bytes, so that a broker that passes the run on does not encode it again.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ ONE: Final = bytes(1)
 
 
 def encode_run(run: PublicationRun) -> bytes:
-    """The run's header: all of it but the payload."""
+    """Return the run's header: everything but the payload."""
     if run.header:
         return run.header
     sequences, table = run.sequences, run.attribute_table
@@ -58,18 +58,18 @@ def encode_run(run: PublicationRun) -> bytes:
 
 
 def begin_one(source: SourceId, origins: int = 0) -> bytes:
-    """How the header of a run of one publication of a source begins, up to its number."""
+    """Return the header of a run of one publication, up to its sequence number."""
     items = _FIXED + 1 + _PER_ORIGIN * origins
     return ARRAYS[items] + b"".join([INTEGERS[part] for part in source])
 
 
 def one_origin(source: SourceId) -> bytes:
-    """What stands for the origin of one publication in such a header, up to its number there."""
+    """Return the encoded origin of one publication in a run header, up to the sequence number."""
     return b"".join([INTEGERS[part] for part in source])
 
 
 def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:
-    """From each number to the next one; None where all are consecutive."""
+    """Return the differences of adjacent sequence numbers; None if all are consecutive."""
     if sequences[-1] - sequences[0] + 1 == len(sequences):
         return None
     steps = list(map(sub, sequences[1:], sequences))
@@ -77,7 +77,10 @@ def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:
 
 
 def _index(run: PublicationRun) -> bytes | Sequence[int] | None:
-    """Which attributes each publication has; None where each has its own, in order."""
+    """Return the attribute index per publication.
+
+    None if every publication has its own entry in order.
+    """
     index, places = run.attribute_index, len(run.attribute_table)
     if places == len(run) and list(index) == list(range(places)):
         return None
@@ -85,12 +88,12 @@ def _index(run: PublicationRun) -> bytes | Sequence[int] | None:
 
 
 def decode_run(values: Any, header: bytes, payload: memoryview) -> PublicationRun:
-    """The run whose header is `header`, which holds `values`.
+    """Return the run with the encoded header `header`, decoded as `values`.
 
-    Its payload is a slice of `payload`, or a copy if small.
+    The run's payload is a slice of `payload`, or a copy if small.
 
     Raises:
-        Misfit: they are not those of a run, or the payload is not.
+        Misfit: the values or the payload do not form a run.
     """
     if type(values) is not list or len(values) <= _FIXED:
         raise Misfit("not a publication run")
@@ -119,7 +122,7 @@ def decode_run(values: Any, header: bytes, payload: memoryview) -> PublicationRu
 
 
 def _check_lengths(lengths: Any, count: int) -> int:
-    """The size of all payloads together."""
+    """Return the size of all payloads together."""
     if type(lengths) is not list:
         return count * check_integer(lengths)
     check_integers(lengths)

@@ -1,13 +1,13 @@
-"""How a value of any annotation is written as items of a flat CBOR array, and read from them.
+"""Writers and readers of values of any annotation, as items of a flat CBOR array.
 
-Both functions are put together once per annotation, at import, so that none looks at types while
-messages pass. A value is one or more items, in the order of its annotation:
+Both functions are built once per annotation, at import, so that no type is inspected while messages
+pass. A value is one or more items, in the order of its annotation:
 
 - an integer (0 to 2⁶³-1), a boolean, bytes, a text (1,024 bytes at most): one item;
 - a tuple of fixed length, a named tuple, a dataclass: the items of each of its fields;
-- a tuple of any length: how many there are, then the items of each;
+- a tuple of any length: the number of elements, then the items of each;
 - T | None: 0 for None, else 1 and the items of T;
-- a test of a predicate: attribute, operator, and what is compared with, which may be an array.
+- a test of a predicate: attribute, operator, and the reference value, which may be an array.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,15 +27,15 @@ TEXT_LIMIT_BYTES: Final = 1_024
 Writer = Callable[[Any, list[bytes]], None]
 """Appends the items of a value."""
 Reader = Callable[[Iterator[Any]], Any]
-"""Takes the items of a value, and gives it; Misfit or StopIteration where they are not its."""
+"""Reads the items of a value and returns it; Misfit or StopIteration if the items do not fit."""
 
 
 class Shape(NamedTuple):
-    """How values of one annotation are written and read.
+    """The writer and the reader of values of an annotation.
 
     Attributes:
-        make: as `read`, of items that are known to be integers; None where others are among them.
-        width: how many items each value has, where `make` is given.
+        make: as `read`, for items that were checked to be integers; None if there are other items.
+        width: number of items per value, if `make` is set.
     """
 
     write: Writer
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(annotation: Any) -> Shape:
-    """The shape of an annotation."""
+    """Return the shape of an annotation."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     if annotation is Constraint:
@@ -76,11 +76,11 @@ def shape_of(annotation: Any) -> Shape:
 
 
 def _record(shapes: list[Shape], parts: Callable[[Any], Any], build: Callable[[Any], Any]) -> Shape:
-    """One part after the other.
+    """Return the shape of a sequence of parts.
 
     Args:
-        parts: the parts of a value.
-        build: the value of its parts.
+        parts: returns the parts of a value.
+        build: returns the value made of its parts.
     """
     assert shapes, "a value without parts would have no items"
     writers = [shape.write for shape in shapes]
@@ -107,7 +107,7 @@ def _record(shapes: list[Shape], parts: Callable[[Any], Any], build: Callable[[A
 
 
 def _integers(width: int, parts: Callable[[Any], Any], build: Callable[[Any], Any]) -> Shape:
-    """A record all of whose parts are integers."""
+    """Return the shape of a record that consists of integers only."""
 
     def write(value: Any, items: list[bytes]) -> None:
         items += [INTEGERS[part] for part in parts(value)]
@@ -130,7 +130,7 @@ def _checked(make: Reader, width: int) -> Reader:
 
 
 def _repeated(shape: Shape) -> Shape:
-    """How many, then each."""
+    """Return the shape of a count, then each element."""
     write_each, read_each, make_each, width = shape
 
     def write(values: Any, items: list[bytes]) -> None:
@@ -165,11 +165,11 @@ def _repeated(shape: Shape) -> Shape:
 
 
 _MOST: Final = 1 << 32
-"""No frame has so many items: what `islice` takes is bounded, too."""
+"""More items than any frame has, which bounds the argument of `islice`, too."""
 
 
 def _optional(shape: Shape) -> Shape:
-    """0, or 1 and the value."""
+    """Return the shape of 0, or 1 and the value."""
     write_present, read_present = shape.write, shape.read
     absent, present = INTEGERS[0], INTEGERS[1]
 
@@ -221,10 +221,10 @@ def _read_text(items: Iterator[Any]) -> str:
 
 
 def check_text(value: Any) -> str:
-    """The value, which is text of at most TEXT_LIMIT_BYTES.
+    """Return the value, which must be text of at most TEXT_LIMIT_BYTES.
 
     Raises:
-        Misfit: it is not.
+        Misfit: the value is something else.
     """
     if (
         type(value) is not str

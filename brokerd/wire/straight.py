@@ -1,10 +1,10 @@
-"""The straight lane of reading: a chunk that is one frame like the one before.
+"""The fast path of reading: a chunk that is one frame like the frame before.
 
-At low rates a chunk is one frame with one publication, of the source, the origin and with the other
-fields of the frame before, but for integers of as many bytes. Where its bytes say just that, only
-those, number, attributes and payload are read from them; and nothing from one that is just a
-heartbeat. Whatever else comes goes the general way (`framing`, `codec`), which makes the same
-messages of it; a test puts both side by side.
+At low rates a chunk is a frame with one publication, of the same source and origin and with the
+same other fields as the frame before, except for integers of the same width. If the bytes match,
+only the integers, the number, the attributes and the payload are read; a chunk that is exactly a
+heartbeat is dropped. Every other chunk takes the general path (`framing`, `codec`), which decodes
+the same messages; a test compares both paths.
 """
 
 from dataclasses import fields
@@ -27,11 +27,11 @@ _NO_STEPS: Final = b"\x01\xf6"  # one publication, no steps
 _NO_INDEX: Final = b"\xf6\x01"  # no index, one attribute blob
 _CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _LEAST: Final = {1: _MANY, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
-"""Of so many bytes: an integer that needs fewer is to have fewer."""
+"""The least integer of so many bytes: a smaller integer must be encoded in fewer bytes."""
 
 
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
-"""All that most chunks of a thousand idle clients are."""
+"""The whole content of most chunks of a thousand idle clients."""
 
 
 class StraightReader(FrameDecoder):
@@ -68,9 +68,9 @@ class StraightReader(FrameDecoder):
 
 
 class _Like:
-    """Reads frames that are like one of a message with a run of one publication.
+    """A reader of frames like the frame of an earlier message with one publication.
 
-    Those integers among its fields that take bytes of their own may be others of as many bytes.
+    Integer fields with bytes of their own may have other values of the same width.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class _Like:
         self._find_integers(message, names)
 
     def _find_integers(self, message: Any, names: list[str]) -> None:
-        """See where the header has those that may be others."""
+        """Record the places in the header of the integers that may differ."""
         spans: list[int] = []
         codes = ""
         self._fields: list[int] = []
@@ -124,7 +124,7 @@ class _Like:
         )
 
     def read(self, chunk: bytes) -> Any:
-        """The message, if it is such a frame and nothing else; else None."""
+        """Return the message, if the chunk is exactly one frame of this form; else None."""
         length, header = PREFIX.unpack_from(chunk)
         end = PREFIX.size + header
         size = len(chunk) - end
@@ -172,7 +172,10 @@ class _Like:
         return self._kind(*values)
 
     def _begins(self, chunk: bytes) -> bool:
-        """Whether a frame begins as these do; takes the integers of its fields."""
+        """Return True if a frame begins like the remembered frame.
+
+        Record the integers of its fields.
+        """
         if self._integers is None:
             return chunk.startswith(self._begin, PREFIX.size)
         if len(chunk) < PREFIX.size + self._integers.size:
@@ -190,10 +193,10 @@ class _Like:
 
 
 def _integer(data: bytes, place: int, kind: int = 0) -> tuple[int, int]:
-    """A CBOR integer, or the length of what is of this kind, and where it ends.
+    """Return a CBOR integer, or the length of an item of this kind, and the end of the head.
 
     Raises:
-        IndexError: there is no such thing.
+        IndexError: the data contain no such item.
     """
     lead = data[place] - kind
     if 0 <= lead < _MANY:

@@ -1,8 +1,8 @@
-"""The one way bytes from outside become Python values: CBOR without its surprises.
+"""The only decoder of bytes from outside: CBOR restricted to plain values.
 
-Plain CBOR lets a sender build shared and cyclic references, compiled patterns, megabyte
-integers and maps with colliding keys in a few bytes. Every decoder of this project goes
-through `decode_strict`, which knows none of that.
+Plain CBOR lets a sender build shared and cyclic references, compiled patterns, megabyte integers
+and maps with colliding keys in a few bytes. Every decoder of this project calls `decode_strict`,
+which accepts none of that.
 """
 
 from io import BytesIO
@@ -21,21 +21,21 @@ _NATIVE_TAGS: Final = (
 
 
 class StrictCborError(ValueError):
-    """The bytes are not one strict CBOR value; its text is bounded and safe to print."""
+    """Bytes that are not one strict CBOR value; the text is bounded and safe to print."""
 
 
 def decode_strict(data: bytes | memoryview) -> Any:
-    """The one value that `data` holds, all of `data`.
+    """Return the single value that `data` contains, all of `data`.
 
     The value is built of None, bool, int within 65 bits, float (NaN and infinities too), str,
-    bytes, list and dict with str or bytes keys, at most MAXIMUM_DEPTH deep. `undefined` and
-    simple values come back as what cbor2 makes of them: the caller's check of types refuses
-    them. How large the value gets is bounded by how large `data` is, at most some 16 bytes of
-    memory for each: the caller limits that first.
+    bytes, list and dict with str or bytes keys, at most MAXIMUM_DEPTH deep. `undefined` and simple
+    values are returned as cbor2 decodes them: the caller's check of types refuses these values. The
+    size of the value is bounded by the size of `data`, at most some 16 bytes of memory per byte:
+    the caller limits `data` first.
 
     Raises:
-        StrictCborError: anything else: tags of any kind, indefinite lengths, repeated or
-            other keys, too deep, cut short, or bytes behind the value.
+        StrictCborError: anything else: tags of any kind, indefinite lengths, repeated or other
+            keys, too deep, cut short, or bytes behind the value.
     """
     value, end, _ = decode_strict_pair(data)
     if end != len(data):
@@ -44,15 +44,15 @@ def decode_strict(data: bytes | memoryview) -> Any:
 
 
 def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
-    """The one or two values that `data` holds, all of it: the first, where it ends, the second.
+    """Return the one or two values in `data`, all of `data`: the first, its end, the second.
 
-    Where the first one ends with `data`, there is no second: it is None. Both are as strict as
-    those of `decode_strict`.
+    If the first value ends with `data`, the second is None. Both are as strict as in
+    `decode_strict`.
 
     Raises:
         StrictCborError: anything else.
     """
-    # Whoever else decodes meanwhile, in another thread, takes another one.
+    # A thread that decodes at the same time takes another reader.
     reader = _spare.pop() if _spare else _Reader()
     stream, decode = reader.stream, reader.decode
     stream.seek(0)
@@ -67,7 +67,7 @@ def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
         if end < size:
             second = decode()
     except cbor2.CBORError as error:
-        # Whatever the value has left behind in the reader goes with it.
+        # Any state that the value has left in the reader is dropped with the reader.
         raise StrictCborError(f"not strict CBOR: {str(error)[:200]}") from None
     if stream.tell() != size:
         raise StrictCborError(f"{size - stream.tell()} bytes behind the CBOR value")
@@ -77,10 +77,10 @@ def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
 
 
 def check_plain(value: Any, where: str = "value") -> None:
-    """Check that `value` is what text-keyed maps hold: JSON's kinds, and bytes.
+    """Check that `value` consists of values that text-keyed maps allow: JSON's kinds, and bytes.
 
     Raises:
-        StrictCborError: a kind, key or number that is not allowed, and where it stands.
+        StrictCborError: a kind, key or number that is not allowed, with its place.
     """
     if value is None or isinstance(value, bool | str | bytes):
         return
@@ -110,7 +110,7 @@ _REFUSED_TAGS: Final = dict.fromkeys(_NATIVE_TAGS, _refuse_tag)
 
 
 class _Reader:
-    """A stream and its decoder: making them costs as much as decoding a header."""
+    """A stream and its decoder; creating both costs as much as decoding a header."""
 
     __slots__ = ("decode", "stream")
 
@@ -128,5 +128,5 @@ class _Reader:
 
 
 _KEPT_BYTES: Final = 1 << 16
-"""A reader that took more is not kept: its stream would keep as much memory."""
+"""A reader that read more is not kept: its stream would occupy as much memory."""
 _spare: Final[list[_Reader]] = []

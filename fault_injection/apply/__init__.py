@@ -1,1 +1,1 @@
-"""How faults are applied, seen and healed."""
+"""Application, observation and end of faults."""

@@ -1,7 +1,7 @@
-"""Faults on the clients of a load, done by the load generators that these are in.
+"""Faults on the clients of a load, applied by the load generators of the clients.
 
-Each client's own generator applies a fault, shows it, and ends it by its own clock when nobody
-renews the lease; a generator does not outlive its controller's lease.
+The load generator of a client applies a fault, reports the effect, and ends the fault by its own
+clock when the lease expires. A generator never outlives its controller's lease.
 """
 
 from collections.abc import Mapping
@@ -17,33 +17,33 @@ CRASH: Final = "client-crash"
 
 
 class Load(Protocol):
-    """Load generators that run, all on one host."""
+    """Running load generators, all on one host."""
 
     @property
     def clients_host(self) -> str:
-        """Whose clock their stamps are of."""
+        """The host with the clock of the clients' stamps."""
         ...
 
     @property
     def processes(self) -> Mapping[str, str]:
-        """Client → the load generator that it is in."""
+        """Client → the load generator that runs the client."""
         ...
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Broker → where clients reach it."""
+        """Broker → the address for clients."""
         ...
 
     async def load_command(self, process: str, command: str, **arguments: Any) -> dict[str, Any]:
-        """What a load generator answers."""
+        """Send a command to a load generator, and return the answer."""
         ...
 
 
 class ClientFaults:
-    """What `WithClients` does to clients; the methods are those of a FaultBackend.
+    """The faults on clients for `WithClients`; the methods are the methods of a FaultBackend.
 
     Args:
-        ahead_ns: by how much a host's clock is ahead of the one the injector goes by.
+        ahead_ns: host → lead of the host's clock over the clock of the injector.
     """
 
     def __init__(self, load: Load, ahead_ns: Mapping[str, int]) -> None:
@@ -51,7 +51,6 @@ class ClientFaults:
         self._ahead_ns = ahead_ns
 
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
-        """See FaultBackend."""
         more: dict[str, Any] = {}
         if fault.verb == CRASH:
             more = {"down_ms": int(fault.parameters.get("down_ms", 0))}
@@ -70,7 +69,6 @@ class ClientFaults:
         return self._timed(evidence, row["t_applied_ns"])
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
-        """See FaultBackend."""
         row = await self._ask(fault, "fault_look")
         if fault.verb == CRASH:
             crashes = sum(row["crashes"].values())
@@ -92,21 +90,18 @@ class ClientFaults:
         return self._timed(evidence, row["t_attached_ns"])
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
-        """See FaultBackend."""
         await self._ask(fault, "fault_renew", lease_ms=lease_ns // 1_000_000)
 
     async def undo(self, fault: Fault) -> Evidence:
-        """See FaultBackend."""
         row = await self._ask(fault, "fault_heal")
         return self._timed({}, row["t_healed_ns"])
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
-        """See FaultBackend."""
         row = await self._ask(fault, "fault_look")
         return None if row["active"] else {"gone": True}
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
-        """Connected again, and what had waited is being taken in."""
+        """Return evidence that the client is connected again and receives waiting publications."""
         row = await self._ask(fault, "fault_look")
         if not row["attached"]:
             return None
@@ -135,7 +130,7 @@ class ClientFaults:
 
 
 class WithClients:
-    """A FaultBackend for brokers that can do things to the clients of a load, too."""
+    """A FaultBackend for brokers that also applies faults to the clients of a load."""
 
     def __init__(self, brokers: FaultBackend, clients: ClientFaults) -> None:
         self._brokers = brokers

@@ -1,8 +1,8 @@
-"""Faults on real processes: through the agents of their machines, seen in agents and brokers.
+"""Faults on real processes, applied by agents and observed at agents and brokers.
 
-A link is broken at both of its ends, each towards the other; so each end's own counters show
-it, and either end's death leaves the other half in force. A partition is broken at every broker
-in a set, and the loss of a machine at every broker on it.
+A link is broken at both of its ends, at each towards the other. So the counters of each end show
+the fault, and the end of one process leaves the other half in force. A partition is applied at
+every broker in a set, and the loss of a machine at every broker on the machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from fault_injection.schedule.ends import Deployment, End, direct_sessions, on_a
 
 
 class DeployedBackend:
-    """A FaultBackend on agents and brokers.
+    """A FaultBackend for agents and brokers.
 
     Args:
-        ahead_ns: by how much the clock of a host is ahead of the one the injector goes by; a host
-            that is not in it has that clock.
+        ahead_ns: host → lead of the host's clock over the clock of the injector; 0 for any other
+            host.
     """
 
     def __init__(self, deployment: Deployment, ahead_ns: Mapping[str, int] | None = None) -> None:
@@ -56,7 +56,7 @@ class DeployedBackend:
                 fault.verb,
                 end.process,
                 peer=end.peer,
-                # Each end stops what it sends; a broker as a whole, all that comes and goes.
+                # Each end of a link stops its output; a broker stops both input and output.
                 direction="out" if end.peer else "both",
                 lease_ms=lease_ns // 1_000_000,
                 parameters=self._parameters(fault, end),
@@ -105,7 +105,7 @@ class DeployedBackend:
                     or not (await end.agent.fault_look(end.fault_id))["present"]
                 )
             if row["state"] != "running":
-                return fault.verb != "host-loss"  # its other faults died with it
+                return fault.verb != "host-loss"  # other faults ended with the process
             if row["frozen"]:
                 return False
             if fault.verb == "cpu-share":
@@ -129,17 +129,17 @@ class DeployedBackend:
         return seen
 
     def _timed(self, evidence: Evidence, stamps: Mapping[str, int]) -> Evidence:
-        """The evidence with its time: what has several parts is so when the last one is."""
+        """Add times to the evidence: a fault of several parts is complete with the last part."""
         if stamps:
             evidence["host_stamps"] = dict(stamps)
             on_line = [ns - self._ahead_ns.get(host, 0) for host, ns in stamps.items()]
             evidence["t_ns"] = max(on_line)
         return evidence
 
-    # ------------------------------------------------------------ whom it is done at
+    # ------------------------------------------------------------ ends of faults
 
     def _ends(self, fault: Fault, both: bool = False) -> list[End]:
-        """Whom the fault is done at; with `both`, also the far end of a one-way link."""
+        """Return the ends of a fault; with `both`, include the far end of a one-way link."""
         target, deployment = fault.target, self._deployment
         if target.machine:
             return [End(deployment, fault, one, is_one_of_many=True) for one in target.brokers]
@@ -158,7 +158,7 @@ class DeployedBackend:
         for broker in self.running.topology.brokers:
             around = self.running.around(broker)
             across = fault.target.others(broker, around)
-            # A lone set is kept from all others; these need not be told as well.
+            # A lone set is kept from all other brokers, which need no fault of their own.
             if across and broker in fault.target.brokers:
                 end = End(self._deployment, fault, broker, is_one_of_many=True)
                 end.across = across

@@ -1,4 +1,4 @@
-"""What shows that a fault on real processes has the effect it should have."""
+"""Evidence that a fault on real processes has its effect."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.ends import End, direct_sessions, on_all
 
 See = Callable[[Fault, Sequence[End]], Awaitable[Evidence | None]]
-"""What was seen of a fault at its ends; None as long as that does not show its effect."""
+"""A function that returns evidence of a fault at its ends, or None while there is none."""
 
 _COUNTED: Final = (
     *("absorbed_messages", "absorbed_publications", "absorbed_bytes", "forwarded_since_applied"),
@@ -21,7 +21,7 @@ async def see_sessions_down(
     neighbours: Callable[[str], Sequence[str]],
     status_of: Callable[[str], Awaitable[dict[str, Any]]],
 ) -> Evidence | None:
-    """Whether both ends of every cut link are without its session."""
+    """Return evidence that both ends of every cut link lack the session, or None."""
     seen: Evidence = {}
     for end in ends:
         others = [end.peer] if end.peer else neighbours(end.broker)
@@ -37,7 +37,7 @@ async def see_sessions_down(
 
 
 async def _see_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
-    """Exit statuses, by this fault and no other."""
+    """Return exit statuses with this fault as their cause, or None."""
     seen: Evidence = {}
     stamps: dict[str, int] = {}
     for end in ends:
@@ -88,7 +88,7 @@ async def _see_dropped(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     counters = await _counters(ends)
     if counters is None:
         return None
-    # It drops nothing by itself: frames wait, until the failure detector gives up.
+    # A blackhole drops no frame by itself: frames wait until the failure detector ends the session.
     return counters if counters["dropped_frames"] or counters["sessions_down"] else None
 
 
@@ -106,7 +106,7 @@ async def _see_limited(fault: Fault, ends: Sequence[End]) -> Evidence | None:
 
 
 async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
-    """How long connecting takes: no less than the delay, each way that it is delayed."""
+    """Return connect times, or None if a delayed direction connects faster than the delay."""
     least_us = int(fault.parameters["delay_ms"]) * 1_000
 
     async def probe(end: End) -> dict[str, int]:
@@ -125,7 +125,7 @@ async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
 
 
 async def _see_matrix(fault: Fault, ends: Sequence[End]) -> Evidence | None:
-    """Probes between every two brokers: none across the sets succeeds, all inside do."""
+    """Probe between every two brokers: no probe across the sets succeeds, all inside do."""
 
     async def probe(end: End) -> dict[str, Any]:
         return await end.command("probe", {"peers": [*end.across, *end.inside]})
@@ -154,7 +154,7 @@ async def _see_slow_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
 
 
 async def _counters(ends: Sequence[End]) -> Evidence | None:
-    """Return the counters of all ends, summed; None while one of them does not have the fault."""
+    """Return the counters of all ends, summed; None while an end lacks the fault."""
     total: Evidence = dict.fromkeys(_COUNTED, 0)
     for end in ends:
         own = (await end.command("fault_counters")).get(end.fault_id)
@@ -181,4 +181,4 @@ SEE: Final[Mapping[str, See]] = {
     "disk-full": _see_full_disk,
     "slow-fsync": _see_slow_disk,
 }
-"""By verb; a cut is seen by `see_sessions_down`, which needs to know the neighbours."""
+"""By verb. `see_sessions_down` observes a cut, because a cut needs the neighbours."""

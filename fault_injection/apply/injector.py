@@ -1,8 +1,8 @@
-"""Runs a schedule against a backend, believes only what it sees, and leaves nothing broken.
+"""The injector: runs a schedule against a backend, trusts only evidence, and heals every fault.
 
-Each fault goes planned → requested → applied → observed → heal requested → healed → recovered,
-and every stage is written down when it is known to be reached. What was not observed did not
-happen, as far as a verdict is concerned.
+A fault passes the stages planned, requested, applied, observed, heal requested, healed and
+recovered. A stage is recorded only when its evidence is there. For a verdict, a fault that was not
+observed did not happen.
 """
 
 import time
@@ -28,8 +28,11 @@ from fault_injection.schedule.targets import Machines, Target, read_target
 from fault_injection.schedule.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, VERB_TABLE
 
 Evidence = dict[str, Any]
-"""What showed something, JSON-ready. `t_ns`, where it is in there, is when it was so, by the
-injector's clock; `host_stamps` is the same by the clocks of the hosts that saw it."""
+"""JSON-ready evidence of a stage.
+
+`t_ns`, if present, is the time of the stage by the injector's clock; `host_stamps` is the same time
+by the clocks of the observing hosts.
+"""
 
 _POLL_S: Final = 0.02
 _LAST_LOOK_S: Final = 1.0
@@ -38,13 +41,13 @@ _HEAL_WITHIN_NS: Final = 10 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault, as a backend is asked for it.
+    """One fault, as requested from a backend.
 
     Attributes:
-        fault_id: unique on everything it is done to.
+        fault_id: unique at every target.
         verb: one of verbs.VERBS.
-        signal: of a kill.
-        parameters: of the verb, as agents and brokers know them.
+        signal: signal of a kill.
+        parameters: parameters of the verb, in the form for agents and brokers.
     """
 
     fault_id: str
@@ -55,55 +58,56 @@ class Fault:
 
 
 class FaultBackend(Protocol):
-    """What can break things, and look at them: agents and brokers, or a simulated cluster.
+    """An interface to apply and observe faults: agents and brokers, or a simulated cluster.
 
-    Every method may raise ControlError. A `verify_` gives what it saw, or None as long as it
-    does not see it; it is asked again and again.
+    Every method may raise ControlError. A `verify_` method returns evidence, or None while there is
+    none. The injector calls it repeatedly.
     """
 
     @property
     def running(self) -> RunningProtocol:
-        """The brokers and links that there are, and what runs on them."""
+        """The brokers and links, with the protocol that runs."""
         ...
 
     @property
     def machines(self) -> Machines | None:
-        """The brokers on each machine; None where there are no machines."""
+        """The brokers on each machine; None without machines."""
         ...
 
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
-        """Do it; it ends by itself `lease_ns` later if it is not renewed."""
+        """Apply a fault, which ends by itself after `lease_ns` unless the lease is renewed."""
         ...
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
-        """Whether it can be seen to have its effect."""
+        """Return evidence of the effect, or None."""
         ...
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
-        """Let it last `lease_ns` from now."""
+        """Renew the lease of a fault: `lease_ns` from now."""
         ...
 
     async def undo(self, fault: Fault) -> Evidence:
-        """Undo it; what is undone already stays so."""
+        """Undo a fault. A fault that is already undone remains so."""
         ...
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
-        """Whether it can be seen to be gone."""
+        """Return evidence that the fault is undone, or None."""
         ...
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
-        """Whether everything it was done to works again."""
+        """Return evidence that all targets of the fault work again, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What came of a schedule.
+    """The result of a schedule.
 
     Attributes:
-        rows: one per fault, in the columns of the `faults` table.
-        problems: what did not go as planned, in words; a verdict must not rest on such a run.
-        not_healed: faults that may still be there: the lab is dirty until their leases end.
+        rows: one row per fault, in the columns of the `faults` table.
+        problems: deviations from the plan, in words; a verdict must not rest on a run with
+            problems.
+        not_healed: faults that may still be active; the lab is dirty until their leases end.
         down: brokers that were ended and not started again.
     """
 
@@ -114,12 +118,12 @@ class Injection:
 
 
 class _NotLanded(Exception):
-    """A step that did not do what it should."""
+    """A step without its effect."""
 
 
 @dataclass(slots=True, eq=False)
 class _Progress:
-    """How far a step has come, for the steps that wait for it."""
+    """The stages that a step has reached, for steps that wait for this step."""
 
     step: PlannedStep
     fault: Fault
@@ -138,7 +142,7 @@ class _Progress:
         self._wake()
 
     async def wait(self, stage: str) -> int | None:
-        """When the step came to this stage; None when it never will."""
+        """Return the time at which the step reached a stage; None if the step ended before."""
         while stage not in self.reached and not self.is_over:
             await self.changed.wait()
         return self.reached.get(stage)
@@ -153,13 +157,13 @@ class Injector:
 
     Args:
         schedule: must have passed `lint` for the backend's topology.
-        log: gets every stage of every fault; closed by whoever made it.
-        seed: instead of the schedule's own.
-        prefix: of fault ids, such as the run's id: agents remember ids.
-        clock_ns: what stamps are read from, and what the origin is a time of.
+        log: receives every stage of every fault; closed by its creator.
+        seed: replaces the schedule's own seed.
+        prefix: prefix of fault ids, such as the id of the run, because agents remember fault ids.
+        clock_ns: clock of all stamps and of the origin.
 
     Raises:
-        ScheduleError: a target that is not there.
+        ScheduleError: a target does not exist.
     """
 
     def __init__(
@@ -192,15 +196,15 @@ class Injector:
         topology, machines = self._backend.running.topology, self._backend.machines
         try:
             target = read_target(step.on, topology, step.verb, machines)
-        except ValueError as error:  # of machines lint knows only where brokers are placed
+        except ValueError as error:  # lint checks machines only by the placement of brokers
             raise ScheduleError([Problem(source, step.id, "on", step.on, str(error))]) from None
         return Fault(prefix + step.id, step.verb, target, step.signal, step.parameters)
 
     async def run(self, origin_ns: int | None = None) -> Injection:
-        """Carry the schedule out; returns when the last step is over and has recovered.
+        """Carry out the schedule; return when every step is over and has recovered.
 
-        `origin_ns` is the instant that `at` counts from, now by default. When this is
-        cancelled, or fails, every fault that is active is healed before it ends.
+        `origin_ns` is the origin of `at`, now by default. Cancellation or failure heals every
+        active fault first.
         """
         self._origin_ns = self._clock_ns() if origin_ns is None else origin_ns
         try:
@@ -216,7 +220,7 @@ class Injector:
         return self.outcome()
 
     def outcome(self) -> Injection:
-        """What has come of it so far; what `run` returns, for when it was cancelled."""
+        """Return the result so far, also after a cancelled `run`."""
         down = [progress.step.on for progress in self._failed if progress.step.verb in ENDING_VERBS]
         rows = tuple(self._log.rows())
         return Injection(
@@ -253,7 +257,7 @@ class Injector:
             if progress.is_active:
                 await self._heal(progress, "schedule")
             elif isinstance(error, ControlError):
-                self._works_again(progress)  # a kill that was refused
+                self._works_again(progress)  # the kill was refused
         finally:
             progress.end()
 
@@ -269,7 +273,7 @@ class Injector:
         return reached_ns + step.delay_ns
 
     def _check_guard(self, progress: _Progress) -> None:
-        """Lint has looked at what can be known beforehand; this looks at what is."""
+        """Check the actual failures against the guard; lint checks only predictable failures."""
         if progress.step.verb not in FAILING_VERBS:
             return
         failing = [*self._failed, progress]
@@ -282,7 +286,7 @@ class Injector:
     async def _apply(self, progress: _Progress) -> int:
         step, fault = progress.step, progress.fault
         self._log.note(fault.fault_id, "requested", self._clock_ns())
-        # Before, not after: what was asked for may have been done even if no answer comes.
+        # Set before the request: a fault may be applied even if no answer arrives.
         progress.is_active = step.verb in LASTING_VERBS
         if step.verb in FAILING_VERBS:
             self._failed.append(progress)
@@ -303,7 +307,7 @@ class Injector:
             nursery.start_soon(self._keep_lease, progress)
             nursery.start_soon(self._observe, progress, end_ns)
             await self._sleep_until(end_ns)
-            # Once more, for the record: how much it held when it ended.
+            # The last look records the amount of held messages at the end.
             with trio.move_on_after(_LAST_LOOK_S):
                 await self._look(progress)
             progress.reach(END, self._clock_ns())
@@ -324,11 +328,11 @@ class Injector:
             )
 
     async def _die_with_target(self, progress: _Progress, ended_ns: int) -> None:
-        """What an absorb held is gone with its broker, or with the session that was cut."""
+        """Record the end of an absorb with its broker or cut session; held messages are lost."""
         ender = self._progress[progress.step.ended_by]
         healed_by: HealedBy = "process-death"
         if ender.step.verb == "cut":
-            # Its broker lives: take the fault off it, now that nothing is left to be released.
+            # The broker lives, and has no held message left to release: undo the fault.
             healed_by = "schedule"
             undone, reason = await self._undo(progress.fault)
             if undone is None:
@@ -341,12 +345,12 @@ class Injector:
         progress.is_active = False
         self._works_again(progress)
 
-    # ------------------------------------------------------------ seeing, renewing, healing
+    # ------------------------------------------------------------ observation, leases, healing
 
     async def _observe(self, progress: _Progress, until_ns: int) -> None:
-        """Look until the effect is there, or the time is over; once even then.
+        """Look until the effect is there or the time is over, and at least once.
 
-        Where many faults are applied at once, the answer to one may come when its time is over.
+        With many faults at once, an answer may arrive only when the time is over.
         """
         while True:
             asked_s = trio.current_time()
@@ -356,7 +360,7 @@ class Injector:
             await trio.sleep(max(_POLL_S, trio.current_time() - asked_s))
 
     async def _look(self, progress: _Progress) -> None:
-        """See whether the effect is there; the first time is `observed`, later ones add up."""
+        """Look for the effect: the first success is `observed`, later evidence adds up."""
         seen = await self._ask(self._backend.verify_effect, progress.fault)
         if seen is None:
             return
@@ -378,14 +382,14 @@ class Injector:
                 await self._backend.renew(progress.fault, self._lease_ns)
             except ControlError as error:
                 if error.kind != "user":
-                    wait_s = self._lease_ns / 12e9  # it does not answer; there is time yet
+                    wait_s = self._lease_ns / 12e9  # no answer: retry within the lease
                     continue
                 if progress.is_active:
                     await self._end_everywhere(progress, error.text)
                 return
 
     async def _end_everywhere(self, progress: _Progress, reason: str) -> None:
-        """Undo a fault whose lease is over at one of its ends: others may still be broken."""
+        """Undo a fault with an expired lease at one end, because other ends may still be broken."""
         undone, left = await self._undo(progress.fault)
         if undone is None:
             self._not_healed.append(progress.fault.fault_id)
@@ -398,7 +402,7 @@ class Injector:
         self._log.note(progress.fault.fault_id, "healed", healed_ns, evidence, "lease", stamps)
 
     async def _heal(self, progress: _Progress, by: HealedBy) -> bool:
-        """Undo a fault until it is seen to be gone; whether it was."""
+        """Undo a fault until its end is observed. Return True on success."""
         fault = progress.fault
         self._log.note(fault.fault_id, "heal_requested", self._clock_ns())
         undone, reason = await self._undo(fault)
@@ -414,10 +418,10 @@ class Injector:
         return True
 
     async def _undo(self, fault: Fault) -> tuple[Evidence | None, str]:
-        """Undo a fault at all of its ends until it is seen to be gone from each.
+        """Undo a fault at all of its ends until its end is observed at every end.
 
         Returns:
-            What shows it, or None, and why it was not seen.
+            The evidence and "", or None and the reason.
         """
         requested_ns, reason = self._clock_ns(), ""
         undone: Evidence | None = None
@@ -454,9 +458,9 @@ class Injector:
         try:
             return await verify(fault)
         except ControlError:
-            return None  # who does not answer shows nothing, yet
+            return None  # no answer is no evidence yet
 
-    # ------------------------------------------------------------ brokers that were ended
+    # ------------------------------------------------------------ ended brokers
 
     def _ended_like(self, restart: _Progress) -> list[_Progress]:
         target = restart.fault.target
@@ -475,7 +479,7 @@ class Injector:
             self._log.note(ended.fault.fault_id, "healed", applied_ns, evidence, "schedule", stamps)
 
     def _note_recovered(self, restart: _Progress, recovered_ns: int) -> None:
-        # Only now: a broker that recovers still counts as failed.
+        # Not earlier: a broker in recovery still counts as failed.
         for ended in self._ended_like(restart):
             self._log.note(ended.fault.fault_id, "recovered", recovered_ns)
             self._works_again(ended)
@@ -489,7 +493,7 @@ class Injector:
         self._log.note(progress.fault.fault_id, "failed", self._clock_ns(), {"reason": reason})
 
     def _when(self, evidence: Evidence) -> tuple[int, HostStamps]:
-        """When something was so, taken out of what showed it; now, where that does not say."""
+        """Remove time and host stamps from the evidence and return them; now without a time."""
         stamps: HostStamps = evidence.pop("host_stamps", {})
         return int(evidence.pop("t_ns", self._clock_ns())), stamps
 

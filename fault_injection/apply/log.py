@@ -1,4 +1,4 @@
-"""Ground truth: what was planned, asked for, done, seen, undone and seen to be over, and when."""
+"""The fault log: ground truth of all stages of all faults, with their times."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from fault_injection.schedule.plan import PlannedStep
 
 HostStamps = Mapping[str, int]
-"""What the clocks of hosts said at one moment."""
+"""Times of one moment by the clocks of hosts."""
 
 Stage = Literal[
     "planned", "requested", "applied", "observed", "heal_requested", "healed", "recovered", "failed"
@@ -20,7 +20,7 @@ STAGES: Final[tuple[Stage, ...]] = (
     *("heal_requested", "healed", "recovered"),
 )
 LEARNED: Final = "learned"
-"""The last lines of `log.jsonl`: what became known of a fault beside its stages."""
+"""Stage of the last lines of `log.jsonl`: facts about a fault beside its stages."""
 
 _ABSORBED: Final = {"absorbed_publications": "absorbed_msgs", "absorbed_bytes": "absorbed_bytes"}
 _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "recovered")
@@ -29,13 +29,13 @@ _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "re
 class FaultLog:
     """The fault log of one run: `plan.jsonl`, `log.jsonl` and at the end `faults.jsonl`.
 
-    A line is on its way to the disk before what follows it is done. Times are nanoseconds of the
-    clock that the injector goes by, and beside them, where hosts stamped a stage themselves, what
-    their own clocks said: offsets are known better after the run than in it.
+    A line is flushed before the next action. Times are nanoseconds of the injector's clock. Stages
+    that hosts stamp also have times of the hosts' clocks, because clock offsets are more exact
+    after the run than during the run.
 
     Args:
-        folder: where the files go; None to keep them in memory only.
-        tell: is called with every line, for whoever shows progress.
+        folder: folder of the files; None to keep all lines in memory only.
+        tell: callback that receives every line, to show progress.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class FaultLog:
             self._file = open(folder / "log.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     def plan(self, steps: Iterable[PlannedStep], prefix: str) -> None:
-        """Write down what is to happen, with every drawn value; each step becomes a row."""
+        """Write the plan with every drawn value, and add a row per step."""
         lines = []
         for step in steps:
             lines.append(
@@ -97,7 +97,7 @@ class FaultLog:
         healed_by: HealedBy | None = None,
         host_stamps: HostStamps | None = None,
     ) -> None:
-        """A fault has come to a stage; `failed` says in its evidence what has."""
+        """Record a stage of a fault; the evidence of `failed` contains the reason."""
         row, evidence = self._rows[fault_id], dict(evidence or {})
         line = {
             "fault_id": fault_id,
@@ -116,7 +116,7 @@ class FaultLog:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
         if stage == "failed":
-            # Done, but not seen to have had its effect, or not ended as planned: who knows.
+            # The fault was applied, but its effect or its planned end was not observed.
             row["state"] = "failed" if row["t_applied_ns"] is None else "unknown"
             row["evidence"] = json.dumps(evidence)
         else:
@@ -134,29 +134,29 @@ class FaultLog:
             self._tell(line)
 
     def learn(self, fault_id: str, evidence: Mapping[str, Any]) -> None:
-        """More has been absorbed than was known when the effect was observed."""
+        """Record a larger number of absorbed messages than at the first observation."""
         row = self._rows[fault_id]
         for key, column in _ABSORBED.items():
             if key in evidence:
                 row[column] = max(row[column] or 0, evidence[key])
 
     def reached(self, fault_id: str, stage: Stage) -> int | None:
-        """When a fault came to a stage, None when it has not."""
+        """Return the time at which a fault reached a stage, or None."""
         stamp = self._rows[fault_id][f"t_{stage}_ns"]
         assert stamp is None or isinstance(stamp, int), stamp
         return stamp
 
     def host_stamps(self, fault_id: str, stage: Stage) -> HostStamps:
-        """What hosts' own clocks said when a fault came to a stage; empty where none was read."""
+        """Return the host times of a stage of a fault; empty if no host has stamped the stage."""
         stamps: HostStamps = self._rows[fault_id]["host_stamps"].get(stage, {})
         return stamps
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per fault, in the columns of the `faults` table."""
+        """Return a row per fault, in the columns of the `faults` table."""
         return [dict(row) for row in self._rows.values()]
 
     def close(self) -> None:
-        """Write the rows, and end."""
+        """Write the rows and close the files."""
         if self._folder is not None:
             _write_lines(self._folder / "faults.jsonl", self.rows())
         if self._file is not None:
@@ -164,9 +164,9 @@ class FaultLog:
             self._file.close()
 
     def _learned(self) -> Iterator[dict[str, Any]]:
-        """Yield a line for each fault that is known to have absorbed something.
+        """Yield a line for each fault with absorbed messages.
 
-        It stands in `log.jsonl` only, behind all stages, as a witness of the row.
+        The line stands in `log.jsonl` only, behind all stages, as a witness of the row.
         """
         for row in self._rows.values():
             if row["absorbed_msgs"] is not None or row["absorbed_bytes"] is not None:

@@ -1,15 +1,15 @@
-"""Whether nftables can keep two brokers apart without touching a third one's traffic."""
+"""Checks that nftables can separate two brokers without an effect on a third broker."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fault_injection.schedule.targets import Target
 
 Around = Callable[[str], Collection[str]]
-"""The brokers that one may have sessions with."""
+"""A function that returns the brokers with possible sessions to a broker."""
 
 
 def parted_pairs(target: Target, around: Around) -> list[tuple[str, str]]:
-    """The brokers that a blackhole, cut or partition of this target keeps from each other."""
+    """Return the pairs of brokers that a blackhole, cut or partition of this target separates."""
     if target.is_link:
         a, b = target.brokers
         return [(a, b)]
@@ -25,16 +25,16 @@ def check_nft_can_tell(
     addresses: Mapping[str, str],
     around: Around,
 ) -> None:
-    """Say whether rules by address and port part exactly these pairs.
+    """Check that rules by address and port separate exactly these pairs.
 
-    A connection shows the port of the broker that was dialled and, of the one that dialled, the
-    address only. So whoever shares an address with a broker must be parted like it.
+    A connection shows the port of the dialled broker, but only the address of the dialling broker.
+    So all brokers with the same address must be separated alike.
 
     Args:
         addresses: "address:port" of every broker.
 
     Raises:
-        ValueError: two brokers cannot be told apart; names them.
+        ValueError: rules cannot distinguish two brokers; names both.
     """
     parted = {frozenset(pair) for pair in pairs}
     for a, b in sorted(tuple(sorted(pair)) for pair in parted):

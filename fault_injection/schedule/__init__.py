@@ -1,1 +1,1 @@
-"""Fault schedules: what a file of one says, and what is wrong with it."""
+"""Fault schedules: their file format, and the checks that find errors in a schedule."""

@@ -1,4 +1,4 @@
-"""What is wrong with the steps of a schedule that are done to clients of the load."""
+"""Checks of the steps of a schedule that target clients of the load."""
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -12,14 +12,14 @@ from fault_injection.schedule.targets import Clients, Role
 from fault_injection.schedule.verbs import CLIENT_VERBS, ENDING_VERBS, FAILING_VERBS, VERB_TABLE
 
 Between = Callable[[tuple[str, str], tuple[str, str]], tuple[float, float]]
-"""Least and greatest time from one stage of a step to one of another."""
+"""Least and greatest time from a stage of a step to a stage of another step."""
 
 DISCONNECT: Final = "client-disconnect"
 SLOW: Final = "client-slow"
 ROAM: Final = "client-roam"
 CRASH: Final = "client-crash"
 RECONNECTS_WITHIN_NS: Final = 2_000_000_000
-"""What a client may take, at most, to be back once it may be."""
+"""Longest time in which a client reconnects once a fault lets it."""
 
 
 def check_clients(
@@ -30,10 +30,11 @@ def check_clients(
     *,
     publishers_roam: bool = False,
 ) -> Iterator[Problem]:
-    """Steps whose client, or broker to move to, is not there, or that last too long.
+    """Yield steps that name a missing client or a missing broker, or that last too long.
 
-    Without `clients` everybody is believed to be there; without `client_linger_ns`, that brokers
-    wait for them. With `publishers_roam` a publisher stays who it is at another broker.
+    Without `clients` every client is assumed to exist. Without `client_linger_ns` brokers are
+    assumed to keep state of absent clients. With `publishers_roam` a publisher remains the same
+    source at another broker.
     """
     for step in _steps(schedule):
         if clients is None:
@@ -58,7 +59,7 @@ def check_clients(
 
 
 def _kinds(role: Role) -> set[str]:
-    """What a client counts as; one that is a process has nothing here but that."""
+    """Return the target kinds of a client; a client with a process of its own has only one kind."""
     return {role} if role == "own-process subscriber" else {role, "client"}
 
 
@@ -93,7 +94,7 @@ def _check_length(
 
 
 def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator[Problem]:
-    """A client under two faults at once, and roams while a broker or link fails."""
+    """Yield clients under two faults at once, and moves of clients while a broker or link fails."""
     for one, other in combinations(_steps(schedule), 2):
         if one.on == other.on and not _are_apart(one, other, schedule, between):
             is_later = between(_begin(one), _begin(other))[1] >= 0
@@ -112,7 +113,7 @@ def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator
 
 
 def _are_apart(one: Step, other: Step, schedule: FaultSchedule, between: Between) -> bool:
-    """Whether one surely is over when the other begins."""
+    """Return True if one step is certainly over when the other step begins."""
     return any(
         _is_over(first, second, schedule, between) for first, second in ((one, other), (other, one))
     )

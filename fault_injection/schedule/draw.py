@@ -1,4 +1,4 @@
-"""Targets that a schedule leaves to chance: drawn from its seed, the same from the same seed."""
+"""Random targets of a schedule, drawn from the seed: the same seed draws the same targets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from fault_injection.schedule.targets import Machines, read_target
 from fault_injection.schedule.verbs import LINK_VERBS
 
 ATTEMPTS: Final = 2_000
-"""So many draws may go by before it is said that none is as wanted."""
+"""Number of draws before a pick counts as impossible."""
 _MOST_NAMES: Final = 6
 _MOST_DRAWN: Final = 12
 
@@ -32,18 +32,19 @@ def draw_targets(
     machines: Machines | None = None,
     protocol: str | None = None,
 ) -> FaultSchedule:
-    """The schedule with a step of its own for each target that is drawn, and the seed of it.
+    """Return the schedule with one step per drawn target, and with the seed of the draw.
 
-    A step that picks one target keeps its id; those of one that picks several are `ID-1`, `ID-2`
-    and so on. A step `like` another has as many, each after its own where it was after the other.
+    A step that picks one target keeps its id. A step that picks several targets becomes steps
+    `ID-1`, `ID-2` and so on. A step `like` another step has the same number of targets. If it was
+    anchored at the other step, every part is anchored at its counterpart.
 
     Args:
-        seed: instead of the schedule's own.
-        protocol: that runs; None for the usual one of such topologies.
+        seed: replaces the schedule's own seed.
+        protocol: the protocol that runs; None for the usual protocol of the topology.
 
     Raises:
-        ScheduleError: nothing can be drawn as wanted: an unknown name, too few of them, or no
-            draw with such chains.
+        ScheduleError: a pick is impossible: an unknown name, too few candidates, or no draw with
+            the wanted chains.
     """
     seed = schedule.seed if seed is None else seed
     if not any(step.pick for step in schedule.steps):
@@ -79,7 +80,7 @@ def draw_targets(
 
 
 def drawn_in_words(schedule: FaultSchedule) -> list[str]:
-    """What was drawn, a line for each draw and verb that it is for."""
+    """Return a line for each draw and verb, with the targets that were drawn."""
     alike: dict[tuple[str, str], list[Step]] = {}
     for step in schedule.steps:
         if step.id in schedule.drawn:
@@ -94,10 +95,10 @@ def drawn_in_words(schedule: FaultSchedule) -> list[str]:
 
 
 def _families(schedule: FaultSchedule) -> Mapping[str, str]:
-    """Step that picks → the step whose draw it shares, itself where that is its own.
+    """Return a map from each step with a pick to the step that draws the targets of the pick.
 
     Raises:
-        ScheduleError: `like` names no step before it that picks.
+        ScheduleError: `like` names no earlier step with a pick.
     """
     found: dict[str, str] = {}
     for step in schedule.steps:

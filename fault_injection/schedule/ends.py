@@ -1,4 +1,4 @@
-"""The processes that a fault is done at: brokers, below the agents of their machines."""
+"""Brokers as the ends of a fault, reached through the agents of their machines."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Place(Protocol):
-    """Where a broker is: its host, what that host's agent calls it, and where it listens."""
+    """The place of a broker: host, process name at the agent of that host, and listen address."""
 
     @property
     def host(self) -> str: ...
@@ -28,7 +28,7 @@ class Place(Protocol):
 
 
 class Deployment(Protocol):
-    """Brokers that run, and the agents of their hosts."""
+    """A deployment with running brokers, and the agents of its hosts."""
 
     @property
     def agents(self) -> Mapping[str, AgentClient]: ...
@@ -47,13 +47,13 @@ class Deployment(Protocol):
 
 
 class End:
-    """One process's share of a fault: the broker, or one end of a link.
+    """The share of one process in a fault: the broker, or one end of a link.
 
     Attributes:
-        host: where it is.
-        peer: the other end, "" unless it is a link's.
-        across: whom a partition keeps this broker from.
-        inside: whom it does not, of the brokers around.
+        host: the host of the broker.
+        peer: the other end of a link; "" for any other target.
+        across: brokers that a partition keeps from this broker.
+        inside: the other brokers around this broker, which remain reachable.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class End:
     async def command(
         self, command: str, arguments: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What the broker answers."""
+        """Send a command to the broker, and return the answer."""
         return await self.agent.broker(self.process, command, arguments)
 
     async def row(self) -> Mapping[str, Any]:
-        """The process's row in its agent's status."""
+        """Return the row of the process in the status of its agent."""
         row = (await self.agent.status(self.process))["processes"][self.process]
         assert isinstance(row, dict), row
         return row
 
 
 async def on_all(ends: Sequence[End], act: Callable[[End], Awaitable[_T]]) -> list[_T]:
-    """Do something at every end at once; all have had their turn before an error is raised."""
+    """Run `act` at every end at once. All ends finish before an error is raised."""
     results: dict[int, _T] = {}
     errors: dict[int, ControlError] = {}
 
@@ -109,6 +109,6 @@ async def on_all(ends: Sequence[End], act: Callable[[End], Awaitable[_T]]) -> li
 
 
 def direct_sessions(status: Evidence) -> list[str]:
-    """With whom a broker has a session over a link of its own, not through a third broker."""
+    """Return the peers with a session over a link of the broker, not through a third broker."""
     ready = CoreStatus.from_mapping(status).ready
     return [name for name in ready if name in status["sessions"]]

@@ -1,4 +1,4 @@
-"""Brokers that a schedule ends and never starts again, and who does not go on without them."""
+"""Brokers that a schedule ends and never restarts, and protocols that wait for such a broker."""
 
 from collections import Counter
 
@@ -9,16 +9,17 @@ from fault_injection.schedule.verbs import ENDING_VERBS
 
 
 def ended_for_good(schedule: FaultSchedule) -> tuple[str, ...]:
-    """The brokers that are ended more often than started, in the order of the steps."""
+    """Return the brokers that are ended more often than started, in the order of the steps."""
     ended = Counter(step.on for step in schedule.steps if step.do in ENDING_VERBS)
     started = Counter(step.on for step in schedule.steps if step.do == "restart")
     return tuple(name for name, times in ended.items() if times > started[name])
 
 
 def waits_for_ever(schedule: FaultSchedule, running: RunningProtocol) -> str:
-    """Why what the protocol promises does not come, because a broker never comes back.
+    """Return the reason why a promise of the protocol fails, for want of an ended broker.
 
-    "" where it goes on without these, or promises nothing anyway.
+    Return "" if the protocol continues without the ended brokers, or promises no exactly-once
+    delivery.
     """
     gone = ended_for_good(schedule)
     if not gone or not running.promises().exactly_once:

@@ -1,4 +1,4 @@
-"""How much may be failed at the same time: what a schedule says, or else what is tolerated."""
+"""Limits on simultaneous failures: the schedule's own limit, or else the protocol's tolerance."""
 
 from collections.abc import Iterable
 
@@ -10,16 +10,16 @@ Element = frozenset[str]
 
 
 def failed_together(elements: Iterable[Element]) -> list[Element]:
-    """What fails as one each; a link of a failed broker is no second one."""
+    """Return the elements that fail, without duplicates and without links of failed brokers."""
     whole = dict.fromkeys(elements)
     return [each for each in whole if not any(each > other for other in whole)]
 
 
 class FaultGuard:
-    """What may be failed at the same time.
+    """A limit on simultaneous failures.
 
     Args:
-        limit: how many brokers and links the schedule allows, whatever is tolerated.
+        limit: greatest number of failed brokers and links, whatever the protocol tolerates.
     """
 
     def __init__(self, running: RunningProtocol, limit: int | None = None) -> None:
@@ -27,14 +27,14 @@ class FaultGuard:
         self._limit = running.fault_bound if limit is None else limit
 
     def exceeds(self, elements: Iterable[Element]) -> bool:
-        """Whether these are too many; no fewer are, with more."""
+        """Return True if the elements are too many. A larger set then exceeds the limit, too."""
         together = failed_together(elements)
         if self._limit is not None:
             return len(together) > self._limit
         return not self._running.tolerates(self._lost(together))
 
     def why(self, elements: Iterable[Element]) -> str:
-        """What is wrong with these, which are too many; for people."""
+        """Return the reason why the elements are too many, in words for the user."""
         if self._limit is not None:
             return f"at most {self._limit} may"
         found = self._running.excess(self._lost(failed_together(elements)))

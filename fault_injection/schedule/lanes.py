@@ -1,12 +1,12 @@
-"""Schedules as lanes: a line of characters for each target, one character for each tick.
+"""Schedules as lanes: a line of characters per target, a character per tick.
 
     [lanes]
     tick     = "1s"
     b1       = "....................sssk.............................r....."
     "b1->s1" = "..........xxx..........................................."
 
-A lane is another way to write steps, for those who see time better than they read it: the steps
-it stands for are what is checked, printed and run. Paper: [DFT11], its authors' own notation.
+A lane is another notation for steps, which shows time as a picture. The equivalent steps are
+checked, printed and run. Paper: [DFT11], its authors' own notation.
 """
 
 import re
@@ -29,7 +29,7 @@ _CLIENTS_ONLY: Final = {"j": "join", "d": "depart", "♦": "join", "◊": "depar
 
 
 class LaneError(ValueError):
-    """A lane that cannot be read; `key` is its target, or "tick"."""
+    """An error in a lane, caused by the user; `key` is the target of the lane, or "tick"."""
 
     def __init__(self, key: str, value: object, text: str) -> None:
         super().__init__(text)
@@ -38,10 +38,10 @@ class LaneError(ValueError):
 
 
 def steps_of(lanes: object) -> list[dict[str, Any]]:
-    """The [[step]] tables that [lanes] stands for.
+    """Return the [[step]] tables that are equivalent to [lanes].
 
     Raises:
-        LaneError: a character without a meaning, or in a place where it has none.
+        LaneError: a character has no meaning, or stands at a wrong place.
     """
     if not isinstance(lanes, Mapping) or not all(isinstance(row, str) for row in lanes.values()):
         raise LaneError("", lanes, "expected a tick, and a text for each target")
@@ -56,7 +56,7 @@ def steps_of(lanes: object) -> list[dict[str, Any]]:
 
 
 class _Lane:
-    """One target's line."""
+    """The lane of one target."""
 
     def __init__(self, target: str, text: str, tick_ns: int) -> None:
         self._target = target
@@ -96,7 +96,7 @@ class _Lane:
             place += 1
 
     def _end(self, place: int) -> int:
-        """Where what begins here is over: at what ends it, or where its run of marks does."""
+        """Return the place at which a step from this place ends: its end mark, or its last mark."""
         mark = self._marks[place]
         run = place
         while run < len(self._marks) and self._marks[run] == mark:

@@ -1,8 +1,9 @@
-"""What is wrong with a schedule as a whole, found without a lab.
+"""Checks of a schedule as a whole, before any run.
 
-Every step begins a known time after the origin or after a stage of another step, so the stages
-form a tree with an interval of time on each edge. How far apart two stages can be follows from
-the edges below their last common ancestor; with that, two faults either can overlap or cannot.
+Every step begins a known time after the origin or after a stage of another step, so the stages form
+a tree with an interval of time on every edge. The interval between two stages follows from the
+edges below their last common ancestor. Two faults either can overlap within these intervals or
+cannot.
 """
 
 import math
@@ -47,14 +48,18 @@ def lint(
     client_linger_ns: int | None = None,
     protocol: str | None = None,
 ) -> list[Problem]:
-    """Everything that is wrong with a schedule for this topology; errors and warnings.
+    """Return all errors and warnings of a schedule for this topology.
 
-    With `measure_ns`, also what does not fit into a measure phase of that length. Without
-    `machines` (the brokers on each), what concerns machines is believed; without `addresses`
-    ("address:port" of each broker), that nftables can tell brokers apart; without `clients`
-    (those of the load), that clients are there; without `client_linger_ns` (how long a broker
-    keeps what it has for one that is away), that it is long enough; without `protocol`, the
-    usual one of such topologies is believed to run.
+    Every argument that is missing leaves out a check.
+
+    Args:
+        measure_ns: length of the measure phase, which every step must fit into.
+        machines: the brokers on each machine; without them every machine is assumed to exist.
+        addresses: "address:port" of each broker; without them nftables is assumed to distinguish
+            all brokers.
+        clients: the clients of the load; without them every client is assumed to exist.
+        client_linger_ns: the linger of brokers; without it the linger is assumed to be long enough.
+        protocol: the protocol that runs; by default the usual protocol of the topology.
     """
     known = protocol_on(topology, protocol)
     topology = known.topology
@@ -66,7 +71,7 @@ def lint(
     if addresses is not None:
         problems += check_backends(schedule, known, addresses)
     if any(problem.severity == "error" for problem in problems):
-        return problems  # what follows rests on anchors and targets that exist
+        return problems  # the checks below need existing anchors and targets
     cycles = list(_check_cycles(schedule))
     if cycles:
         return problems + cycles
@@ -80,9 +85,9 @@ def lint(
 
 
 class Moments:
-    """When the stages of a schedule's steps can be, relative to each other.
+    """Intervals between the stages of a schedule's steps.
 
-    The schedule must name only steps that exist, and have no cycle.
+    The schedule must name only existing steps, and must have no cycle.
     """
 
     def __init__(self, schedule: FaultSchedule) -> None:
@@ -91,7 +96,7 @@ class Moments:
             self._add(step, schedule)
 
     def between(self, first: Moment, second: Moment) -> tuple[float, float]:
-        """Least and greatest time from the first to the second, in ns; infinite when unknown."""
+        """Return least and greatest time from the first to the second, in ns; infinite if none."""
         if NEVER in (first, second):
             return (math.inf, math.inf) if second == NEVER else (-math.inf, -math.inf)
         chain, other = self._ancestors(first), self._ancestors(second)
@@ -101,7 +106,7 @@ class Moments:
         return low, high
 
     def _ancestors(self, moment: Moment) -> dict[Moment, tuple[float, float]]:
-        """Each moment that this one depends on, with least and greatest time since."""
+        """Return the moments that this moment depends on, with least and greatest time since."""
         found = {moment: (0.0, 0.0)}
         low = high = 0.0
         while moment != ORIGIN:
@@ -172,7 +177,7 @@ def _check_names(
 def check_backends(
     schedule: FaultSchedule, known: RunningProtocol, addresses: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Steps that nftables cannot carry out, because brokers share an address."""
+    """Yield steps that nftables cannot carry out because brokers share an address."""
     for step in schedule.steps:
         if step.backend != "nft":
             continue
@@ -228,7 +233,7 @@ def _check_cycles(schedule: FaultSchedule) -> Iterator[Problem]:
 def _check_states(
     schedule: FaultSchedule, topology: Topology, moments: Moments, machines: Machines | None
 ) -> Iterator[Problem]:
-    """Brokers must run when they are broken, and be ended when they are started."""
+    """Check that brokers run when a step breaks them, and have ended when a step starts them."""
     enders: dict[str, list[Step]] = {}
     for step in schedule.steps:
         if step.do in ENDING_VERBS:
@@ -267,7 +272,7 @@ def _check_states(
 def _restart_of(
     end: Step, schedule: FaultSchedule, topology: Topology, moments: Moments
 ) -> Step | None:
-    """The first step that surely comes after `end` and starts its broker again."""
+    """Return the first step that certainly follows `end` and restarts its broker."""
     found = [
         step
         for step in schedule.steps
@@ -334,9 +339,9 @@ def _failures(
 def _too_many(
     failures: Sequence[_Failure], guard: FaultGuard, moments: Moments, is_certain: bool
 ) -> list[_Failure] | None:
-    """Failures of too many elements that can all overlap; None if there are none.
+    """Return failures of too many elements that can all overlap; None if there are none.
 
-    With `is_certain`, recoveries without a bound are taken to be quick.
+    With `is_certain`, recoveries without a bound count as quick.
     """
 
     def extend(group: list[_Failure], rest: Sequence[_Failure]) -> list[_Failure] | None:
@@ -361,7 +366,7 @@ def _elements(group: Sequence[_Failure]) -> frozenset[Element]:
 def _can_overlap(a: _Failure, b: _Failure, moments: Moments, is_certain: bool) -> bool:
     both, alone = _counted([a, b]), (_counted([a]), _counted([b]))
     if both in alone:
-        return False  # one of them adds nothing
+        return False  # one failure adds no element
     return not (_is_over(a, b, moments, is_certain) or _is_over(b, a, moments, is_certain))
 
 
@@ -370,7 +375,7 @@ def _counted(group: Sequence[_Failure]) -> int:
 
 
 def _is_over(first: _Failure, second: _Failure, moments: Moments, is_certain: bool) -> bool:
-    """Whether the first surely is over when the second begins."""
+    """Return True if the first failure is certainly over when the second begins."""
     least, _ = moments.between(first.end, second.begin)
     if is_certain and least == -math.inf and first.end[1] == "recovered":
         least, _ = moments.between((first.end[0], "applied"), second.begin)
@@ -398,5 +403,5 @@ def _check_fit(schedule: FaultSchedule, moments: Moments, measure_ns: int) -> It
 def targets_of(
     schedule: FaultSchedule, topology: Topology, machines: Machines | None = None
 ) -> Mapping[str, Target]:
-    """The target of each step, by step id; the schedule must have passed `lint`."""
+    """Return the target of each step by step id. The schedule must have passed `lint`."""
     return {step.id: read_target(step.on, topology, step.do, machines) for step in schedule.steps}

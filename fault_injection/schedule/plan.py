@@ -1,4 +1,4 @@
-"""What a schedule comes to from a seed: its steps with every random value drawn."""
+"""Plans: the steps of a schedule with every random value drawn from a seed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ class PlannedStep:
     """A step with every random value drawn.
 
     Attributes:
-        at_ns: after the origin; None for a step that waits for another one.
-        after: (step, stage) it waits for, None when `at_ns` is given.
-        delay_ns: how long after that.
-        duration_ns: of its `for`; None for what is over once done.
-        exit_signal: what a kill is expected to be recorded as; None for any.
-        parameters: of its verb, as agents and brokers know them.
-        ended_by: the step that kills or cuts this absorb's target at its end, so that what it
-            holds is never released; "" for none.
+        at_ns: start after the origin; None for a step that waits for another step.
+        after: (step, stage) that the step waits for; None if `at_ns` is given.
+        delay_ns: time between the stage in `after` and the start.
+        duration_ns: length of the step's `for`; None for a step that ends at once.
+        exit_signal: recorded exit signal that a kill must show; None for any.
+        parameters: parameters of the verb, in the form for agents and brokers.
+        ended_by: the step that kills or cuts the target at the end of this absorb, so that held
+            messages are never released; "" for none.
     """
 
     id: str
@@ -65,17 +65,17 @@ class PlannedStep:
 
 
 def expand(schedule: FaultSchedule, seed: int | None = None) -> tuple[PlannedStep, ...]:
-    """The steps with every random value drawn, from `seed` or else the schedule's own.
+    """Return the steps with every random value drawn, from `seed` or else the schedule's own.
 
-    The same seed gives the same values, and a step its own whatever other steps there are. What
-    targets are drawn, `draw_targets` must have drawn before.
+    The same seed gives the same values. The values of a step do not depend on other steps.
+    `draw_targets` must have drawn all targets before.
     """
     chosen = schedule.seed if seed is None else seed
     return tuple(_plan(step, schedule, chosen) for step in schedule.steps)
 
 
 def ender_of(step: Step, steps: Iterable[Step]) -> Step | None:
-    """The step that, where one does, kills or cuts at its end the target of one that holds."""
+    """Return the step that kills or cuts the target of a holding step at its end, or None."""
     if step.do not in HOLDING_VERBS:
         return None
     for other in steps:
@@ -129,7 +129,7 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
 
 
 def _parameters_of(step: Step) -> dict[str, int | str]:
-    """What a step says of its verb, in the words of agents and brokers."""
+    """Return the verb's parameters of a step, in the form for agents and brokers."""
     assert not isinstance(step.to, list), f"{step} stands for several"
     found: dict[str, int | str | None] = {
         "delay_ms": None if step.latency is None else step.latency // 1_000_000,

@@ -1,8 +1,8 @@
-"""Targets that a schedule leaves to the load: by what a broker or client is there, not by name.
+"""Targets by role: brokers and clients that a schedule names by their part in the load.
 
-So one schedule is for brokers of any names: "publishers" is the broker that the first publisher is
-attached to, "subscribers" that of the first subscriber, and "publisher 1", "subscriber 2" are
-clients, counted as the workload has them.
+A schedule with roles fits brokers of any names. "publishers" is the broker of the first publisher,
+"subscribers" the broker of the first subscriber. "publisher 1" and "subscriber 2" are clients,
+numbered in the order of the workload.
 """
 
 import re
@@ -18,14 +18,14 @@ ROLES: Final = ("publisher", "subscriber")
 _CLIENT: Final = re.compile(rf"({'|'.join(ROLES)}) ([1-9][0-9]{{0,5}})\Z")
 
 Placed = Sequence[tuple[str, str]]
-"""Clients in their order: name, and broker that each is attached to."""
+"""Clients in their order: name, and broker that the client is attached to."""
 
 
 def placed(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
-    """The schedule with names in the place of roles; a broker that is called like one goes first.
+    """Return the schedule with names in place of roles. A broker name precedes an equal role name.
 
     Raises:
-        ScheduleError: the load has no such client.
+        ScheduleError: the load has no client with this role and number.
     """
     clients = dict(zip(ROLES, (publishers, subscribers), strict=True))
     brokers = {broker for each in clients.values() for _, broker in each}

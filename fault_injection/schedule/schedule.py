@@ -1,9 +1,9 @@
-"""Fault schedules: what is broken when, read from TOML and checked step by step.
+"""Fault schedules: lists of steps, read from TOML and checked step by step.
 
-A schedule is a list of steps. A step begins `at` a time after the origin (the start of the
-measure phase), or `after` another step: "x.applied", "x.observed", "x.healed", "x.recovered",
-or plain "x", the end of x's `for`. Steps may be written as `lanes`. Random values stay ranges
-here; `fault_injection.schedule.plan` draws them.
+A step begins `at` a time after the origin (the start of the measure phase), or `after` another
+step: "x.applied", "x.observed", "x.healed", "x.recovered", or plain "x", the end of x's `for`.
+Steps may be written as `lanes`. Random values remain ranges here; `fault_injection.schedule.plan`
+draws the values.
 """
 
 import re
@@ -51,7 +51,7 @@ from fault_injection.schedule.verbs import (
 SCHEMA: Final = "pubsubctl/faults/1"
 FOLDER: Final = Path(__file__).parents[1]
 MOST_STEPS: Final = 2_000
-"""What lint compares step with step of, in seconds."""
+"""Greatest number of steps that lint can compare pairwise within seconds."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SYNONYMS: Final = {
@@ -82,12 +82,13 @@ MOST_LATENCY_NS: Final = 60 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a schedule, and where.
+    """An error or warning about a schedule, with its place.
 
     Attributes:
         where: the file.
-        step: its id, or "" for the schedule itself.
-        severity: error (it cannot run) or warning (it may not do what it seems to).
+        step: id of the step, or "" for the schedule itself.
+        severity: error (the schedule cannot run) or warning (a step may have another effect than
+            its text suggests).
     """
 
     where: str
@@ -105,10 +106,10 @@ class Problem:
 
 
 class ScheduleError(ConfigError):
-    """A schedule that cannot be used.
+    """A schedule that cannot be used; the user's fault.
 
     Attributes:
-        problems: all of them.
+        problems: all problems of the schedule.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -150,13 +151,13 @@ class _Document(Closed):
 
 @dataclass(frozen=True, slots=True)
 class FaultSchedule:
-    """A schedule whose every step makes sense by itself; `lint` looks at them together.
+    """A schedule of valid steps; `lint` checks the steps together.
 
     Attributes:
-        steps: in file order, each with an id; `crash` is spelled out, unless its targets are
-            yet to be drawn.
+        steps: in file order, each with an id; `crash` is spelled out, unless its targets are not
+            drawn yet.
         source: the file.
-        drawn: id of a step whose target was drawn → from what.
+        drawn: id of a step with a drawn target → description of the draw.
     """
 
     name: str
@@ -168,7 +169,7 @@ class FaultSchedule:
     drawn: Mapping[str, str] = field(default_factory=dict)
 
     def step(self, step_id: str) -> Step:
-        """The step of this id."""
+        """Return the step with this id."""
         return next(step for step in self.steps if step.id == step_id)
 
     def problem(
@@ -179,11 +180,11 @@ class FaultSchedule:
         text: str,
         severity: Literal["error", "warning"] = "error",
     ) -> Problem:
-        """Something wrong with one of its steps."""
+        """Return a problem of a step of this schedule."""
         return Problem(self.source, step.id, key, value, text, severity)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of a TOML file that says the same."""
+        """Return the content of an equivalent TOML file."""
         dump: dict[str, Any] = {"by_alias": True, "exclude_none": True}
         return {
             "schema": SCHEMA,
@@ -199,14 +200,14 @@ class FaultSchedule:
 def load_schedule(
     path_or_name: str | Path, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> FaultSchedule:
-    """The schedule in a file, or the one of this name in the project's own folder.
+    """Return the schedule in a file, or the schedule with this name in the project's own folder.
 
     Args:
-        changes: by id of a step, values of its keys in place of what the file says; a key in a
-            table of the step has a dot, as in `pick.count`.
+        changes: by id of a step, values that replace values of the file; a key in a table of the
+            step has a dot, as in `pick.count`.
 
     Raises:
-        ScheduleError: there is none, it is not TOML, or steps are wrong by themselves.
+        ScheduleError: the file is missing or not TOML, or a step is invalid.
     """
     path = Path(path_or_name)
     if not path.exists() and path.suffix == "" and len(path.parts) == 1:
@@ -223,10 +224,10 @@ def load_schedule(
 
 
 def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
-    """The schedule in a TOML document's content.
+    """Return the schedule in the content of a TOML document.
 
     Raises:
-        ScheduleError: unknown or missing keys, wrong values, steps that make no sense.
+        ScheduleError: unknown or missing keys, wrong values, invalid steps.
     """
     document = _without_lanes(document, where)
     _check_count(_step_count(document), where)
@@ -283,7 +284,7 @@ def _change(row: dict[str, Any], key: str, value: Any, step: str, where: str) ->
 
 
 def _id_in(row: Mapping[str, Any]) -> str:
-    """What a step is called, which may have no name of its own."""
+    """Return the id of a step, which is derived from verb and target if the step has no id."""
     return str(row.get("id") or _id_of(str(row.get("do", "")), str(row.get("on", ""))))
 
 
@@ -299,7 +300,7 @@ def _step_count(document: Mapping[str, Any]) -> int:
 
 
 def _without_lanes(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The document with steps in place of lanes."""
+    """Return the document with steps in place of lanes."""
     if "lanes" not in document:
         return document
     rest = {key: value for key, value in document.items() if key != "lanes"}
@@ -324,7 +325,7 @@ def _id_of(verb: str, target: str) -> str:
 
 
 def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
-    """What is wrong with a step by itself: (key, value, text)."""
+    """Yield (key, value, text) for each error of a step by itself."""
     if not _ID.fullmatch(step.id):
         yield "id", step.id, "ids are of [a-z0-9-], at most 64"
     if step.do not in VERBS:
@@ -402,7 +403,7 @@ def _check_pick(verb: str, pick: Pick) -> Iterator[tuple[str, object, str]]:
 
 
 def wrong_target(verb: str) -> str:
-    """Why this verb is not for a link, or for what is drawn without names."""
+    """Return the reason why this verb takes no link, or no target that was drawn without names."""
     if verb in SET_VERBS:
         return f'{verb} is for sets of brokers, as in "b1,s1|b2"'
     if verb in CLIENT_VERBS:
@@ -412,7 +413,7 @@ def wrong_target(verb: str) -> str:
 
 
 def _explain(error: ValidationError, document: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """What pydantic found, in our words."""
+    """Yield the errors of pydantic as problems of the schedule."""
     for found in error.errors():
         location = [part for part in found["loc"] if part != "schema_"]
         step, names = "", _known_keys(_Document)

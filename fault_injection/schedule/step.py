@@ -1,4 +1,4 @@
-"""One step of a schedule file, and the steps that it is short for."""
+"""Steps of a schedule file, and the steps that a short form is expanded to."""
 
 import re
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from fault_injection.schedule.verbs import LASTING_VERBS
 
 STAGES: Final = ("applied", "observed", "healed", "recovered")
 END: Final = "end"
-"""The stage that a bare step id means: the end of its `for`."""
+"""The stage of a bare step id: the end of its `for`."""
 
 OBSERVE_WITHIN_NS: Final = 5 * 10**9
 RECOVER_WITHIN_NS: Final = 60 * 10**9
 STARTED_WITHIN_NS: Final = 20 * 10**9
-"""What a broker that is started, or a client that moves, is given at least to be seen so."""
+"""Least time limit for observing a started broker, or a client that moves."""
 MOST_PICKED: Final = 10_000
 
 SpanText = Annotated[
@@ -51,11 +51,11 @@ class Closed(BaseModel):
 
 
 class Guard(Closed):
-    """Limits that hold whatever the steps say.
+    """Limits that hold for all steps.
 
     Attributes:
         lease: targets heal themselves this long after the controller vanishes.
-        max_faulty_brokers: how many brokers and links may be failed at once; δ by default.
+        max_faulty_brokers: greatest number of brokers and links failed at once; δ by default.
     """
 
     lease: DurationText = 15 * 10**9
@@ -63,11 +63,11 @@ class Guard(Closed):
 
 
 class Exercised(Closed):
-    """What must have happened, or the verdict is unknown.
+    """Conditions on a run; an unfulfilled condition makes the verdict unknown.
 
     Attributes:
-        absorbed_msgs_min: publications that were absorbed, over all steps.
-        subscribers_on_path: brokers whose subscribers must be owed some of what was at risk.
+        absorbed_msgs_min: least number of absorbed publications, over all steps.
+        subscribers_on_path: brokers with subscribers that must be owed some publications at risk.
     """
 
     absorbed_msgs_min: Annotated[int, Field(ge=0)] = 0
@@ -75,14 +75,14 @@ class Exercised(Closed):
 
 
 class Expect(Closed):
-    """What a kill must be seen to have done, and by when."""
+    """The observable effect of a kill, with a time limit."""
 
     exit_signal: Annotated[int, Field(ge=1, le=64)] | None = None
     within: DurationText = OBSERVE_WITHIN_NS
 
 
 class Await(Closed):
-    """Until when a broker or link must have recovered; else the step has not."""
+    """The time limit for the recovery of a broker or link; a step without recovery has failed."""
 
     state: Literal["ready"] = "ready"
     within: DurationText = RECOVER_WITHIN_NS
@@ -92,11 +92,12 @@ class Pick(Closed):
     """Targets that are drawn from the seed, in place of `on`.
 
     Attributes:
-        count: how many, or a share of what there is, such as "17%".
-        out_of: from which, `b[2:98:2]` standing for many; of all brokers, or all links, without.
-        chains: "<=delta" for no more than delta consecutive brokers of a path among them,
-            ">delta" for a chain of more.
-        like: the id of a step whose targets are taken, one by one.
+        count: number of targets, or a share of all candidates, such as "17%".
+        out_of: the candidates, with ranges such as `b[2:98:2]`; all brokers, or all links, by
+            default.
+        chains: "<=delta" for at most delta consecutive brokers of a path among the targets,
+            ">delta" for more, "any" for either.
+        like: id of a step; its targets are used, one by one.
     """
 
     count: int | str = 1
@@ -108,11 +109,11 @@ class Pick(Closed):
 
     @classmethod
     def read(cls, value: object) -> object:
-        """A count or a share alone is short for the table with it."""
+        """Return a table for a plain count or share; return any other value unchanged."""
         return {"count": value} if isinstance(value, int | str) else value
 
     def number(self, available: int) -> int:
-        """How many of so many; a share is at least one."""
+        """Return the number of targets out of `available`; a share is at least one."""
         if isinstance(self.count, int):
             return self.count
         share = Fraction(self.count.removesuffix("%")) / 100
@@ -120,7 +121,7 @@ class Pick(Closed):
 
 
 class Step(Closed):
-    """One [[step]] of a schedule file; `plan.expand` gives it its drawn values."""
+    """One [[step]] of a schedule file; `plan.expand` draws its values."""
 
     id: str = ""
     at: SpanText | None = None
@@ -155,14 +156,15 @@ class Step(Closed):
 
 
 def spelled_out(step: Step) -> list[Step]:
-    """The steps that one is short for: its repetitions, and what a crash is made of."""
+    """Return the steps that a short form is expanded to: repetitions, and the parts of a crash."""
     return [each for one in repetitions(step) for each in _of_crash(one)]
 
 
 def repetitions(step: Step) -> Iterator[Step]:
-    """A step that is done several times as so many, `id-1` and so on; any other as it is.
+    """Yield the repetitions `id-1`, `id-2` and so on of a step; yield any other step unchanged.
 
-    Each begins `pause` after the one before was over. Several places in `to` are taken in turn.
+    Every repetition begins `pause` after the end of the one before. Several brokers in `to` are
+    used in turn.
     """
     if step.times is None:
         yield step

@@ -1,4 +1,4 @@
-"""What a fault is done to: a broker, a link, one direction of it, sets, a machine, a client."""
+"""Targets of a fault: a broker, a link, one direction of a link, sets, a machine, a client."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,22 +13,23 @@ Machines = Mapping[str, Collection[str]]
 
 Role = Literal["publisher", "subscriber", "own-process subscriber"]
 Clients = Mapping[str, Role]
-"""What the clients of a load are, by name."""
+"""Kinds of the clients of a load, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker ("b1"), a link ("b1-s1"), one direction of it ("b1->s1"), sets ("b1,s1|b2"), a
-    machine ("n03"), or a client of the load ("b1-sub-1").
+    """A target: broker ("b1"), link ("b1-s1"), direction ("b1->s1"), sets ("b1,s1|b2"), or other.
+
+    The other targets are a machine ("n03") and a client of the load ("b1-sub-1").
 
     Attributes:
-        brokers: the broker, the link's two ends (of one direction: from, to), those of all sets,
-            or those on the machine as far as that is known.
-        one_way: whether only what goes from the first to the second is meant.
-        sets: brokers that are to be kept from those of the other sets; a single set, from all.
-        machine: its name.
-        client: its name.
-        elements: what of the topology fails, each counted as one failure.
+        brokers: the broker, both ends of the link (of a direction: from, to), the brokers of all
+            sets, or the present brokers on the machine.
+        one_way: True for only the direction from the first to the second broker.
+        sets: sets of brokers that are kept from each other; a single set is kept from all others.
+        machine: name of the machine.
+        client: name of the client.
+        elements: brokers and links of the topology that fail; every element is one failure.
     """
 
     brokers: tuple[str, ...]
@@ -44,21 +45,21 @@ class Target:
 
     @property
     def element(self) -> frozenset[str]:
-        """What fails as one: both directions of a link are one link."""
+        """The element that fails: both directions of a link are one link."""
         return frozenset(self.brokers)
 
     def failed(self) -> frozenset[frozenset[str]]:
-        """The brokers and links that fail, each counted as one failure."""
+        """Return the brokers and links that fail, each counted as one failure."""
         return self.elements or frozenset({self.element})
 
     def others(self, broker: str, around: Collection[str]) -> tuple[str, ...]:
-        """From which of the brokers `around` a partition keeps this one, in their order."""
+        """Return the brokers of `around` that a partition keeps from this broker, in order."""
         own = next((one for one in self.sets if broker in one), ())
         if len(self.sets) == 1:
             inside = broker in self.sets[0]
             return tuple(name for name in around if (name in self.sets[0]) != inside)
         if not own:
-            return ()  # in no set: it reaches everybody
+            return ()  # a broker in no set reaches all brokers
         return tuple(name for name in around if name in self.brokers and name not in own)
 
     def __str__(self) -> str:
@@ -72,13 +73,13 @@ class Target:
 def read_target(
     text: str, topology: Topology, verb: str = "", machines: Machines | None = None
 ) -> Target:
-    """The target that `text` names, for this verb.
+    """Return the target that `text` names, for this verb.
 
-    Without `machines` every machine is believed to be there, with nothing on it. A client is
-    believed to be there: `lint` knows who is.
+    Without `machines` every machine is assumed to exist, without brokers. Clients are assumed to
+    exist; `lint` checks their names.
 
     Raises:
-        ValueError: no such broker, link or machine; names the nearest, or what there is.
+        ValueError: no such broker, link or machine; names the nearest, or the existing links.
     """
     if verb in CLIENT_VERBS:
         return Target((), client=text)
@@ -99,7 +100,7 @@ def read_target(
 
 
 def possible_pairs(text: str) -> list[tuple[str, str]]:
-    """The ends of a link that `text` may mean; several, where names hold a "-" themselves."""
+    """Return the possible ends of a link `text`; several pairs if names contain a "-"."""
     if "->" in text:
         a, _, b = text.partition("->")
         return [(a.strip(), b.strip())]
@@ -108,7 +109,7 @@ def possible_pairs(text: str) -> list[tuple[str, str]]:
 
 
 def is_same_target(one: str, other: str) -> bool:
-    """Whether two texts name one broker or link, whatever the order of a link's ends."""
+    """Return True if two texts name the same broker or link, in either order of a link's ends."""
     if one == other:
         return True
     if "->" in one or "->" in other:

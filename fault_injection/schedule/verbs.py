@@ -1,4 +1,4 @@
-"""The verbs: what each does, to what, what it needs, how it is seen, and what ends it."""
+"""Fault verbs: effect, targets, requirements, observation and end of each verb."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ TargetKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One thing that can be broken.
+    """A kind of fault.
 
     Attributes:
-        on: what it can be done to.
-        lasts: whether it goes on until undone, and so needs a `for`.
-        options: keys of a step that it takes besides; those with "!" it cannot do without.
-        needs: on the machine, beyond the broker and its agent.
-        effect: in a few words.
-        seen_by: what shows that it had its effect.
-        undone_by: what ends it; what lasts is ended so by schedule, `heal`, Ctrl-C and lease
-            alike. "" where there is nothing to undo.
-        needs_messages: whether it is seen by the messages it catches, so on idle brokers not.
+        on: kinds of targets.
+        lasts: True if the fault lasts until it is undone, and so needs a `for`.
+        options: further keys of a step that the verb takes; "!" marks a required key.
+        needs: requirements on the machine, beyond the broker and its agent.
+        effect: the effect in a few words.
+        seen_by: the evidence of the effect.
+        undone_by: the action that ends the fault, alike for schedule, `heal`, Ctrl-C and lease; ""
+            if there is nothing to undo.
+        needs_messages: True if only messages show the effect, so that idle brokers show none.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Verb:
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """Keys of a step it takes besides the common ones."""
+        """Keys of a step that the verb takes beside the common keys."""
         return tuple(option.rstrip("!") for option in self.options)
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Those it cannot do without."""
+        """Keys that the verb requires."""
         return tuple(option.rstrip("!") for option in self.options if option.endswith("!"))
 
 
@@ -251,18 +251,18 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
 
 VERBS: Final = tuple(VERB_TABLE)
 HOLDING_VERBS: Final = ("absorb", "send-omission")
-"""Those that keep what does not get out, to lose it if their target is ended, or to release it."""
+"""Verbs that hold messages back. Held messages are released, or lost if the target is ended."""
 LASTING_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.lasts)
 ENDING_VERBS: Final = ("kill", "term")
 LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync", "cpu-share")
-"""Those that make things late, and none fail."""
+"""Verbs that cause delays, and no failure."""
 CLIENT_VERBS: Final = tuple(
     verb.name for verb in VERB_TABLE.values() if verb.name.startswith("client-")
 )
 FAILING_VERBS: Final = tuple(
     name for name in VERB_TABLE if name not in (*LIMITING_VERBS, *CLIENT_VERBS, "restart", "crash")
 )
-"""Those that count as the failure of a broker or link."""
+"""Verbs that count as the failure of a broker or link."""
 LINK_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "link" in verb.on)
 SET_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "sets" in verb.on)
 MACHINE_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "machine" in verb.on)
@@ -270,5 +270,5 @@ MACHINE_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "machi
 
 @cache
 def takers(option: str) -> tuple[str, ...]:
-    """The verbs that take an option."""
+    """Return the verbs that take an option."""
     return tuple(verb.name for verb in VERB_TABLE.values() if option in verb.option_names)

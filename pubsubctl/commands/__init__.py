@@ -1,1 +1,1 @@
-"""The verbs, one thin file each, and `app`, which makes one command of them."""
+"""The verbs, one small file each, and `app`, which combines the verbs to a command."""

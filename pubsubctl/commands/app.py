@@ -1,7 +1,7 @@
-"""The command `pubsubctl`: its verbs, its global options, and the one place of exit statuses.
+"""The command `pubsubctl`: verbs, global options, and exit statuses.
 
-A verb returns a Result or raises. What it raises is said in a sentence when it is anybody's
-fault but ours, and saved with its traceback to a file otherwise.
+A verb returns a Result or raises. An exception is reported in a sentence, unless the fault is ours:
+then the traceback is saved to a file.
 """
 
 import errno
@@ -130,22 +130,22 @@ app.command("help")(help_topics.help_topic)
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
     try:
         status = run(sys.argv[1:])
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what there was to do is done
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the result has seen enough. Python must not try to flush once more.
+        # The reader of the result closed standard output. Python must not flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141  # as a shell reports a process that SIGPIPE ended
     sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line and return its exit status."""
+    """Run a command line and return its exit status."""
     arguments = global_options_first(arguments) or ["--help"]
     call = Invocation(console=_first_console(arguments), arguments=tuple(arguments))
     try:
@@ -174,7 +174,8 @@ def run(arguments: Sequence[str]) -> int:
         return _report(call.console, [_stopped_by_signal()])
     except Exception as error:
         return _report(call.console, _told(call, error))
-    except BaseExceptionGroup as group:  # a signal that came while tasks were running side by side
+    # a signal that arrived while tasks were running in parallel
+    except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt):
             return _report(call.console, [_stopped_by_signal()])
         raise
@@ -255,7 +256,7 @@ def global_options(
 
 
 def global_options_first(arguments: Sequence[str]) -> list[str]:
-    """The same command line with the global options moved before the verb."""
+    """Return the same command line with the global options moved before the verb."""
     moved: list[str] = []
     kept: list[str] = []
     rest = list(arguments)
@@ -281,7 +282,7 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
 
 
 class TerminationSignal(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came."""
+    """SIGTERM or SIGHUP arrived."""
 
 
 class _Internal(PubsubctlError):
@@ -298,20 +299,20 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _stopped_by_signal() -> PubsubctlError:
-    """What to say of an interruption, by the signal: libraries make a KeyboardInterrupt of all."""
+    """Return the error of an interruption, by the signal: all signals raise KeyboardInterrupt."""
     return Terminated("terminated") if _ended_by else Interrupted("interrupted")
 
 
 def _first_console(arguments: Sequence[str]) -> Console:
-    """A console for what goes wrong before the global options are read properly."""
+    """Return a console for errors before the global options are parsed."""
     flags = [argument for argument in arguments if argument.startswith("-")]
     short = "".join(flag[1:] for flag in flags if not flag.startswith("--"))
     return Console(as_json="--json" in flags or "j" in short, progress=False)
 
 
 def _told(call: Invocation, error: Exception) -> list[PubsubctlError]:
-    """What to say of an exception; of a bug, where its traceback is."""
-    if _ended_by:  # what a signal came in the way of may fail in any way
+    """Return the errors to report for an exception; for a bug, with the file of the traceback."""
+    if _ended_by:  # an interrupted operation may fail in any way
         return [_stopped_by_signal()]
     told: list[PubsubctlError] = []
     for leaf in _leaves(error):
@@ -332,7 +333,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reportable(error: BaseException) -> PubsubctlError | None:
-    """The error as one of ours, or None when it is a bug."""
+    """Return the error as an error of ours, or None for a bug."""
     lines = str(error).splitlines() or [type(error).__name__]
     if isinstance(error, PubsubctlError):
         return error
@@ -376,7 +377,7 @@ def _report(console: Console, errors: Sequence[PubsubctlError]) -> int:
 
 
 def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
-    """Save the traceback in a file that only this user can read, and report its path.
+    """Save the traceback in a file that only this user can read, and report the path.
 
     The command line and the values in the traceback may be secrets.
     """

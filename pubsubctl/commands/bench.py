@@ -1,4 +1,4 @@
-"""`bench`: put a workload on brokers, with or without faults, and judge what came of it."""
+"""`bench`: run a workload on brokers, with or without faults, and judge the run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -257,7 +257,9 @@ def bench(
         return _measured_here(call, workload, output)
     if workload in simulated_figures():
         raise UserError(f"{workload} needs no real brokers: `pubsubctl simulate {workload}`")
-    spec, schedule = experiment_of(call, workload, overrides, faults, _labels(label or []))
+    from pubsubctl.running.plan import plan_experiment
+
+    spec, schedule = plan_experiment(call, workload, overrides, faults, _labels(label or []))
     late = [plan.name for plan in spec.subscriber_plans() if plan.subscribes_ns is not None]
     if late:
         raise UserError(
@@ -292,7 +294,7 @@ def bench(
 
 
 def _measured_here(call: Invocation, name: str, results: Path | None) -> Result:
-    """Run the experiment of a figure that needs neither brokers nor hosts, and draw it."""
+    """Run the experiment of a figure without brokers and hosts, and draw the figure."""
     from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
@@ -322,8 +324,9 @@ def _of_figure(
     instances: int | None,
     results: Path | None,
 ) -> Result:
-    """Run the experiment of a figure, with every point of it."""
+    """Run the experiment of a figure, with all points."""
     from bench.spec.deployed_experiment import load_deployed_experiment, points_of
+    from pubsubctl.running.plan import plan_faults
     from pubsubctl.running.series import Design, run_series
 
     experiment = load_deployed_experiment(name)
@@ -337,7 +340,7 @@ def _of_figure(
             )
         experiment = experiment.model_copy(update={"protocols": [overrides.protocol]})
     points = [
-        (point, schedule_for(call, point.spec, experiment.faults or None))
+        (point, plan_faults(call, point.spec, experiment.faults or None))
         for point in points_of(experiment, overrides)
     ]
     if call.dry_run:
@@ -348,94 +351,8 @@ def _of_figure(
     return run_series(call, experiment.name, points, design, results=results)
 
 
-def experiment_of(
-    call: Invocation,
-    workload: str,
-    overrides: Any,
-    faults: str | None,
-    labels: dict[str, str],
-    *,
-    simulated: bool = False,
-) -> "tuple[ExperimentSpec, FaultSchedule | None]":
-    """The experiment that the words on the command line describe, checked as a whole.
-
-    Args:
-        simulated: there are no hosts whose loss the schedule may mean.
-
-    Raises:
-        UserError, SpecError: file, key, value and the nearest valid one.
-    """
-    from bench.spec.churn_lint import churn_warnings
-    from bench.spec.guarantee_lint import guarantee_warnings
-    from bench.spec.spec import load_experiment
-    from pubsubctl.deploying.topologies import warn_of_parameters
-
-    spec = load_experiment(call.project.find("workload", workload), overrides, labels)
-    warn_of_parameters(call.console, spec.topology, spec.protocol)
-    for warning in (*churn_warnings(spec), *guarantee_warnings(spec)):
-        call.console.warn(warning)
-    return spec, schedule_for(call, spec, faults, simulated=simulated)
-
-
-def schedule_for(
-    call: Invocation,
-    spec: "ExperimentSpec",
-    faults: str | None,
-    *,
-    simulated: bool = False,
-) -> "FaultSchedule | None":
-    """What is to be broken during an experiment, with its targets drawn; None for nothing.
-
-    Raises:
-        UserError, ScheduleError: it cannot be carried out with this experiment.
-    """
-    from bench.spec.keys import of_steps
-    from fault_injection.schedule.draw import drawn_in_words
-    from fault_injection.schedule.verbs import CLIENT_VERBS
-    from pubsubctl.deploying.placing import would_be_placed
-    from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
-
-    changes = of_steps(spec.overrides.get("keys", {}))
-    if faults is None:
-        if changes:
-            raise UserError(f"faults.{next(iter(changes))}: there are no --faults")
-        return None
-    schedule = for_load(schedule_of(call.project, faults, changes), *spec.placed_clients())
-    if spec.workload.calm:
-        raise UserError(
-            f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
-            f"{faults} was given; take a workload without it"
-        )
-    if spec.workload.churn is not None:
-        for step in schedule.steps:
-            if step.do in CLIENT_VERBS:
-                raise UserError(
-                    f"{spec.source}: churn disconnects the clients that step {step.id!r} of "
-                    f"--faults {faults} is done to ({step.do} {step.on}); add --no-churn"
-                )
-    placement = None
-    if not simulated:
-        inventory = call.inventory()
-        placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
-    seed = spec.overrides.get("seed")
-    schedule = settled(schedule, spec.topology, seed, placement, spec.protocol)
-    measure_ns = spec.workload.phases.measure
-    for warning in checked(
-        schedule,
-        spec.topology,
-        measure_ns=measure_ns,
-        placement=placement,
-        clients=spec.clients(),
-        protocol=spec.protocol,
-    ):
-        call.console.warn(warning)
-    for line in drawn_in_words(schedule):
-        call.console.say(line)
-    return schedule
-
-
 def is_sweep_name(call: Invocation, name: str) -> bool:
-    """Whether a name on the command line means a sweep: a file, or one of bench/sweeps."""
+    """Return True if a name on the command line is a sweep: a file, or a name in bench/sweeps."""
     from bench.spec.sweep import is_sweep
 
     if "/" not in name and not name.endswith(".toml"):
@@ -444,10 +361,10 @@ def is_sweep_name(call: Invocation, name: str) -> bool:
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:
-    """The values of --set by key.
+    """Return the values of --set by key.
 
     Raises:
-        UserError: one is not KEY=VALUE, or stands there twice.
+        UserError: a text is not KEY=VALUE, or a key is repeated.
     """
     from bench.spec.keys import value_of
 
@@ -473,7 +390,7 @@ def _labels(texts: list[str]) -> dict[str, str]:
 
 
 def _planned(call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule | None") -> Result:
-    """What would be done, after looking at the hosts."""
+    """Return the plan of a dry run, after an inspection of the hosts."""
     import trio
 
     from fault_injection.schedule.plan import expand

@@ -1,4 +1,4 @@
-"""`certificate`: let a program of one's own be a client of what is deployed; renew brokers' own."""
+"""`certificate`: issue a client certificate for the user's program; renew brokers' certificates."""
 
 import os
 from datetime import datetime
@@ -115,7 +115,7 @@ def _renew(call: Invocation, inventory: "Inventory") -> Result:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Replace a file of ours, or write a new one; for its owner alone."""
+    """Write a file with owner-only access, replacing a file of ours."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(fresh, flags, 0o600), "wb") as file:

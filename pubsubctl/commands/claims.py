@@ -1,4 +1,4 @@
-"""`claims list|run|explain`: what papers say, and whether our figures bear it out."""
+"""`claims list|run|explain`: claims of papers, compared with our figures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -150,7 +150,7 @@ def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result
 
 
 def _noted(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> list[str]:
-    """One line for each thing said under a key, with the claims it is said of."""
+    """Return a line for each distinct note under a key, with the claims of the note."""
     of: dict[str, list[str]] = {}
     for row in rows:
         if row[key]:
@@ -170,7 +170,7 @@ def _claims(call: Invocation, files: Sequence[str]) -> list[Claim]:
 
 
 def _folder_of(call: Invocation, runs: Path | None) -> Path:
-    """Where runs lie; a folder that somebody names is there."""
+    """Return the folder of runs; a folder named by the user must exist."""
     folder = call.project.results_folder(runs)
     if runs is not None and not folder.is_dir():
         raise UserError(f"--runs {runs}: there is no such folder")

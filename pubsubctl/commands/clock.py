@@ -17,7 +17,7 @@ app = typer.Typer(help="How far the clocks of hosts are apart, and how sure that
 ROUNDS_HELP = "How often each host is asked."
 MOST_ROUNDS = 100_000
 TOLD_FROM = 10
-"""A one-way latency is told from so many times the error of its clocks on."""
+"""The ratio to its clocks' error from which a one-way latency is reported."""
 
 
 @app.command("check")
@@ -128,7 +128,7 @@ def _sampled(call: Invocation, rounds: int) -> list[dict[str, Any]]:
 
 
 def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
-    """The clocks of all hosts of what is deployed, and the host whose clock runs go by."""
+    """Return the clocks of all hosts of the deployment, and the host with the reference clock."""
     import trio
 
     from bench.run.clocks import sample

@@ -1,4 +1,4 @@
-"""`compare`: runs beside each other, with what repetitions say of the difference."""
+"""`compare`: runs side by side, with the significance of differences over repetitions."""
 
 from pathlib import Path
 from typing import Annotated

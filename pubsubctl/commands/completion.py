@@ -1,4 +1,4 @@
-"""`completion`: the script that lets a shell complete verbs, options and names."""
+"""`completion`: a script with which a shell completes verbs, options and names."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`decommission`: have all others go on for good without a broker that never comes back."""
+"""`decommission`: make all other brokers continue without a broker that never returns."""
 
 from typing import Annotated
 

@@ -176,10 +176,10 @@ def _steps(
     must_be_none: bool,
     rolling: bool,
 ) -> Result:
-    """Return what would be done, with the commands for it; nothing is.
+    """Return the plan of a deployment, with the commands; change nothing.
 
     Raises:
-        PreflightFailed: `must_be_none`, and there is something to do.
+        PreflightFailed: `must_be_none`, and the plan has steps.
     """
     import trio
 

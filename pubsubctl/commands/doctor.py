@@ -1,4 +1,4 @@
-"""`doctor`: what stands in the way of a deployment or a measurement, here and on the hosts."""
+"""`doctor`: obstacles to a deployment or a measurement, here and on the hosts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -62,7 +62,7 @@ def doctor(
 
 
 def _told(call: Invocation, findings: "Sequence[Finding]") -> Result:
-    """What was found, in lines, and why it stands in the way."""
+    """Return the findings in lines, with the reasons for a failure."""
     from pubsubctl.doctor.health_check_text import tally, worth_telling
 
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}

@@ -1,4 +1,4 @@
-"""`down`: stop what was deployed, and leave nothing of it."""
+"""`down`: stop the deployment, and remove everything."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`exec`: a command of one's own on the hosts of an inventory."""
+"""`exec`: run a command of the user on the hosts of an inventory."""
 
 from typing import Annotated
 

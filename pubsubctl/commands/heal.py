@@ -1,4 +1,4 @@
-"""`heal`: end every fault, whoever began it; safe at any time, and as often as one likes."""
+"""`heal`: end every fault of any origin; safe at any time, and repeatable."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +42,7 @@ def heal(
     verified: list[str] = []
 
     async def ask_agent(connector: "Connector") -> list[str]:
-        """What is left, in words."""
+        """Return the remaining faults, in words."""
         async with connector.open_agent() as agent:
             answer = await agent.fault_heal_all()
             healed.extend({**row, "host": connector.host.name} for row in answer["healed"])

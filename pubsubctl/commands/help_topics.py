@@ -42,7 +42,7 @@ def help_topic(
 
 
 def _verbs() -> str:
-    """The verbs of faults, as the code that carries them out has them."""
+    """Return the verbs of faults, from the table in the code."""
     from fault_injection.schedule.verbs import VERB_TABLE
 
     rows = [

@@ -45,7 +45,7 @@ def init(
 
 
 def scaffold_files() -> Iterator[tuple[str, Traversable]]:
-    """The files of a new project, by their path in it."""
+    """Yield the files of a new project, by path."""
     yield from _files(resources.files("pubsubctl") / "scaffold", "")
 
 

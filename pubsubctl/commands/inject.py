@@ -1,4 +1,4 @@
-"""`inject`: break something that is deployed, by a schedule or by one verb."""
+"""`inject`: inject faults into a deployment, by a schedule or by a single verb."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,7 +167,7 @@ def _asked_for(
     pick: str | None,
     chains: str | None,
 ) -> "FaultSchedule":
-    """The schedule of this name, or the one of a single step that was typed."""
+    """Return the named schedule, or the schedule of a single step on the command line."""
     from fault_injection.schedule.verbs import VERBS
     from pubsubctl.injecting import faults
 
@@ -196,7 +196,7 @@ def _settled(
     placement: "Placement | None",
     protocol: str | None,
 ) -> "tuple[FaultSchedule, list[str]]":
-    """The schedule with its targets drawn and checked, and what was warned of."""
+    """Return the schedule with its targets drawn and checked, and the warnings."""
     from pubsubctl.injecting import faults
 
     settled = faults.settled(schedule, known, seed, placement, protocol)
@@ -215,7 +215,7 @@ def _preview(
     *,
     only_lint: bool,
 ) -> Result:
-    """What a schedule would do, without doing it."""
+    """Return the effects of a schedule, without faults."""
     from brokerd.protocols.registry import protocol_on
     from fault_injection.schedule.lint import targets_of
     from fault_injection.schedule.plan import expand
@@ -244,7 +244,7 @@ def _preview(
 
 
 def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
-    """What a schedule would say under `pick`."""
+    """Return the value of `pick` for a schedule."""
     chosen: dict[str, Any] = {"count": int(count) if count.isdecimal() else count}
     if len(words) == 2:
         chosen["from"] = words[1] if words[1] in ("brokers", "links") else words[1].split(",")
@@ -256,8 +256,10 @@ def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
 def _topology(
     call: Invocation, name: str | None, protocol: str | None
 ) -> "tuple[Topology, Placement | None, str | None]":
-    """The topology to check against, as named or of what is deployed; what is where, and the
-    protocol that runs, where they are known."""
+    """Return the topology to check, with placement and protocol if available.
+
+    The topology is the named topology, or else the deployment's.
+    """
     import trio
 
     from brokerd.overlay.topology import Topology
@@ -324,5 +326,5 @@ def _listing(call: Invocation) -> Result:
 
 
 def _shown(option: str) -> str:
-    """An option as it is typed; "!" marks those that a verb cannot do without."""
+    """Return an option in command line notation; "!" marks required options of a verb."""
     return option.replace("_", "-")

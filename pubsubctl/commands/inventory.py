@@ -1,4 +1,4 @@
-"""`inventory list|show|facts|schema|lint|import|trust`: which hosts there are, what they are."""
+"""`inventory list|show|facts|schema|lint|import|trust`: hosts and their properties."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def facts(
 
 
 def _facts_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of a host's facts fits into a line; a cache may hold anything."""
+    """Return the facts about a host that fit into a line; a cache may contain anything."""
     fsync = facts.get("fsync_ns")
     python = facts.get("python")
     return (

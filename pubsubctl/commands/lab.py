@@ -1,4 +1,4 @@
-"""`lab`: test hosts on this machine, each with a real SSH server."""
+"""`lab`: test hosts on this machine, with a real SSH server per host."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,7 +88,7 @@ def down(
     folder = labs_folder() / wanted
 
     async def work(interruption: Interruption) -> bool:
-        # A lock alone is what remains of a `lab up` that was killed before anything else.
+        # Only a lock remains of a `lab up` that was killed before anything else.
         if not folder.is_dir() and not lock_path(folder).exists():
             if name is not None:
                 existing_lab(name)
@@ -250,7 +250,7 @@ def _check_count(option: str, value: int, least: int, most: int) -> None:
 
 
 def _refuse_hidden_name(call: Invocation, name: str) -> None:
-    """A lab that `-i` would not find is of no use."""
+    """Refuse a lab's name that `-i` would resolve to another inventory."""
     from pubsubctl.project import labs_folder
 
     if name in call.project.names("inventory"):

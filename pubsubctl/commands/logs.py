@@ -1,4 +1,4 @@
-"""`logs`: what brokers, load generators and agents wrote."""
+"""`logs`: log files of brokers, load generators and agents."""
 
 import json
 import re
@@ -125,10 +125,10 @@ def _print(call: Invocation, line: "LogLine", *, with_time: bool) -> None:
 
 
 class _Reader:
-    """The logs of some processes, wherever they are.
+    """A reader for the logs of some processes on all their hosts.
 
     Attributes:
-        lost: why hosts are left out, after the first `read`.
+        lost: the reasons for missing hosts, after the first `read`.
     """
 
     def __init__(self, lab: "Lab", wanted: list[str], statistics: bool) -> None:
@@ -141,11 +141,11 @@ class _Reader:
         self.lost: list[Unreachable] = []
 
     async def read(self) -> "list[LogLine]":
-        """What is new since the last time, host by host.
+        """Return new lines since the last call, host by host.
 
         Raises:
-            ExceptionGroup: of Unreachable, where no host can be asked.
-            ControlError: a host that answered before does not any more.
+            ExceptionGroup: of Unreachable, if no host can be reached.
+            ControlError: a host that answered before no longer answers.
         """
         import trio
 

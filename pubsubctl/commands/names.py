@@ -1,6 +1,6 @@
-"""What a shell offers when one presses Tab: names of files, hosts, runs and brokers.
+"""Shell completions: names of files, hosts, runs and brokers.
 
-Nobody is asked over a network for that, and what cannot be read offers nothing.
+Completion uses no network, and an unreadable source offers nothing.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""`plot`: a figure by its name, from runs that are there."""
+"""`plot`: a figure by name, from existing runs."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`report`: one page on one or more runs, to be read without anything else."""
+"""`report`: a self-contained page on one or more runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
 LEDGER = Path("results", "reliability.json")
-"""Where `make campaign` keeps what the simulator's seeds came to."""
+"""The file in which `make campaign` keeps the results of the simulator's seeds."""
 
 
 def report(

@@ -1,4 +1,4 @@
-"""`reproduce`: does what a capsule says come out again?"""
+"""`reproduce`: check that the results of a capsule can be reproduced."""
 
 import re
 from pathlib import Path

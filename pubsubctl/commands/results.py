@@ -1,4 +1,4 @@
-"""`results`: what to do with runs that are there."""
+"""`results`: operations on existing runs."""
 
 from pathlib import Path
 from typing import Annotated

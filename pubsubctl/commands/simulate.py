@@ -18,7 +18,7 @@ from pubsubctl.hosts.files import shown
 
 _FIGURE = r"(control|dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
 _WORDS = ("swarm", "campaign", "mutants", "shrink", "adversary")
-"""What needs the swarm."""
+"""The words that need the swarm."""
 
 
 def simulate(
@@ -266,7 +266,7 @@ def _check_profile(call: Invocation, profile: str, protocol: str, verify_determi
 
 
 def _check_workload(workload: str, faults: str | None) -> None:
-    """A slip in `swarm` or its like is not taken for the name of a workload."""
+    """Refuse a misspelt `swarm` or similar word as the name of a workload."""
     near = nearest(workload, tuple(TAKEN))
     if faults is None and near.startswith("; did you mean"):
         raise UserError(f"simulate: no {shown(workload)}{near}")
@@ -291,7 +291,7 @@ def _is_figure_experiment(what: str) -> bool:
 
 
 def _figure(call: Invocation, name: str, full: bool, processes: int, output: Path | None) -> Result:
-    """The experiment of a paper's figure that needs no real brokers; `plot` draws it."""
+    """Run the experiment of a paper's figure without real brokers; `plot` draws the figure."""
     from bench.papers.figure_experiments import (
         in_full,
         load_figure_experiment,
@@ -354,10 +354,10 @@ def _workload(
     from bench.run.run_directory import RunDirectory, new_run_directory
     from bench.run.simulated import simulate_experiment
     from bench.spec.overrides import Overrides
-    from pubsubctl.commands.bench import experiment_of
+    from pubsubctl.running.plan import plan_experiment
 
     overrides = Overrides(protocol=protocol, seed=seed)
-    spec, schedule = experiment_of(call, workload, overrides, faults, {}, simulated=True)
+    spec, schedule = plan_experiment(call, workload, overrides, faults, {}, simulated=True)
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")
         directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None

@@ -1,4 +1,4 @@
-"""Which options of `simulate` say something about what is simulated; the others are refused."""
+"""The options of `simulate` by subject of the simulation; other options are refused."""
 
 import typer
 
@@ -10,7 +10,7 @@ FILE = "a scenario or plan"
 WORKLOAD = "a workload"
 
 _OF_SEEDS = ("--protocol", "--mutant", "--campaign", "--profile", "--set", "--moves")
-"""What a seed of the swarm does not decide."""
+"""Options that a seed of the swarm does not decide."""
 
 TAKEN: dict[str, tuple[str, ...]] = {
     "swarm": (*_OF_SEEDS, "--seeds", "--ledger", "--verify-determinism"),
@@ -26,7 +26,7 @@ TAKEN: dict[str, tuple[str, ...]] = {
     FILE: (),
     WORKLOAD: ("--protocol", "--faults", "--seed", "--mutant", "--record", "--output-dir"),
 }
-"""What is simulated → its options, besides those that all of them take."""
+"""Subject of the simulation → its options, besides the options of all subjects."""
 
 _OF_ALL = ("--processes", "--help")
 

@@ -1,4 +1,4 @@
-"""`status`: what runs, and how it is."""
+"""`status`: the state of the deployment."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -108,7 +108,7 @@ def _headline(about: Mapping[str, Any]) -> str:
 
 
 def _program(state: "LabState") -> str:
-    """Return the program that all agents and brokers run, or that they do not."""
+    """Return the common program of all agents and brokers, or a complaint about differences."""
     from brokerd.runtime.program import own_program
 
     if not state.differing:
@@ -117,7 +117,10 @@ def _program(state: "LabState") -> str:
 
 
 def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
-    """Head and rows of the table of brokers; with cores where some broker has one of its own."""
+    """Return head and rows of the table of brokers.
+
+    With cores if some broker has a dedicated core.
+    """
     pinned = any(row.core >= 0 for row in state.brokers)
     rows = [
         (
@@ -154,7 +157,7 @@ def _notes(state: "LabState") -> Iterator[str]:
 
 
 def _cores(row: "BrokerState") -> str:
-    """Where a broker may run, as /proc says, and where it should where that is another core."""
+    """Return a broker's permitted cores in /proc, and the assigned core if different."""
     if row.cores is None:
         return ""
     seen = ",".join(map(str, row.cores))

@@ -1,4 +1,4 @@
-"""`targets`: what brokers are meant to reach, what they do, and what keeps them from more."""
+"""`targets`: performance targets of brokers, results, and limits."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`topology gen|show|lint|place|join|leave`: who is next to whom."""
+"""`topology gen|show|lint|place|join|leave`: topology files and placements."""
 
 import json
 from collections.abc import Callable
@@ -277,7 +277,7 @@ def _change_role(context: typer.Context, file: str, broker: str, role: str) -> R
 
 
 def _picture(call: Invocation, topology: Topology) -> str:
-    """The topology as SVG; with an inventory named, where `deploy` would place its brokers."""
+    """Return the topology as SVG; with an inventory named, placed as by `deploy`."""
     from results.figures.topology import topology_svg
 
     hosts: dict[str, str] = {}

@@ -1,1 +1,1 @@
-"""What is shown on a terminal."""
+"""Terminal output, signals and the global options of a command."""

@@ -1,7 +1,7 @@
-"""What people and scripts get to see: results on stdout, everything else on stderr.
+"""Console output: results on stdout, progress and messages on stderr.
 
-A command returns a Result; it is printed once, at the end, as text or as one JSON document.
-While a command works it talks through the Console: what it does, warnings, progress.
+A command returns a `Result`, which is printed once, at the end, as text or as a JSON document. A
+running command reports actions, warnings and progress through the `Console`.
 """
 
 import json
@@ -26,18 +26,18 @@ _OWN_COLOR = re.compile(rf"(\x1b\[(?:0|{'|'.join(_STYLES.values())})m)")
 
 
 class NobodyReads(Exception):
-    """Whoever read the result has seen enough."""
+    """The reader of the result closed standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a command found out or did.
+    """The result of a command.
 
     Attributes:
-        document: the whole of it, for --json; has a `schema` field.
-        text: the same for people; "" when there is nothing to say.
-        because: why the exit status is not 0; also added to the document.
-        failures: what else failed, in any way, and did not keep the rest from being done.
+        document: the whole result, for --json; has a `schema` field.
+        text: the same result for people; "" for no output.
+        because: the reasons for an exit status other than 0; also added to the document.
+        failures: every other failure; the rest of the work was done despite the failure.
     """
 
     document: Mapping[str, Any]
@@ -51,10 +51,10 @@ class Result:
 
 
 class Progress:
-    """Where a long command is: a live bar on a terminal, plain lines elsewhere.
+    """The progress of a long command: a live bar on a terminal, plain lines elsewhere.
 
-    The plain lines come when something is said, when a phase begins, and otherwise at most
-    once a second.
+    A plain line is written for a message, at the start of a phase, and otherwise at most once a
+    second.
     """
 
     def __init__(self, console: "Console") -> None:
@@ -66,7 +66,7 @@ class Progress:
         self._numbers: dict[str, Any] = {}
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """A new phase begins, which will take about so long (None: nobody knows)."""
+        """Begin a phase with an expected duration in seconds (None: unknown)."""
         self._phase, self._numbers, self._last_line_ns = name, {}, 0
         if self._live is None:
             expected = f" (about {expected_s:.0f} s)" if expected_s and expected_s >= 1 else ""
@@ -78,7 +78,7 @@ class Progress:
         self._started_ns = time.monotonic_ns()
 
     def update(self, numbers: Mapping[str, Any]) -> None:
-        """What is known now; later values replace earlier ones of the same name."""
+        """Update the phase's numbers; a later value replaces an earlier value of a name."""
         self._numbers.update(numbers)
         text = " · ".join(f"{name} {_short(value)}" for name, value in self._numbers.items())
         now_ns = time.monotonic_ns()
@@ -90,22 +90,21 @@ class Progress:
             self._console.say(f"  {self._phase}: {text}")
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Write a permanent line."""
         self._console.say(text)
 
 
 class Console:
-    """The two streams of a command, and what may be done with them.
+    """The two output streams of a command.
 
     Args:
-        stdout, stderr: where to write; the process's own by default.
+        stdout, stderr: output streams; the streams of the process by default.
         as_json: one JSON document instead of text.
-        quiet: nothing on stderr but errors.
-        verbose: how many -v.
-        color: as --color says.
+        quiet: write only errors to stderr.
+        verbose: the number of -v options.
+        color: the --color option.
         progress: False for no animation.
-        environment: NO_COLOR, which also stops the animation, and its relatives are looked up
-            here.
+        environment: the source of NO_COLOR, which also stops the animation, and related variables.
     """
 
     def __init__(
@@ -142,54 +141,55 @@ class Console:
 
     @property
     def unicode(self) -> bool:
-        """Whether standard output takes more than ASCII."""
+        """Return True if standard output can encode more than ASCII."""
         return (self._stdout.encoding or "").lower().replace("-", "") == "utf8"
 
     @property
     def is_screen(self) -> bool:
-        """Whether standard output is a terminal that can be drawn on."""
+        """Return True if standard output is a terminal that supports cursor movement."""
         return self._stdout.isatty() and not self.as_json and self._may_move
 
     @property
     def out_colored(self) -> bool:
-        """Whether standard output takes colour."""
+        """Return True if standard output is coloured."""
         return self._out_colored
 
     def line(self, text: str) -> None:
-        """A line of a result that has no end, such as one that is followed.
+        """Write a line of a result without an end, for example of a followed log.
 
         Raises:
-            NobodyReads: standard output was closed at its other end.
+            NobodyReads: standard output was closed at the other end.
         """
         try:
             self._stdout.write(text + "\n")
             self._stdout.flush()
         except BrokenPipeError:
-            # Said in another way, because the option parser makes an exit status of that one.
+            # A separate exception, because the option parser turns BrokenPipeError into an exit
+            # status.
             raise NobodyReads from None
 
     def say(self, text: str) -> None:
-        """A line about what is being done."""
+        """Report a step of the command, unless quiet."""
         if not self.quiet:
             self._write_error_line(visible(text))
 
     def detail(self, text: str) -> None:
-        """A line for those who asked with -v."""
+        """Report a detail, if -v was given."""
         if self.verbose and not self.quiet:
             self._write_error_line(visible(text))
 
     def warn(self, text: str) -> None:
-        """Something that may matter and stops nothing."""
+        """Write a warning that does not stop the command."""
         self._write_error_line(self._painted("warning: ", "33") + _told(text))
 
     def error(self, text: str) -> None:
-        """What went wrong; written even when quiet."""
+        """Write an error, even when quiet."""
         for place, line in enumerate(text.split("\n")):
             start = self._painted("error: ", "1;31") if place == 0 else "       "
             self._write_error_line(start + _told(line))
 
     def result(self, result: Result) -> None:
-        """Print what a command found; called once per command."""
+        """Print the result of a command; called once per command."""
         if self.as_json:
             document = dict(result.document)
             assert "schema" in document, "a document says what it is"
@@ -209,7 +209,7 @@ class Console:
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """Progress of the block, animated where that is wanted."""
+        """Yield the progress of the block, animated if the terminal allows animation."""
         progress = Progress(self)
         if not self._animated:
             yield progress
@@ -238,12 +238,12 @@ class Console:
                 progress._live = self._live = self._bars = None
 
     def stop_animation(self) -> None:
-        """Give the terminal back as it was, for when the program ends without unwinding."""
+        """Restore the terminal, for an exit without unwinding."""
         if self._bars is not None:
             self._bars.stop()
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-        """A table as text: columns aligned, no frames, nothing cut off."""
+        """Return a table as text: aligned columns, no frames, no truncated cells."""
         lines = [list(header), *([_cell(value) for value in row] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [
@@ -253,7 +253,7 @@ class Console:
         return "\n".join([self.colored(texts[0], "dim"), *texts[1:]])
 
     def colored(self, text: str, style: Style) -> str:
-        """Text for stdout in a colour that never is the only carrier of what it says."""
+        """Return text for stdout in a colour that is never the only carrier of the meaning."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._out_colored else text
 
     def _painted(self, text: str, code: str) -> str:
@@ -269,7 +269,7 @@ class Console:
             self._stderr.write(text + "\n")
             self._stderr.flush()
         except OSError:
-            pass  # nobody listens any more, which is no reason to leave things half done
+            pass  # stderr was closed, which must not interrupt the command
 
 
 def _colored(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str]) -> bool:
@@ -296,12 +296,12 @@ def _cell(value: object) -> str:
 
 
 def grouped(number: int) -> str:
-    """A whole number with its digits in groups of three."""
+    """Return a whole number with digits in groups of three."""
     return f"{number:,}".replace(",", " ")
 
 
 def visible(text: str) -> str:
-    """A line without what could steer a terminal."""
+    """Return a line with terminal control characters escaped."""
     if text.isprintable():
         return text
     return "".join(letter if _is_harmless(letter) else ascii(letter)[1:-1] for letter in text)
@@ -313,7 +313,7 @@ def _is_harmless(letter: str) -> bool:
 
 
 def _told(line: str) -> str:
-    """A line of a message, without what could steer a terminal, and not endless."""
+    """Return a line of a message, bounded in length, with terminal control characters escaped."""
     more = len(line) - LONGEST_MESSAGE
     return (
         visible(line)
@@ -323,7 +323,7 @@ def _told(line: str) -> str:
 
 
 def _with_own_colors(line: str) -> str:
-    """A line of a result: of what could steer a terminal, only the colours of `colored`."""
+    """Return a line of a result; escape every terminal control but the colours of `colored`."""
     if line.isprintable():
         return line
     return "".join(

@@ -18,10 +18,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """Whether a signal has come, and what it is to stop.
+    """The received signal, if any, and the blocks that a signal cancels.
 
-    Only what runs inside `stoppable` is cancelled. Everything around it, such as connections
-    that cleaning up needs, is left like after any other error.
+    Only the code inside `stoppable` is cancelled. Code around the block, for example connections
+    that the clean-up needs, unwinds as after any other error.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Interruption:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Cancel this block when a signal comes, or has come.
+        """Cancel this block when a signal arrives, or at once if a signal arrived before.
 
         Raises:
-            Interrupted, Terminated: it was.
+            Interrupted, Terminated: the block was cancelled.
         """
         scope = trio.CancelScope()
         self._scopes.append(scope)
@@ -48,13 +48,13 @@ class Interruption:
             raise self.error()
 
     def stop(self, number: int) -> None:
-        """Cancel what may be, now and from now on."""
+        """Cancel all present and future stoppable blocks."""
         self._signal = number
         for scope in self._scopes:
             scope.cancel()
 
     def error(self) -> Interrupted | Terminated:
-        """What ends the command."""
+        """Return the error that ends the command."""
         if self._signal == signal.SIGINT:
             return Interrupted("interrupted")
         return Terminated(f"terminated by {signal.Signals(self._signal or 0).name}")
@@ -63,13 +63,13 @@ class Interruption:
 def run_interruptibly(
     work: Callable[[Interruption], Awaitable[T]], console: Console, *, when_not_waiting: str
 ) -> T:
-    """Run `work` in trio; the first signal stops it where it says that it can be stopped.
+    """Run `work` in trio; the first signal cancels the stoppable blocks of `work`.
 
     Args:
-        when_not_waiting: what becomes of things after a second signal, said then.
+        when_not_waiting: the state after a second signal, printed when a second signal arrives.
 
     Raises:
-        Interrupted, Terminated: a signal stopped it.
+        Interrupted, Terminated: a signal stopped `work`.
     """
 
     async def main() -> T:
@@ -101,15 +101,15 @@ async def _watch(
             console.stop_animation()
             console.warn(f"not waiting: {when_not_waiting}")
             sys.stdout.flush()
-            # Whatever still waits cleans up behind a shield; there is no other way out.
+            # A task that still waits cleans up behind a shield; no other exit is possible.
             os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
 
 
 async def until_interrupted(work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` until it ends, or until Ctrl-C, which is how one leaves what has no end.
+    """Run `work` until `work` ends or Ctrl-C arrives, the normal exit from endless work.
 
     Raises:
-        Terminated: another signal ended it.
+        Terminated: another signal ended `work`.
     """
     ended_by: list[int] = []
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Invocation:
-    """One call of `pubsubctl`, with its global options.
+    """An invocation of `pubsubctl` with the global options.
 
     Attributes:
         console: output streams of the call.
-        inventory_option: as given with --inventory, or None.
+        inventory_option: the value of --inventory, or None.
         limit: the --limit selectors.
-        forks_option: as given with --forks, or None.
+        forks_option: the value of --forks, or None.
         dry_run: print the changes, and make none.
         yes: ask no questions.
         use_ssh_config: complete hosts of the inventory from ~/.ssh/config.
@@ -59,7 +59,7 @@ class Invocation:
         """Return the inventory of this call.
 
         Raises:
-            UserError: there is none, or it is invalid.
+            UserError: the inventory is missing or invalid.
         """
         from pubsubctl.inventory.inventory import load_inventory
 

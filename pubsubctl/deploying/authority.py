@@ -1,8 +1,9 @@
-"""The certificate authority of one inventory: who is a broker and who a client is its word.
+"""The certificate authority of an inventory, which certifies brokers and clients.
 
-It lives in the controller's state folder, and its key never leaves it. Members of a deployment
-get leaf certificates that end soon and name them as `brokerd.sessions.identity` says; a broker's
-serves both ends of a link, all others only the dialling one.
+The authority is stored in the controller's state folder, and its key never leaves the folder.
+Members of a deployment get short-lived leaf certificates with an identity as defined by
+`brokerd.sessions.identity`; a broker's certificate serves both ends of a link, all others only the
+dialling end.
 """
 
 import os
@@ -24,7 +25,7 @@ from pubsubctl.errors import UserError
 LEAF_DAYS: Final = 30
 AUTHORITY_DAYS: Final = 3_650
 CLOCK_ALLOWANCE: Final = timedelta(minutes=5)
-"""How far a host's clock may be behind the controller's."""
+"""The tolerated lag of a host's clock behind the controller's."""
 
 CERTIFICATE_FILE: Final = "authority.pem"
 KEY_FILE: Final = "authority.key"
@@ -32,11 +33,11 @@ KEY_FILE: Final = "authority.key"
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate and its key, for one member of a deployment.
+    """A certificate with its key, for a member of a deployment.
 
     Attributes:
-        certificate_pem, key_pem: as files hold them.
-        ends: when it stops being accepted.
+        certificate_pem, key_pem: file contents.
+        ends: the end of validity.
         sha256: of the certificate.
     """
 
@@ -52,10 +53,10 @@ class Issued:
 
 
 class Authority:
-    """Issues certificates.
+    """An issuer of certificates.
 
     Attributes:
-        certificate_pem: what everybody trusts.
+        certificate_pem: the root certificate, trusted by all members.
     """
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
@@ -65,7 +66,7 @@ class Authority:
 
     @classmethod
     def of(cls, folder: Path, *, now: datetime | None = None) -> "Authority":
-        """The authority whose files are in `folder`; made there if there is none yet.
+        """Return the authority with files in `folder`, created if missing.
 
         Raises:
             UserError: its files are damaged, or open to others.
@@ -74,7 +75,7 @@ class Authority:
 
     @classmethod
     def existing(cls, folder: Path) -> "Authority | None":
-        """The authority whose files are in `folder`; None if there is none yet.
+        """Return the authority with files in `folder`; None if there is none yet.
 
         Raises:
             UserError: its files are damaged, or open to others.
@@ -117,7 +118,8 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The certificate last: where it is, its key is too; a key without one is half an attempt.
+        # The certificate last: an existing certificate implies a key; a lone key is a failed
+        # attempt.
         (folder / KEY_FILE).unlink(missing_ok=True)
         _write_new(folder / KEY_FILE, _private_pem(key))
         _write_new(folder / CERTIFICATE_FILE, certificate.public_bytes(serialization.Encoding.PEM))
@@ -132,7 +134,7 @@ class Authority:
         days: float = LEAF_DAYS,
         now: datetime | None = None,
     ) -> Issued:
-        """A certificate for one member of a deployment, with a key of its own."""
+        """Issue a certificate for a member of a deployment, with a new key."""
         assert 0 < days <= LEAF_DAYS, f"a certificate for {days} days; at most {LEAF_DAYS}"
         now = now or datetime.now(UTC)
         key = ec.generate_private_key(ec.SECP256R1())
@@ -165,7 +167,7 @@ class Authority:
         return Issued(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key), ends)
 
     def has_issued(self, certificate_pem: bytes) -> bool:
-        """Whether a certificate is one of this authority's."""
+        """Return True if this authority issued the certificate."""
         certificate = x509.load_pem_x509_certificate(certificate_pem)
         try:
             certificate.verify_directly_issued_by(self._certificate)
@@ -197,7 +199,7 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not be there yet, for its owner alone."""
+    """Write a new file with owner-only access; fail if the file exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     with open(descriptor, "wb") as file:

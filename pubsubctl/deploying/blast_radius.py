@@ -1,7 +1,7 @@
-"""What a fault would cut off, worked out before it is applied: pairs of brokers, and islands.
+"""Predicted effects of a fault: pairs of brokers that are cut off, and islands.
 
-Pure: topology, protocol and outage in, pairs out. Who still gets whose publications is the
-protocol's to say. Faults that only slow down cut nobody off.
+Pure: a topology, a protocol and an outage result in pairs. The protocol decides which pairs still
+have deliveries. Faults that only slow down cut off no pair.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ Pair = tuple[BrokerNumber, BrokerNumber]
 
 @dataclass(frozen=True)
 class Effect:
-    """What an outage means.
+    """The effect of an outage.
 
     Attributes:
         live: brokers that are not down, in order.
-        cut_off: (source, subscriber) pairs of live brokers between which nothing is delivered
-            for as long as it lasts, in order.
-        islands: live brokers that still reach each other both ways, directly or over others;
-            the largest first. One island: nobody is cut off for good.
+        cut_off: (source, subscriber) pairs of live brokers without deliveries during the outage,
+            in order.
+        islands: live brokers with mutual reachability, directly or over others; the largest first.
+            One island: no broker is cut off permanently.
     """
 
     live: tuple[BrokerNumber, ...]
@@ -33,7 +33,7 @@ class Effect:
 
 
 def effect_of(known: RunningProtocol, outage: Outage) -> Effect:
-    """The effect of an outage on what a protocol delivers."""
+    """Return the effect of an outage on a protocol's deliveries."""
     reached = known.reached(outage)
     live = outage.live(known.topology)
     cut_off = tuple(

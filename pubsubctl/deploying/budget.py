@@ -1,4 +1,4 @@
-"""What a workload will take: time, disk and connections, before anything is started."""
+"""Resource estimates for a workload: time, disk and connections, before the start."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from brokerd.protocols.registry import protocol_on
 from brokerd.units import SECOND_NS
 
 FASTEST_PER_S = 200_000
-"""What a publisher without a rate is believed to manage."""
+"""The assumed rate of a publisher without a configured rate, per second."""
 SPARE = 1.2
 DESCRIPTORS_OF_A_PROCESS = 64
 
@@ -18,7 +18,7 @@ Row = tuple[Literal["ok", "warn", "fail"], str, str]
 
 
 def budget(spec: ExperimentSpec, free_bytes: int) -> Iterator[Row]:
-    """How long a run takes, and whether its records fit; `free_bytes` is for results."""
+    """Yield the duration of a run, and a failure if the records exceed `free_bytes`."""
     phases = spec.workload.phases
     measured_s = (phases.warmup + phases.measure) / SECOND_NS
     drain_s = phases.drain / SECOND_NS
@@ -34,7 +34,7 @@ def budget(spec: ExperimentSpec, free_bytes: int) -> Iterator[Row]:
 
 
 def most_record_bytes(spec: ExperimentSpec) -> int:
-    """What publishers and subscribers write when every subscription matches everything."""
+    """Return the bytes of all records if every subscription matches everything."""
     seconds = (spec.workload.phases.warmup + spec.workload.phases.measure) / SECOND_NS
     per_second = sum(
         float(FASTEST_PER_S if plan.rate.per_second is None else plan.rate.per_second)
@@ -45,7 +45,7 @@ def most_record_bytes(spec: ExperimentSpec) -> int:
 
 
 def connections(spec: ExperimentSpec, descriptors: int) -> Iterator[Row]:
-    """Whether brokers and load generators may have so many files open."""
+    """Check that the limit of open files suffices for brokers and load generators."""
     known = protocol_on(spec.topology, spec.protocol)
     clients = Counter(plan.broker for plan in spec.publisher_plans())
     clients.update(plan.broker for plan in spec.subscriber_plans())

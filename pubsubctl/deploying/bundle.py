@@ -1,8 +1,8 @@
-"""What is installed on hosts: our own code and the wheels it needs, as files named by content.
+"""The bundle for installation on hosts: our code and wheels, as files named by content.
 
-The wheels come from the wheelhouse that `make setup` filled from the locked list, and are the
-ones whose hashes that list has, or there is no bundle. Our own code becomes one wheel, the same
-bytes for the same sources. A manifest names every file; its hash names the bundle.
+The wheels come from the wheelhouse that `make setup` filled from the locked list; a wheel with a
+hash outside the list makes the build fail. Our code becomes one wheel, with equal bytes for equal
+sources. A manifest names every file; its hash names the bundle.
 """
 
 import base64
@@ -34,7 +34,7 @@ _PROJECT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Blob:
-    """One file of a bundle: its name, its SHA-256, and its bytes, here or in a file."""
+    """A file of a bundle: name, SHA-256, and bytes in a local file."""
 
     name: str
     sha256: str
@@ -44,11 +44,11 @@ class Blob:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is installed on a host.
+    """The files that are installed on a host.
 
     Attributes:
         sha256: of the manifest; names the bundle and its environment.
-        blobs: everything to be uploaded, the manifest last.
+        blobs: all files for the upload, the manifest last.
     """
 
     sha256: str
@@ -56,11 +56,11 @@ class Bundle:
 
 
 def build_bundle(cache: Path, wheelhouse: Path | None = None) -> Bundle:
-    """The bundle of the code that runs here; files made for it are kept in `cache`.
+    """Build the bundle of the running code; generated files are kept in `cache`.
 
     Raises:
         PreflightFailed: there is no wheelhouse.
-        IntegrityError: a wheel in it is not the one that was locked.
+        IntegrityError: a wheel differs from the locked wheel.
     """
     wheelhouse = wheelhouse or Path(sys.prefix) / WHEELHOUSE
     wheels = list(locked_wheels(wheelhouse))
@@ -84,11 +84,11 @@ def build_bundle(cache: Path, wheelhouse: Path | None = None) -> Bundle:
 
 
 def locked_wheels(wheelhouse: Path) -> Iterator[Blob]:
-    """The wheels of a wheelhouse, each hashed and found in its lock.
+    """Yield the wheels of a wheelhouse, each hashed and found in the lock.
 
     Raises:
-        PreflightFailed: there is no wheelhouse, or one from before the lock had pip.
-        IntegrityError: a wheel is not the one that was locked.
+        PreflightFailed: there is no wheelhouse, or a wheelhouse without pip, from an older lock.
+        IntegrityError: a wheel differs from the locked wheel.
     """
     lock = wheelhouse / LOCK
     try:
@@ -112,7 +112,7 @@ def locked_wheels(wheelhouse: Path) -> Iterator[Blob]:
 
 @lru_cache(maxsize=1)
 def own_wheel() -> bytes:
-    """Our own code as one wheel: the same bytes for the same sources."""
+    """Return our own code as a wheel: equal bytes for equal sources."""
     members = {
         path.relative_to(_PROJECT).as_posix(): path.read_bytes() for path in _sources(_PROJECT)
     }
@@ -142,7 +142,7 @@ def own_wheel() -> bytes:
 
 
 def program_digest() -> str:
-    """Names the code that runs here; what a deployment was started with is compared with it."""
+    """Return the digest of the running code, for comparison with a deployment's."""
     return hashlib.sha256(own_wheel()).hexdigest()
 
 
@@ -164,7 +164,7 @@ def _by_release(blobs: list[Blob]) -> dict[tuple[str, str], list[str]]:
 
 
 def _kept(cache: Path, name: str, content: bytes) -> Blob:
-    """A blob whose bytes are in the cache from now on."""
+    """Return a blob whose bytes are stored in the cache."""
     digest = hashlib.sha256(content).hexdigest()
     path = cache / digest
     if not path.is_file() or _sha256(path) != digest:

@@ -1,4 +1,4 @@
-"""How brokers and clients of a deployment talk, and the certificates they need for it."""
+"""Transport security of a deployment: TLS or plaintext, and the certificates of members."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 PLAINTEXT = "plaintext, loopback only"
 WARNING_DAYS = 7
-"""So long before a certificate ends, `status` and `doctor` say so."""
+"""The number of days before expiry from which `status` and `doctor` warn."""
 
 
 async def certificate_of(
     lab: Lab, deployment_id: str, host: str, role: CertifiedRole, name: str
 ) -> dict[str, str] | None:
-    """Where a new certificate is on its host, for a process there; None where there is no TLS.
+    """Issue a certificate for a process and return its files on the host; None without TLS.
 
     Raises:
         UserError: the authority's files cannot be used.
@@ -63,13 +63,13 @@ async def _issue(
 
 
 async def check_authority(lab: Lab) -> None:
-    """See that the brokers' certificates are of the authority that this account has.
+    """Check that this account's authority issued the brokers' certificates.
 
-    Another account, or another state folder, has an authority of its own, which no broker that
-    runs knows: what it issued would be refused by them, or shut out whoever deployed.
+    Another account, or another state folder, has an authority that no running broker trusts:
+    brokers would refuse its certificates, or its certificates would lock out the deploying account.
 
     Raises:
-        PreflightFailed: they are another's; says who deployed.
+        PreflightFailed: another authority issued the certificates; names the deploying account.
         UserError: the authority's files cannot be used.
     """
     if not lab.inventory.uses_tls:
@@ -102,14 +102,14 @@ async def check_authority(lab: Lab) -> None:
 
 
 async def renew_certificates(lab: Lab) -> dict[str, datetime]:
-    """Give every broker that runs a new certificate; gives broker → when it ends.
+    """Issue a new certificate to every running broker; return broker → end of validity.
 
-    No session ends: what is up goes on, and new connections show the new one.
+    No session ends: existing sessions continue, and new connections use the new certificate.
 
     Raises:
-        PreflightFailed: nothing is deployed, it talks plaintext, or its certificates are of
-            another operator's authority.
-        HostError: a broker does not show its new one.
+        PreflightFailed: nothing is deployed, the deployment uses plaintext, or the certificates are
+            of another operator's authority.
+        HostError: a broker does not present the new certificate.
     """
     ends: dict[str, datetime] = {}
 
@@ -142,7 +142,7 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
 
 
 async def certificates_end(connector: Connector) -> dict[str, datetime]:
-    """Broker → until when its certificate is accepted, of those on one host."""
+    """Return broker → end of the certificate's validity, for the brokers of a host."""
     certificates = await _certificates_on(connector)
     if not certificates:
         return {}
@@ -155,7 +155,7 @@ async def certificates_end(connector: Connector) -> dict[str, datetime]:
 
 
 async def _certificates_on(connector: Connector) -> dict[str, bytes]:
-    """Broker → its certificate, of those on one host that have a whole one."""
+    """Return broker → certificate, for the brokers of a host with a complete certificate."""
     record = await connector.read_deployment()
     if record is None or record.get("transport", PLAINTEXT) == PLAINTEXT:
         return {}
@@ -168,13 +168,13 @@ async def _certificates_on(connector: Connector) -> dict[str, bytes]:
             content = (await connector.read_text(folder / f"broker-{row.broker}.pem")).encode()
             x509.load_pem_x509_certificate(content)
         except (HostError, ValueError):
-            continue  # it has not been started, or is being renewed
+            continue  # not started yet, or being renewed
         found[row.broker] = content
     return found
 
 
 async def all_certificates_end(lab: Lab) -> dict[str, datetime]:
-    """The same of all hosts that can be reached."""
+    """Return broker → end of the certificate's validity, for all reachable hosts."""
     ends: dict[str, datetime] = {}
     limiter = trio.CapacityLimiter(lab.forks)
 
@@ -187,7 +187,7 @@ async def all_certificates_end(lab: Lab) -> dict[str, datetime]:
 
 
 def ending_soon(ends: Mapping[str, datetime], now: datetime | None = None) -> str:
-    """What to say of certificates that end soon or have ended; "" when none does."""
+    """Return a warning about certificates that end soon or have ended; "" for none."""
     now = now or datetime.now(UTC)
     late = sorted(
         (end, name) for name, end in ends.items() if end - now < timedelta(days=WARNING_DAYS)
@@ -204,15 +204,15 @@ def ending_soon(ends: Mapping[str, datetime], now: datetime | None = None) -> st
 
 
 def transport_of(inventory: Inventory) -> str:
-    """How brokers and clients talk, in words for manifests and records."""
+    """Return the transport in words, for manifests and records."""
     return "mutual TLS 1.3" if inventory.uses_tls else PLAINTEXT
 
 
 def check_transport(found: Sequence[Observed], inventory: Inventory) -> None:
-    """Brokers that run already do not change how they talk.
+    """Check that running brokers keep their transport.
 
     Raises:
-        PreflightFailed: the inventory says otherwise now.
+        PreflightFailed: the inventory now requires another transport.
     """
     for row in found:
         recorded = (row.deployment or {}).get("transport", transport_of(inventory))

@@ -1,4 +1,4 @@
-"""Which CPUs of a host are given to brokers, and in which order: `smt` and `numa`."""
+"""Selection and order of a host's CPUs for brokers: `smt` and `numa`."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pubsubctl.inventory.inventory_model import Host
 
 
 def processors_here() -> dict[str, Any]:
-    """What `cores_of` wants to know of this machine."""
+    """Return the CPU facts of this machine for `cores_of`."""
     return {
         "cores": sorted(os.sched_getaffinity(0)),
         "core_threads": core_threads(),
@@ -19,12 +19,12 @@ def processors_here() -> dict[str, Any]:
 
 
 def cores_of(host: Host, processors: Mapping[str, Any]) -> list[int]:
-    """The CPUs that brokers on a host may be given, in the order in which they are.
+    """Return the CPUs of a host for brokers, in the order of assignment.
 
     Args:
-        processors: its `cores`, and how they lie, as far as that is known and as its kernel
-            writes it: which are `core_threads` of one core, which on one of the `numa_nodes`.
-            A cache may hold anything.
+        processors: `cores`, and the CPU topology in the kernel's notation, if available:
+            `core_threads` lists the threads of each core, `numa_nodes` the CPUs of each node.
+            Untrusted: a cache may contain anything.
     """
     found = processors.get("cores")
     usable = [number for number in found if _is_cpu(number)] if isinstance(found, list) else []
@@ -54,7 +54,7 @@ def _is_cpu(number: Any) -> bool:
 
 
 def _cpus(text: Any) -> list[int]:
-    """What the kernel writes as "0-2,8"."""
+    """Return the numbers in the kernel's notation "0-2,8"."""
     found: list[int] = []
     for part in str(text).split(","):
         first, _, last = part.strip().partition("-")

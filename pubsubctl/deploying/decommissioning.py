@@ -1,4 +1,4 @@
-"""Brokers that never come back: what is lost by going on without one, and going on."""
+"""Decommissions: the losses of continuing without a broker, and the act."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ ON_DISK_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True)
 class Leaving:
-    """A broker that is to be given up, and what the others say of that.
+    """A broker before its decommission, with the reports of the other brokers.
 
     Attributes:
-        deployment_id: the deployment that it leaves.
-        hosts: where the others are, by their names.
-        said: what each of them says.
+        deployment_id: the deployment that the broker leaves.
+        hosts: broker → host, of the other brokers.
+        said: broker → report.
     """
 
     deployment_id: str
@@ -38,28 +38,28 @@ class Leaving:
 
     @property
     def is_over(self) -> bool:
-        """Whether all have given it up already."""
+        """Return True if all other brokers have decommissioned the broker already."""
         return all(each.is_known for each in self.said.values())
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why it cannot be given up, per broker that says so."""
+        """Return the reasons against the decommission, per reporting broker."""
         return tuple(f"{name}: {why}" for name, each in self.said.items() for why in each.refusals)
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What goes with it."""
+        """Return the losses of the decommission."""
         own = f"the subscriptions of clients of {self.broker} that have not gone to another broker"
         kept = (f"{name}: {what}" for name, each in self.said.items() for what in each.losses)
         return (own, *kept)
 
 
 async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
-    """Ask all other brokers what there is to be said before one is given up.
+    """Collect the reports of all other brokers before a decommission.
 
     Raises:
-        UserError: there is no such broker, or its protocol does not go on without it.
-        PreflightFailed: nothing is deployed, it is up, or another one does not answer.
+        UserError: no such broker, or the protocol does not support a decommission.
+        PreflightFailed: nothing is deployed, the broker is up, or another broker does not answer.
     """
     record = await recorded_deployment(lab)
     if record is None:
@@ -105,12 +105,13 @@ async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
 
 
 async def decommission(lab: Lab, leaving: Leaving) -> None:
-    """Have all others go on without a broker; it is on the disks of all when this returns.
+    """Decommission a broker at all others; all have the act on disk when this returns.
 
-    That is in the records of the deployment, too, so that `deploy` does not start the broker.
+    The act is also stored in the records of the deployment, so that `deploy` does not start the
+    broker.
 
     Raises:
-        HostError: some could not be told; those that were tell them.
+        HostError: some brokers could not be notified; notified brokers pass the act on.
         PreflightFailed: this account has not deployed, and has no key to sign the act.
     """
     from pubsubctl.deploying.operator_key import OperatorKey  # slow to import

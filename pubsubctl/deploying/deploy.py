@@ -1,7 +1,7 @@
-"""Carries out plans: agents and brokers are started, waited for, and taken down without a trace.
+"""Execution of plans: agents and brokers are started, awaited, and removed without a trace.
 
-What is started here and does not come up is stopped again before the error is raised. Two
-deploys in a row: the second finds nothing to do.
+After a failed start, everything that was started is stopped again before the error is raised. Of
+two deploys in a row, the second has no steps.
 """
 
 import getpass
@@ -71,20 +71,20 @@ CLEANUP_TIMEOUT_S = 30.0
 LEASE_MS = 15_000
 FIRST_LEASE_MS = 45_000
 BEGIN_WITHIN_MS = 120_000
-"""How long a new broker waits for the others to be started before it looks for them."""
+"""The time for which a new broker waits for the start of the others before it connects."""
 BEGIN_TOGETHER = 150
-"""From so many brokers of one host on, that is."""
+"""The number of brokers per host from which this wait applies."""
 _BEGIN_RETRY_S = 0.1
 
 
 async def wanted_deployment(
     lab: Lab, topology: Topology, protocol: str, placing: Placing | None = None
 ) -> Wanted:
-    """What is to run on a lab, with every broker placed; what runs already stays where it is.
+    """Return the wanted state of a lab, with every broker placed; running brokers keep their place.
 
     Raises:
         UserError: an unknown protocol, or more brokers than ports.
-        PreflightFailed: fewer cores than brokers that want one of their own.
+        PreflightFailed: fewer cores than brokers that need a dedicated core.
     """
     if protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
@@ -100,7 +100,7 @@ async def wanted_deployment(
 
 
 async def planned(lab: Lab, wanted: Wanted) -> Plan:
-    """What `deploy` would do, after looking at every host.
+    """Return the plan of `deploy` after an inspection of every host.
 
     Raises:
         PreflightFailed: another deployment, a stale process or a port in use, with its pid.
@@ -141,26 +141,26 @@ async def deployed(
     upgrades: bool = False,
     at_once: bool = False,
 ) -> AsyncIterator[Deployment]:
-    """Make `wanted` run, and give access to it; it goes on running when the block is left.
+    """Make `wanted` run, and yield access; the deployment keeps running after the block.
 
-    To be used inside `lab.opened` and `lab.locked`. Whatever goes wrong before the block is
-    entered, Ctrl-C included, what was started here is stopped again.
+    Requires `lab.opened` and `lab.locked`. After any failure before the block, Ctrl-C included,
+    everything that was started is stopped again.
 
     Args:
-        lease_ms: what is started is stopped by its agents this long after the last renewal;
-            0 lets it run until `down`.
-        may_change: whether brokers may join and leave a deployment that runs already, or come to
-            be something else in the overlay, and may be lacking that were decommissioned.
-        upgrades: agents of other programs are replaced first. Where there were some, brokers are
-            not waited for: the caller replaces them, and waits.
+        lease_ms: agents stop the deployment this long after the last renewal; 0 lets the
+            deployment run until `down`.
+        may_change: True if brokers may join, leave or change role in a running deployment, and
+            if decommissioned brokers may be missing.
+        upgrades: agents of other programs are replaced first. After a replacement, brokers are
+            not awaited: the caller replaces the brokers, and waits.
         at_once: with `upgrades`: the caller replaces all brokers together.
 
     Raises:
-        PreflightFailed: as `planned`; also where an agent is of a program that cannot be operated,
-            where brokers speak another wire version and are not replaced together, where it would
-            take such a change, where a broker was decommissioned, where the certificates are of
-            another authority, or a disk is full.
-        HostError: an agent or broker did not start; says why.
+        PreflightFailed: as `planned`; also if an agent's program cannot be operated, if brokers
+            have another wire version and are not replaced together, if a change would be
+            needed, if a broker was decommissioned, if the certificates are of another
+            authority, or if a disk is full.
+        HostError: an agent or broker did not start; with the reason.
     """
     with interruption.stoppable():
         plan = await planned(lab, wanted)
@@ -186,7 +186,7 @@ async def deployed(
         try:
             with interruption.stoppable():
                 await _start_agents(deployment, progress, purpose, lease_ms)
-            # Outside of what a signal stops: rolling back needs them.
+            # Outside of the stoppable block: a rollback needs the connections.
             await deployment.connect()
             with interruption.stoppable():
                 deployment.lease_ms = lease_ms
@@ -223,10 +223,10 @@ async def deployed(
 
 
 def _check_accepted(wanted: Wanted, plan: Plan) -> None:
-    """Make sure that brokers whose loss is accepted are started now.
+    """Check that brokers with an accepted loss are started now.
 
     Raises:
-        UserError: a broker does not exist, or runs: it has lost nothing.
+        UserError: a broker does not exist, or runs, so it has lost nothing.
     """
     starting = {step.subject for step in plan.of("start-broker")}
     names = [row.broker for row in wanted.placement.brokers]
@@ -239,11 +239,11 @@ def _check_accepted(wanted: Wanted, plan: Plan) -> None:
 
 @asynccontextmanager
 async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
-    """Access to what is deployed, as it is; nothing is started or waited for.
+    """Yield access to the running deployment; nothing is started or awaited.
 
     Raises:
         Unreachable: an agent does not answer.
-        PreflightFailed: an agent is of a program that this one cannot operate.
+        PreflightFailed: this program cannot operate an agent's program.
     """
     found = await lab.observe()
     records = [row.deployment for row in found if row.deployment is not None]
@@ -260,13 +260,13 @@ async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
 async def take_down(
     lab: Lab, progress: Progress, *, purge: bool = False, verify: bool = False
 ) -> Plan:
-    """Stop and remove all that is ours on the lab's hosts; gives what there was to do.
+    """Stop and remove everything of ours on the lab's hosts; return the plan.
 
-    To be used inside `lab.opened` and `lab.locked`.
+    Requires `lab.opened` and `lab.locked`.
 
     Raises:
-        LabDirty: with `verify`: something is left; says what.
-        HostError: a host whose processes could not be stopped or whose files not removed.
+        LabDirty: with `verify`: something is left; names the remains.
+        HostError: processes of a host could not be stopped, or files not removed.
     """
     found, ports = await _observe_leniently(lab)
     plan = down_plan(found, purge=purge)
@@ -277,7 +277,7 @@ async def take_down(
             async with connector.open_agent() as agent:
                 await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
         except Unreachable:
-            pass  # what it left behind is stopped next
+            pass  # the remaining processes are stopped next
         except ControlError as error:
             progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
         await connector.stop_strays()
@@ -298,7 +298,7 @@ async def take_down(
 
 
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
-    """What one broker is told."""
+    """Return the configuration of a broker."""
     from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
 
     wanted = deployment.wanted
@@ -333,7 +333,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
 async def write_record(
     deployment: Deployment, purpose: str, verb: str = "record", **more: Any
 ) -> None:
-    """Write down what is going to run, on every host that the plan names for that."""
+    """Record the future deployment, on every host that the plan names for `verb`."""
     content = {
         "schema": DEPLOYMENT_SCHEMA,
         "deployment_id": deployment.identity,
@@ -361,9 +361,9 @@ async def write_record(
 
 
 async def outdated_hosts(deployment: Deployment) -> list[str]:
-    """Return the hosts that run another program than would be started now.
+    """Return the hosts that run another program than the present program.
 
-    A host whose agent is new stays among them until its brokers are, too.
+    A host with a new agent stays in the list until its brokers are replaced, too.
     """
     found = []
     for host in deployment.wanted.placement.hosts:
@@ -379,7 +379,7 @@ async def outdated_hosts(deployment: Deployment) -> list[str]:
 
 
 async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:
-    """Write down that these hosts have the program that would be started now."""
+    """Record the present program as the program of these hosts."""
 
     async def write(connector: Connector) -> None:
         record = await connector.read_deployment()
@@ -403,7 +403,7 @@ async def _start_agents(
     progress.phase("starting agents")
 
     async def start(connector: Connector) -> None:
-        # From its first moment on: until all of them are reached nobody renews anything.
+        # The lease starts at once: nothing is renewed until all agents are reached.
         first_ms = max(lease_ms, FIRST_LEASE_MS) if lease_ms else 0
         await connector.start_agent(deployment.identity, first_ms)
 
@@ -416,7 +416,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     progress.phase("starting brokers")
     started = 0
     together = _begin_together(deployment.wanted.placement)
-    # Where some start beside others, those that run already would wait for them.
+    # If only some brokers start, running brokers would wait for the new brokers.
     is_new = len(rows) == len(deployment.wanted.placement.brokers)
     patience_ms = BEGIN_WITHIN_MS if together and is_new else 0
 
@@ -444,7 +444,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     hosts = dict.fromkeys(row.host for row in rows)
     connectors = [deployment.lab.connector(host) for host in hosts]
     await deployment.lab.on_all(start_on, connectors)
-    if together:  # those of an earlier deploy that was broken off, too
+    if together:  # including brokers of an earlier, interrupted deploy
         await deployment.lab.on_all(begin_on, deployment.lab.connectors)
 
 
@@ -454,7 +454,7 @@ async def _accepted_loss(
     """Return the signed act by which a broker starts although it lost state.
 
     Raises:
-        UserError: no loss is recorded in its state folder.
+        UserError: the broker's state folder records no loss.
         PreflightFailed: this account has not deployed, and has no key to sign the act.
     """
     from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
@@ -471,18 +471,19 @@ async def _accepted_loss(
 
 
 def _begin_together(placement: Placement) -> bool:
-    """Whether brokers wait until all are started.
+    """Return True if brokers wait until all are started.
 
-    Hundreds on one machine take long to start, and the first ones would take the others for dead.
-    Fewer had better begin one after the other, which spreads what each takes for it.
+    Hundreds on a machine start slowly, and the first brokers would suspect the others. Fewer
+    brokers should begin one by one, which spreads the work of connecting.
     """
     hosts = Counter(row.host for row in placement.brokers)
     return max(hosts.values(), default=0) >= BEGIN_TOGETHER
 
 
 async def _begins(deployment: Deployment, broker: str) -> bool:
-    """Tell a broker that all are there; False: it does not listen yet. One that has ended is not
-    told, and `wait_ready` says why it has.
+    """Signal a broker that all have been started; return False if it does not listen yet.
+
+    A broker that has ended gets no signal; `wait_ready` reports the reason for its end.
     """
     await deployment.keep()
     try:
@@ -495,7 +496,7 @@ async def _begins(deployment: Deployment, broker: str) -> bool:
 
 
 async def _roll_back(deployment: Deployment, progress: Progress) -> None:
-    """Stop what this deploy started: all of it on hosts that had nothing, else the new brokers."""
+    """Stop everything that this deploy started: whole hosts if new, else only the new brokers."""
     lab, plan = deployment.lab, deployment.plan
     fresh = {step.host for step in plan.of("record")}
     for step in plan.of("start-broker"):
@@ -504,7 +505,7 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
             try:
                 await agent.stop(step.subject)
             except ControlError:
-                pass  # it never got there
+                pass  # the broker was never started
 
     async def clear(connector: Connector) -> None:
         try:
@@ -517,15 +518,15 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
 
     try:
         await lab.on_all(clear, [lab.connector(host) for host in sorted(fresh)])
-    except* PubsubctlError as group:  # what is being rolled back for is the error to report
+    except* PubsubctlError as group:  # the cause of the rollback is the error to report
         for error in group.exceptions:
             progress.say(f"{error}; `pubsubctl down` once more")
 
 
 async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[int]]]:
-    """What is there, and host → ports of its brokers.
+    """Return the observed state, and host → ports of brokers.
 
-    Also where a record cannot be read: `down` is what mends that.
+    Unreadable records are tolerated, because `down` must be able to remove such a deployment.
     """
     found: dict[str, Observed] = {}
     ports: dict[str, list[int]] = {}
@@ -547,7 +548,7 @@ async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[i
 
 
 def _recorded_identity(found: Sequence[Observed]) -> str:
-    """The identity of what is deployed, or a new one."""
+    """Return the identity of the running deployment, or a new identity."""
     for row in found:
         if row.deployment is not None:
             return str(row.deployment["deployment_id"])

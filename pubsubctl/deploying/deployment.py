@@ -1,4 +1,4 @@
-"""Brokers that run, and the agents to reach them by, for as long as a command works with them."""
+"""Running brokers and the agents that control the brokers, for the duration of a command."""
 
 import math
 from dataclasses import dataclass, field
@@ -23,19 +23,19 @@ DISCONNECT_TIMEOUT_S = 5.0
 HOLD_TIMEOUT_S = 5.0
 REPLACEMENT_TIMEOUT_S = 90.0
 REPLACEMENT_LEASE_MS = 120_000
-"""More than usual, for the time in which a host has no agent that could renew it."""
+"""The extended lease for the time in which a host has no agent that could renew a lease."""
 
 
 @dataclass
 class Deployment:
-    """Brokers that run: what they are, and the agents to reach them by.
+    """Running brokers and their agents.
 
     Attributes:
         identity: the deployment id, the same on all hosts and in every Hello.
-        plan: what was done to get here; without steps when it ran already.
-        lease_ms: what `keep` renews; 0 for none.
-        programs: host → the program of its agent; None of a release that reports none.
-        outdated: hosts that ran another program than would be started now.
+        plan: the executed plan; without steps if the deployment ran already.
+        lease_ms: the lease that `keep` renews; 0 for none.
+        programs: host → the program of its agent; None for a release without program reports.
+        outdated: hosts that ran another program than the present program.
     """
 
     identity: str
@@ -51,7 +51,7 @@ class Deployment:
 
     @property
     def brokers(self) -> tuple[PlacedBroker, ...]:
-        """Those that are to run: all that are placed but those that were decommissioned."""
+        """Return the brokers that should run: all placed brokers except decommissioned brokers."""
         gone = self.plan.decommissioned
         return tuple(row for row in self.wanted.placement.brokers if row.broker not in gone)
 
@@ -69,23 +69,23 @@ class Deployment:
         self.agents.update((host, self._lines[host].client) for host in hosts)
 
     async def tell_metrics(self) -> None:
-        """Let each host's agent tell its numbers to collectors, or not, as the inventory says.
+        """Enable or disable metrics export of each host's agent, as the inventory requires.
 
         Raises:
-            ControlError: `busy`: somebody else has the port.
+            ControlError: `busy`: another process has the port.
         """
         for name, agent in self.agents.items():
             await agent.metrics(self.lab.connector(name).host.metrics_port)
 
     async def replace_agent(self, host: str) -> None:
-        """Let a new agent take over what the one of a host has; its users do not notice."""
+        """Replace the agent of a host; the new agent adopts all processes, unnoticed by users."""
         line, connector = self._lines[host], self.lab.connector(host)
         if self.lease_ms:
             await self.agents[host].hold(self.lease_ms + REPLACEMENT_LEASE_MS)
         await line.begin_replacement()
         connection: Held[AgentClient] | None = None
         try:
-            # Between two agents nobody would renew leases, nor could be asked to stop anything.
+            # Without an agent, leases would expire, and no process could be stopped.
             with trio.CancelScope(shield=True), trio.fail_after(REPLACEMENT_TIMEOUT_S):
                 await connector.stop_agent()
                 await connector.start_agent(self.identity)
@@ -119,7 +119,7 @@ class Deployment:
                 await line.leave()
 
     async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
-        """What a broker answers to a control command."""
+        """Return a broker's answer to a control command."""
         placed = placed_broker(self.wanted.placement, name)
         return await self.agents[placed.host].broker(name, command, arguments)
 
@@ -127,7 +127,7 @@ class Deployment:
         """Renew the lease on every host; 0 for none.
 
         Raises:
-            ExceptionGroup: of ControlErrors and TooSlowErrors, after every host was told.
+            ExceptionGroup: of ControlErrors and TooSlowErrors, after all hosts were tried.
         """
         failures: list[Exception] = []
 
@@ -140,13 +140,13 @@ class Deployment:
 
         async with trio.open_nursery() as nursery:
             for host, agent in list(self.agents.items()):
-                if not self._lines[host].is_replaced:  # it was held for long before that began
+                if not self._lines[host].is_replaced:  # its lease was extended before
                     nursery.start_soon(hold_on, agent)
         if failures:
             raise ExceptionGroup("leases", failures)
 
     async def keep(self) -> None:
-        """Renew the lease once a third of it is over; called all along while brokers start."""
+        """Renew the lease after a third of its time; called repeatedly while brokers start."""
         if self.lease_ms and trio.current_time() - self._held_at_s > self.lease_ms / 3000:
             self._held_at_s = trio.current_time()
             try:
@@ -156,10 +156,10 @@ class Deployment:
 
 
 def placed_broker(placement: Placement, name: str) -> PlacedBroker:
-    """Where a broker runs.
+    """Return the placement of a broker.
 
     Raises:
-        UserError: there is none called so; names the nearest.
+        UserError: no broker has this name; names the nearest.
     """
     for row in placement.brokers:
         if row.broker == name:

@@ -1,7 +1,7 @@
-"""Whether a placement survives the loss of any one machine or failure domain.
+"""Safety of a placement against the loss of any single machine or failure domain.
 
-The question is, per machine and per failure domain: does the protocol go on without the brokers
-that it holds? A counter-example is as few of them as it does not go on without.
+For every machine and failure domain, the placement must leave the protocol able to continue without
+all contained brokers. A counter-example is a minimal set of brokers that the protocol cannot lose.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pubsubctl.inventory.inventory import Host
 
 Kind = Literal["machine", "failure domain"]
 
-# So many hosts are tried for brokers, in all, before the search gives up.
+# The search gives up after this number of hosts tried for brokers in total.
 MOST_ATTEMPTS = 20_000
 
 NO_HOME_LEFT: Final = "no broker is left that may have clients"
@@ -23,12 +23,12 @@ NO_HOME_LEFT: Final = "no broker is left that may have clients"
 
 @dataclass(frozen=True)
 class LossUnit:
-    """What is lost together.
+    """Hosts that are lost together.
 
     Attributes:
-        kind: why it is lost together.
+        kind: the reason for the common loss.
         name: of the machine or failure domain.
-        hosts: the inventory's hosts in it.
+        hosts: the inventory's hosts in the unit.
     """
 
     kind: Kind
@@ -42,12 +42,12 @@ class LossUnit:
 
 @dataclass(frozen=True)
 class CounterExample:
-    """One loss that is not tolerated.
+    """A loss that is not tolerated.
 
     Attributes:
-        unit: what is lost.
-        brokers: that are gone then, no more than are too many.
-        reason: why they are too many.
+        unit: the lost unit.
+        brokers: a minimal set of lost brokers that is too many.
+        reason: the reason for which the loss is too large.
     """
 
     unit: LossUnit
@@ -59,9 +59,9 @@ class CounterExample:
 
 
 def loss_units(hosts: Iterable[Host]) -> tuple[LossUnit, ...]:
-    """What can be lost together: machines, then failure domains that are more than one machine.
+    """Return units of common loss: machines, then failure domains of several machines.
 
-    A logical host of this machine counts as a machine of its own: that is what it stands for.
+    A logical host of this machine counts as a separate machine, because it stands for a machine.
     """
     machines: dict[str, list[str]] = {}
     domains: dict[str, list[str]] = {}
@@ -82,13 +82,13 @@ def loss_units(hosts: Iterable[Host]) -> tuple[LossUnit, ...]:
 def counter_example(
     tolerance: RunningProtocol, host_of: Mapping[str, str], units: Sequence[LossUnit]
 ) -> CounterExample | None:
-    """A loss that is not tolerated, or None: the placement is safe.
+    """Return a loss that is not tolerated, or None if the placement is safe.
 
     Args:
         host_of: broker → host.
 
     Returns:
-        One in a unit with the fewest hosts, with as few brokers as are too many there.
+        A loss in a unit with the fewest hosts, with a minimal set of brokers.
     """
     by_size = sorted(units, key=lambda unit: len(unit.hosts))
     names = tolerance.topology.brokers
@@ -107,7 +107,7 @@ def counter_example(
 def taken_with(
     unit: LossUnit, tolerance: RunningProtocol, host_of: Mapping[str, str]
 ) -> tuple[BrokerNumber, ...]:
-    """The brokers that a unit takes with it, in ascending order."""
+    """Return the brokers that are lost with a unit, in ascending order."""
     there = (broker for broker, host in host_of.items() if host in unit.hosts)
     return tuple(sorted(map(tolerance.topology.number_of, there)))
 
@@ -115,11 +115,11 @@ def taken_with(
 def safe_assignment(
     tolerance: RunningProtocol, hosts: Sequence[Host], capacity: Mapping[str, int]
 ) -> dict[str, str] | None:
-    """Broker → host such that every loss is tolerated; None if found none.
+    """Return broker → host such that every loss is tolerated; None if the search found none.
 
-    Loads differ as little as the search manages: brokers are dealt from the first one along the
-    links, each to the least loaded host that is safe, and taken back where that leads nowhere.
-    First with as few brokers per host as there must be; then with more, up to `capacity`.
+    The search balances the load: brokers are assigned along the links, from the first on, each to
+    the least loaded safe host, with backtracking from dead ends. The first search uses the least
+    possible number of brokers per host; later searches use more, up to `capacity`.
     """
     search = _Search(tolerance, hosts, loss_units(hosts))
     present = len(tolerance.topology.present())
@@ -136,7 +136,7 @@ def safe_assignment(
 
 
 class _Search:
-    """Depth first over brokers in an order in which each has a placed neighbour, if it can."""
+    """A depth-first search over brokers, each after a placed neighbour if possible."""
 
     def __init__(
         self, tolerance: RunningProtocol, hosts: Sequence[Host], units: Sequence[LossUnit]
@@ -165,7 +165,7 @@ class _Search:
         self._attempts = 0
 
     def run(self, room: Mapping[str, int]) -> dict[str, str] | None:
-        """One search; every host takes at most `room` brokers."""
+        """Run a search in which every host takes at most `room` brokers."""
         left = dict(room)
         chosen: list[str] = []
         untried: list[list[str]] = []
@@ -174,7 +174,7 @@ class _Search:
             unit.clear()
         while len(chosen) < len(self._order):
             if len(untried) == len(chosen):
-                # The one with the most room is last: tried first.
+                # The host with the most room is last, because the last is tried first.
                 backwards = [name for name in reversed(self._hosts) if left[name]]
                 untried.append(sorted(backwards, key=lambda name: left[name]))
             broker = self._order[len(chosen)]
@@ -211,7 +211,7 @@ class _Search:
         return None
 
     def _holds(self, broker: BrokerNumber, unit: int) -> bool:
-        """Return whether the loss of the unit is tolerated, as it was without `broker`."""
+        """Return True if the loss of the unit is tolerated, given that it was without `broker`."""
         lost = self._lost[unit]
         if self._homes <= lost.keys():
             return False

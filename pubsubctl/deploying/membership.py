@@ -20,7 +20,7 @@ _POLL_S = 0.05
 
 
 class WriteRecord(Protocol):
-    """Writes what is going to run into the records of hosts, and more where it is given."""
+    """A writer of the future deployment to the records of hosts, with optional further keys."""
 
     def __call__(self, **more: Any) -> Awaitable[None]: ...
 
@@ -28,11 +28,11 @@ class WriteRecord(Protocol):
 async def change_members(
     deployment: Deployment, progress: Progress, record: WriteRecord, timeout_s: float
 ) -> None:
-    """Let leaves go that nobody needs any more, and tell all others who joins and leaves.
+    """Stop drained leaves, and announce all joining and leaving brokers to the others.
 
-    Meanwhile the records hold the topology `before`, too, so that a change that is interrupted
-    is gone on with by the next deploy. Where the first to be asked refuses, nothing has changed,
-    and the records are as they were.
+    In the meantime the records also contain the topology `before`, so that the next deploy resumes
+    an interrupted change. If the first broker refuses, nothing has changed, and the records are
+    restored.
 
     Raises:
         HostError: a leaving broker still has clients or publications; nothing has changed then.

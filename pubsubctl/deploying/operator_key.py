@@ -1,8 +1,8 @@
-"""The key of one inventory's authority for operators' acts.
+"""The key of an inventory's authority for operators' acts.
 
-It lives in the controller's state folder beside the certificate authority, for deployments over TLS
-and over plain TCP alike, and never leaves it. Brokers are started with its public half, and verify
-each act with it.
+The key is stored in the controller's state folder beside the certificate authority, for deployments
+over TLS and over plain TCP alike, and never leaves the folder. Brokers are started with the public
+half, and verify each act.
 """
 
 import os
@@ -24,7 +24,7 @@ class OperatorKey:
     """An Ed25519 key that signs operators' acts.
 
     Attributes:
-        public_hex: its public half, as brokers are started with it.
+        public_hex: the public half, for the start of brokers.
     """
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
@@ -33,10 +33,10 @@ class OperatorKey:
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """Return the key in `folder`; make one if there is none.
+        """Return the key in `folder`; generate a key if there is none.
 
         Raises:
-            UserError: its file is damaged, or open to others.
+            UserError: the file is damaged, or open to others.
         """
         path = folder / OPERATOR_KEY_FILE
         if not path.exists():
@@ -49,7 +49,7 @@ class OperatorKey:
 
         Raises:
             PreflightFailed: there is none: another account has deployed.
-            UserError: its file is damaged, or open to others.
+            UserError: the file is damaged, or open to others.
         """
         path = folder / OPERATOR_KEY_FILE
         try:
@@ -74,7 +74,7 @@ class OperatorKey:
 
 
 def _make(path: Path) -> None:
-    """Write a new key, unless another process has written one meanwhile."""
+    """Write a new key, unless another process has written a key in the meantime."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM,

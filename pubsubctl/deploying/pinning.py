@@ -1,4 +1,4 @@
-"""Whether brokers run on the cores they were given, as /proc says and not as we asked."""
+"""Check of the brokers' actual cores in /proc against the assigned cores."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,16 +8,16 @@ from pubsubctl.errors import HostError
 
 
 class Agent(Protocol):
-    """What is needed of an agent."""
+    """The interface of an agent that the check needs."""
 
     async def status(self) -> dict[str, Any]: ...
 
 
 async def check_pinning(agents: Mapping[str, Agent], placement: Placement) -> None:
-    """Make sure that every broker with a core of its own may run there and nowhere else.
+    """Check that every broker with a dedicated core may run there and nowhere else.
 
     Raises:
-        HostError: says which brokers run where instead.
+        HostError: names brokers on other cores.
     """
     problems: list[str] = []
     for host, agent in agents.items():

@@ -1,7 +1,7 @@
-"""Which broker runs where: topology and inventory become hosts, ports and cores.
+"""Placement of brokers: topology and inventory result in hosts, ports and cores.
 
-Pure: the same topology and hosts give the same placement on every machine. Whether the ports are
-free is asked later, of the hosts.
+Pure: equal topologies and hosts result in equal placements on every machine. A later check queries
+the hosts for free ports.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ CLIENTS_GROUP = "clients"
 
 @dataclass(frozen=True)
 class PlacedBroker:
-    """Where one broker runs.
+    """The place of a broker.
 
     Attributes:
-        core: the CPU it is pinned to, or -1.
-        ip: what it listens on and is dialled at.
+        core: the CPU of the broker, or -1.
+        ip: the address on which the broker listens and is dialled.
     """
 
     broker: str
@@ -38,13 +38,13 @@ class PlacedBroker:
 
     @property
     def address(self) -> str:
-        """Where it listens: host and port."""
+        """Return the listening address: host and port."""
         return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where everything runs.
+    """The places of all brokers and clients.
 
     Attributes:
         brokers: in topology order.
@@ -56,23 +56,23 @@ class Placement:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts that get something to run, in the order they first do."""
+        """Return the hosts with a broker or load generator, in order of first use."""
         return tuple(dict.fromkeys([*(row.host for row in self.brokers), self.clients_host]))
 
     def on(self, host: str) -> tuple[PlacedBroker, ...]:
-        """The brokers of one host."""
+        """Return the brokers of a host."""
         return tuple(row for row in self.brokers if row.host == host)
 
     def machines(self) -> dict[str, list[str]]:
-        """Host → its brokers."""
+        """Return host → brokers."""
         return {host: [row.broker for row in self.on(host)] for host in self.hosts}
 
     def addresses(self) -> dict[str, str]:
-        """Broker → where it listens."""
+        """Return broker → listening address."""
         return {row.broker: row.address for row in self.brokers}
 
     def to_mapping(self) -> dict[str, Any]:
-        """The content of placement.json."""
+        """Return the content of placement.json."""
         return {
             "schema": "pubsubctl/placement/1",
             "clients_host": self.clients_host,
@@ -90,7 +90,7 @@ class Placement:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Placement":
-        """What `to_mapping` said."""
+        """Return the placement from the result of `to_mapping`."""
         return cls(
             tuple(
                 PlacedBroker(
@@ -110,22 +110,22 @@ def place(
     *,
     tolerance: RunningProtocol | None = None,
 ) -> Placement:
-    """Give every broker a host, a port and, where it is to have one of its own, a core.
+    """Assign a host, a port and, if required, a dedicated core to every broker.
 
     Args:
-        hosts: those that may be used; brokers go to the ones in group `brokers`, load
-            generators to the first in group `clients`; without such a group, to all.
-        cores: host → CPUs that brokers may be pinned to, for hosts with cores = "own" and for
-            policy pin. Logical hosts of one machine name the same CPUs; each is given out once.
-        policy: "spread" deals the brokers out in turn; "pack" fills one host after the other with
-            brokers that are near each other, as many as it has cores; "pin" spreads, and gives
-            each broker a core of its own whatever the inventory says.
-        tolerance: where one is given: when a machine or failure domain could take more brokers
-            with it than that goes on without, look for a placement in which none does.
+        hosts: the available hosts; brokers are placed in group `brokers`, load generators on the
+            first host in group `clients`; without such a group, on all hosts.
+        cores: host → CPUs for brokers, for hosts with cores = "own" and for policy pin. Logical
+            hosts of a machine name the same CPUs; a CPU is assigned only once.
+        policy: "spread" assigns brokers to hosts in turn; "pack" fills host after host with nearby
+            brokers, as many as the host has cores; "pin" spreads, and assigns a dedicated core
+            to each broker regardless of the inventory.
+        tolerance: if given, and a machine or failure domain holds too many brokers for the
+            protocol to lose, search for a placement without such a unit.
 
     Raises:
         UserError: a host has fewer ports than brokers, or an address is missing.
-        PreflightFailed: fewer cores than brokers that want one of their own; with `tolerance`,
+        PreflightFailed: fewer cores than brokers that need a dedicated core; with `tolerance`,
             no safe placement was found: names the smallest counter-example.
     """
     for_brokers = brokers_hosts(hosts)
@@ -138,14 +138,14 @@ def place(
 
 
 def brokers_hosts(hosts: Sequence[Host]) -> list[Host]:
-    """The hosts that brokers go to."""
+    """Return the hosts for brokers."""
     return [host for host in hosts if BROKERS_GROUP in host.groups] or list(hosts)
 
 
 def _spread(
     topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    # By the number in the file: who joins or leaves moves nobody else.
+    # By the number in the file, so that a join or departure moves no other broker.
     return {
         broker: hosts[number % len(hosts)].name for number, broker in enumerate(topology.brokers)
     }
@@ -154,7 +154,7 @@ def _spread(
 def _pack(
     topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Fill hosts one by one, along the links; what exceeds all cores is shared out evenly."""
+    """Fill hosts one by one, along the links; distribute brokers beyond all cores evenly."""
     order = _along_links(topology)
     room = {host.name: _cores_for_brokers(host, cores) for host in hosts}
     short = len(order) - sum(room.values())
@@ -196,7 +196,7 @@ def _safe(
 
 
 class _Seats:
-    """Ports and cores of hosts, given out in the order of brokers."""
+    """An assignment of ports and cores of hosts, in the order of brokers."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _Seats:
             if turn >= len(host.broker_ports):
                 self._refuse_ports(host, assigned)
             if broker in self._topology.left:
-                continue  # its port stays its own, so that nobody else's changes
+                continue  # its port stays reserved, so that no other broker's port changes
             if not host.bench_address:
                 raise UserError(
                     f"host {host.name}: its address {host.address} is a name, so it is not known "
@@ -271,12 +271,12 @@ def _usable(host: Host, cores: Mapping[str, Sequence[int]]) -> Iterator[int]:
 
 
 def _cores_for_brokers(host: Host, cores: Mapping[str, Sequence[int]]) -> int:
-    """How many brokers a host takes before another one is used."""
+    """Return the number of brokers that a host takes before the next host is used."""
     return min(len(list(_usable(host, cores))) or 1, len(host.broker_ports))
 
 
 def _along_links(topology: Topology) -> list[str]:
-    """Brokers such that neighbours stand close together: depth first from the first one."""
+    """Return brokers ordered so that neighbours are close: depth first from the first."""
     neighbours = topology.neighbours()
     order: dict[str, None] = {}
     stack = [topology.number_of(name) for name in reversed(topology.present())]

@@ -1,4 +1,4 @@
-"""Which placement is taken: by policy, from a file, or that of what runs already; and its price."""
+"""Selection of a placement: by policy, from a file, or the running placement; with its risks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,11 +34,11 @@ from pubsubctl.inventory.inventory_model import THIS_MACHINE
 
 @dataclass(frozen=True)
 class Placing:
-    """How brokers are to be placed.
+    """The requested placement of brokers.
 
     Attributes:
-        policy: as `place` takes it; None for the usual one, or for what runs already.
-        file: a placement that `topology place -o` wrote; it wins over the policy.
+        policy: a policy of `place`; None for the default, or for the running placement.
+        file: a placement written by `topology place -o`; takes precedence over the policy.
     """
 
     policy: str | None = None
@@ -47,19 +47,19 @@ class Placing:
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether what runs already has to be just so."""
+        """Return True if the user requested a specific placement."""
         return self.policy is not None or self.delta_safe or self.file is not None
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A placement and what the loss of each unit would take.
+    """A placement with the effect of losing each unit.
 
     Attributes:
-        lost: unit → the brokers that go with it.
-        counter_example: a loss that is not tolerated; None: there is none.
-        links_between_hosts: of all links.
-        one_machine: whether several of its hosts are processes of this one machine.
+        lost: unit → the brokers that are lost with it.
+        counter_example: a loss that is not tolerated; None if there is none.
+        links_between_hosts: the number of links between different hosts.
+        one_machine: True if several of its hosts are processes of this machine.
     """
 
     placement: Placement
@@ -70,7 +70,7 @@ class Judged:
     one_machine: bool
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
+        """Return a mapping for --json."""
         example = self.counter_example
         return {
             "tolerance": self.tolerance.in_words,
@@ -89,7 +89,7 @@ class Judged:
         }
 
     def text(self) -> str:
-        """For people."""
+        """Return a text for people."""
         used = len({row.host for row in self.placement.brokers})
         links = len(self.tolerance.topology.overlay().links)
         lines = [
@@ -117,10 +117,10 @@ def placed(
     delta_safe: bool = False,
     protocol: str | None = None,
 ) -> Judged:
-    """A placement on hosts of an inventory, judged; nothing is connected to.
+    """Return a judged placement on hosts of an inventory; opens no connections.
 
     Args:
-        protocol: by what it tolerates; None for the usual one of such topologies.
+        protocol: the protocol whose tolerance applies; None for the topology's default.
 
     Raises:
         UserError: no such policy; or as `place`.
@@ -136,8 +136,10 @@ def placed(
 def would_be_placed(
     topology: Topology, inventory: Inventory, hosts: Sequence[Host]
 ) -> Placement | None:
-    """Where `deploy` would put the brokers of a topology, as far as is known without asking the
-    hosts; None where it would refuse."""
+    """Return the placement that `deploy` would choose, from cached facts about hosts.
+
+    None if `deploy` would refuse.
+    """
     try:
         return place(topology, hosts, known_cores(inventory, hosts))
     except PubsubctlError:
@@ -145,7 +147,7 @@ def would_be_placed(
 
 
 def known_policy(policy: str) -> Policy:
-    """The policy of that name; UserError where there is none."""
+    """Return the policy of that name; UserError if there is none."""
     for known in POLICIES:
         if known == policy:
             return known
@@ -155,10 +157,10 @@ def known_policy(policy: str) -> Policy:
 async def chosen_placement(
     lab: Lab, topology: Topology, protocol: str, placing: Placing
 ) -> Placement:
-    """Where the brokers of a topology go on a lab.
+    """Return the placement of a topology's brokers on a lab.
 
-    What runs already stays where it is, brokers that join it excepted, unless another placement
-    was asked for: then the plan says that it differs.
+    Running brokers keep their place, and only joining brokers are placed, unless another placement
+    was requested: then the plan reports the difference.
 
     Raises:
         UserError: as `place` and `read_placement`.
@@ -188,7 +190,7 @@ async def chosen_placement(
         before = Topology.from_mapping(record["topology"], "deployment.json")
         recorded = Placement.from_mapping(record["placement"])
         if not {*recorded.hosts} <= {host.name for host in hosts}:
-            continue  # the plan says what differs
+            continue  # the plan reports the difference
         if before.to_mapping() == topology.to_mapping() and not placing.is_asked_for:
             return recorded
         if before != topology and topology.follows(before):
@@ -202,7 +204,7 @@ async def chosen_placement(
 
 
 def extended(running: Placement, wanted: Placement, hosts: Sequence[Host]) -> Placement:
-    """What runs stays where it is; who joins goes where it is wanted, on the next free port.
+    """Return the running placement with joining brokers added, each on the next free port.
 
     Raises:
         UserError: a host has no port left.
@@ -243,10 +245,10 @@ class _PlacementFile(BaseModel):
 
 
 def read_placement(path: Path, topology: Topology, hosts: Sequence[Host]) -> Placement:
-    """The placement in a file that `topology place -o` wrote, or somebody by hand.
+    """Return the placement in a file written by `topology place -o` or by hand.
 
     Raises:
-        UserError: it is none, or not one of this topology on these hosts; names each problem.
+        UserError: no valid placement of this topology on these hosts; names every problem.
     """
     try:
         with path.open("rb") as source:
@@ -269,13 +271,13 @@ def read_placement(path: Path, topology: Topology, hosts: Sequence[Host]) -> Pla
 
 
 def check_cores(placement: Placement, cores: Mapping[str, Sequence[int]], path: Path) -> None:
-    """Whether the cores that a file gives out are there.
+    """Check that the cores in a placement file exist.
 
     Args:
-        cores: host → those that brokers may run on.
+        cores: host → cores for brokers.
 
     Raises:
-        UserError: names brokers and cores.
+        UserError: names brokers and missing cores.
     """
     problems = [
         f"{path}: broker {row.broker}: {row.host} has no core {row.core} for us, but "
@@ -319,7 +321,7 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
 
 
 def judged(tolerance: RunningProtocol, hosts: Sequence[Host], placement: Placement) -> Judged:
-    """What a placement means."""
+    """Judge the effect of losses on a placement."""
     topology = tolerance.topology
     host_of = {row.broker: row.host for row in placement.brokers}
     units = loss_units(brokers_hosts(hosts))

@@ -1,7 +1,7 @@
-"""What `deploy` and `down` are about to do, as steps that can be printed, compared and tested.
+"""Plans of `deploy` and `down`, as steps that can be printed, compared and tested.
 
-Pure: what is wanted and what was found on the hosts make the plan. A plan with no steps is what
-the second `deploy` in a row gets.
+Pure: the wanted state and the observed state determine the plan. The second `deploy` in a row gets
+a plan without steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from pubsubctl.errors import PreflightFailed
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to run.
+    """The wanted state.
 
     Attributes:
-        digest: what all brokers must agree on, computed from the rest.
+        digest: computed from the other attributes; all brokers must agree.
         accept_loss: brokers that start although they lost durable state.
     """
 
@@ -33,7 +33,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Stray:
-    """A process of ours that no agent answers for, and the ports it listens on."""
+    """A process of ours without an agent, with its listening ports."""
 
     pid: int
     name: str
@@ -46,15 +46,15 @@ class Stray:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was found on one host.
+    """The observed state of a host.
 
     Attributes:
         host: its name.
-        agent: the deployment the agent belongs to, or None when no agent answers.
-        processes: process → state, as the agent says: running, exited, stopped.
+        agent: the deployment of the agent, or None if no agent answers.
+        processes: process → state, as reported by the agent: running, exited, stopped.
         deployment: the content of deployment.json, or None.
-        strays: processes of ours that no agent answers for.
-        files: whether anything of ours is on its disk.
+        strays: processes of ours without an agent.
+        files: True if files of ours are on its disk.
     """
 
     host: str
@@ -67,14 +67,14 @@ class Observed:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do on one host.
+    """A step on a host.
 
     Attributes:
         verb: start-agent, start-broker, await-ready, record, stop-agent, stop-strays, remove;
-            change-record, change-topology, join, stop-broker where brokers join or leave, or
-            come to be something else in the overlay.
-        host: where.
-        subject: what, such as a broker's name.
+            change-record, change-topology, join, stop-broker if brokers join, leave or change
+            role in the overlay.
+        host: the host's name.
+        subject: the object of the verb, for example a broker's name.
         details: the rest, for people and for golden files.
     """
 
@@ -89,21 +89,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in the order they are taken; steps of one verb on different hosts run side by side.
+    """Steps in order of execution; steps of the same verb on different hosts run in parallel.
 
     Attributes:
-        decommissioned: brokers that are not started, because the others go on without them.
+        decommissioned: brokers that are not started, because the others continue without them.
     """
 
     steps: tuple[Step, ...]
     decommissioned: tuple[str, ...] = ()
 
     def of(self, verb: str) -> tuple[Step, ...]:
-        """The steps with that verb."""
+        """Return the steps with that verb."""
         return tuple(step for step in self.steps if step.verb == verb)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The same bytes for the same plan."""
+        """Return a mapping; equal plans result in equal bytes."""
         return {
             "schema": "pubsubctl/plan/1",
             "steps": [asdict(step) for step in self.steps],
@@ -111,32 +111,31 @@ class Plan:
         }
 
     def text(self) -> str:
-        """One line per step, and one per broker that is not started."""
+        """Return a line per step, and a line per broker that is not started."""
         steps = [str(step) for step in self.steps] or ["nothing to do"]
         return "\n".join([*steps, *map(is_not_started, self.decommissioned)])
 
 
 def is_not_started(broker: str) -> str:
-    """What is said of a broker that the others go on without."""
+    """Return a sentence about a decommissioned broker."""
     return f"{broker} was decommissioned and is not started; a new deployment takes it in again"
 
 
 def decommissioned(record: Mapping[str, Any]) -> tuple[str, ...]:
-    """The brokers that the others go on without, by the content of a deployment.json."""
+    """Return the decommissioned brokers in the content of a deployment.json."""
     return tuple(record.get("decommissioned", ()))
 
 
 def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
-    """What is missing for `wanted` to run; a broker that was decommissioned is not.
+    """Return the missing steps for `wanted` to run; decommissioned brokers are left out.
 
     Raises:
-        PreflightFailed: something else runs there; says what differs and what to do about it.
+        PreflightFailed: another deployment runs there; names the difference and the remedy.
     """
     _refuse_strays(found)
     _refuse_another(wanted, found)
     by_host = {row.host: row for row in found}
-    # What is going to run is recorded first: a deploy that is killed half way can be gone on
-    # with, or taken down, by anybody.
+    # The record comes first: every operator can resume or take down an interrupted deploy.
     steps = [
         Step("record", host, "deployment.json")
         for host in wanted.placement.hosts
@@ -171,7 +170,7 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
 
 
 def _before(wanted: Wanted, found: Sequence[Observed]) -> Topology:
-    """What runs already; all that is wanted, where nothing does."""
+    """Return the running topology; the wanted topology if nothing runs."""
     recorded = [row.deployment for row in found if row.deployment is not None]
     topologies = [row["before"] for row in recorded if "before" in row]
     topologies += [row["topology"] for row in recorded]
@@ -181,7 +180,7 @@ def _before(wanted: Wanted, found: Sequence[Observed]) -> Topology:
 
 
 def _changes(wanted: Wanted, before: Topology, found: Sequence[Observed]) -> list[Step]:
-    """What it takes that brokers join and leave what runs already, or come to be something else."""
+    """Return the steps by which brokers join, leave or change role in a running deployment."""
     if before.to_mapping() == wanted.topology.to_mapping():
         return []
     there = before.present()
@@ -207,7 +206,7 @@ def _changes(wanted: Wanted, before: Topology, found: Sequence[Observed]) -> lis
 
 
 def _refuse_changes(wanted: Wanted, before: Topology, changes: Sequence[Step]) -> None:
-    """Refuse what the protocol does not know: joining and leaving, or other roles."""
+    """Refuse changes that the protocol does not support: membership, or roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
     promises = definition_of(wanted.protocol).promises
@@ -222,7 +221,7 @@ def _refuse_changes(wanted: Wanted, before: Topology, changes: Sequence[Step]) -
 
 
 def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
-    """What to stop and remove so that nothing of ours is left."""
+    """Return the steps that stop and remove everything of ours."""
     steps: list[Step] = []
     for row in found:
         if row.agent is not None:
@@ -237,7 +236,7 @@ def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
 
 
 def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
-    """How a recorded deployment differs from what is wanted, one sentence each."""
+    """Return the differences of a recorded deployment from the wanted state, a sentence each."""
     found: list[str] = []
     if deployment["protocol"] != wanted.protocol:
         found.append(f"protocol is {deployment['protocol']}, wanted is {wanted.protocol}")
@@ -255,7 +254,7 @@ def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
 
 
 def _follows(wanted: Topology, recorded: Mapping[str, Any]) -> bool:
-    """Whether a running deployment becomes what is wanted by what may change while it runs."""
+    """Return True if a running deployment can change into the wanted state."""
     before = Topology.from_mapping(recorded, "deployment.json")
     return before != wanted and wanted.follows(before)
 
@@ -266,7 +265,7 @@ def _parameters_said(parameters: Mapping[str, Any]) -> str:
 
 
 def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """A topology by name, with as much more as tells it from the other."""
+    """Return a topology's name, with the detail that distinguishes it from the other."""
     name = str(topology["name"])
     if topology["name"] != other["name"]:
         return name
@@ -296,7 +295,7 @@ def _refuse_strays(found: Sequence[Observed]) -> None:
     problems = [
         f"host {row.host}: {stray} of an earlier deployment still runs"
         for row in found
-        if row.deployment is None  # else a new agent takes them over
+        if row.deployment is None  # otherwise a new agent adopts them
         for stray in row.strays
     ]
     if problems:

@@ -1,7 +1,7 @@
-"""`inject --preview`: from a schedule's steps to what is cut off when, before anything is applied.
+"""`inject --preview`: computes the cut-off pairs of a schedule over time, before any fault.
 
-Steps that wait for others are taken to begin as early as they can: as if everything were observed
-and recovered at once.
+A step that waits for another begins as early as possible: as if every fault were observed and
+recovered at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from fault_injection.schedule.targets import Target
 from fault_injection.schedule.verbs import CLIENT_VERBS, HOLDING_VERBS, LIMITING_VERBS
 from pubsubctl.deploying.blast_radius import Effect, Pair, effect_of
 
-# What a broker under this verb is to the others: gone past, or not noticed.
+# The effect of a verb on a broker: others route around the broker, or do not notice.
 _GONE = ("kill", "term", "freeze", "blackhole", "cut", "host-loss")
 _UNNOTICED = HOLDING_VERBS
 _MOST_NAMES = 8
@@ -26,12 +26,12 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True)
 class Window:
-    """A time in which the same faults are in force.
+    """A period with the same faults in force.
 
     Attributes:
         begin_ns: after the origin.
-        end_ns: None when nothing of the schedule ends it.
-        faults: the steps in force, as people write them.
+        end_ns: None if no step of the schedule ends the period.
+        faults: the steps in force, in user notation.
     """
 
     begin_ns: int
@@ -41,7 +41,7 @@ class Window:
     topology: Topology
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
+        """Return a mapping for --json."""
         names = self.topology.brokers
         return {
             "begin_ns": self.begin_ns,
@@ -53,7 +53,7 @@ class Window:
         }
 
     def text(self) -> str:
-        """A few lines for people."""
+        """Return a few lines for people."""
         end = "the end" if self.end_ns is None else format_duration(self.end_ns)
         live = len(self.effect.live)
         pairs = live * (live - 1)
@@ -87,10 +87,10 @@ def windows(
     targets: Mapping[str, Target],
     known: RunningProtocol,
 ) -> list[Window]:
-    """What each stretch of a schedule cuts off, in order of time.
+    """Return the windows of a schedule with their effects, in order of time.
 
     Args:
-        targets: of each step, by its id.
+        targets: the target of each step, by step id.
     """
     topology = known.topology
     times = {step.id: span for step, span in zip(steps, _spans(steps), strict=True)}
@@ -115,7 +115,7 @@ def windows(
 
 
 def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
-    """What does not work under one fault."""
+    """Return the outage that a fault causes."""
     numbers = [topology.number_of(name) for name in target.brokers]
     if verb == "partition":
         return Outage(cut=_across(target, topology))
@@ -126,7 +126,8 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
         if verb in _UNNOTICED:
             ways = {(first, second)} if target.one_way else {(first, second), (second, first)}
             return Outage(absorbed=frozenset(ways))
-        # A session needs both directions: what is deaf one way is suspected and given up.
+        # A session needs both directions: a link that is deaf in one direction is suspected and
+        # closed.
         return Outage(cut=frozenset({(min(numbers), max(numbers))}))
     if verb in _UNNOTICED:
         return Outage(absorbing=frozenset(numbers))
@@ -135,7 +136,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
 
 
 def _across(target: Target, topology: Topology) -> frozenset[Pair]:
-    """The pairs of brokers that a partition keeps apart."""
+    """Return the pairs of brokers that a partition separates."""
     names = topology.brokers
     return frozenset(
         (min(a, topology.number_of(b)), max(a, topology.number_of(b)))
@@ -145,7 +146,7 @@ def _across(target: Target, topology: Topology) -> frozenset[Pair]:
 
 
 def _spans(steps: Sequence[PlannedStep]) -> list[tuple[int, int | None]]:
-    """When each step's fault begins and ends, after the origin."""
+    """Return begin and end of each step's fault, after the origin."""
     by_id = {step.id: step for step in steps}
 
     def begin(step: PlannedStep) -> int:
@@ -172,7 +173,7 @@ def _spans(steps: Sequence[PlannedStep]) -> list[tuple[int, int | None]]:
 
 
 def _grouped(pairs: Iterable[Pair]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(sources, subscribers) such that each source of a row is cut off from all its subscribers."""
+    """Return rows (sources, subscribers), with every source cut off from every subscriber."""
     subscribers: dict[int, list[int]] = {}
     for source, subscriber in pairs:
         subscribers.setdefault(source, []).append(subscriber)

@@ -1,4 +1,4 @@
-"""Programs of agents and brokers, compared with the one that operates them."""
+"""Comparison of the programs of agents and brokers with the present program."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,17 +15,17 @@ EARLIER = "an earlier release, which reports no version"
 
 
 class Age(StrEnum):
-    """What a program is to this one."""
+    """The age of a program relative to the present program."""
 
     SAME = "same"
     OTHER = "other"
-    """It takes the same commands."""
+    """The program takes the same commands."""
     EARLIER = "earlier"
     LATER = "later"
 
 
 def age_of(program: Program | None) -> Age:
-    """Return what a program is to this one; None is that of a release that reports none."""
+    """Return the age of a program; None stands for a release without program reports."""
     own = own_program()
     if program is None or program.commands_version < own.commands_version:
         return Age.EARLIER
@@ -45,7 +45,7 @@ def wire_version_of(program: Program | None) -> int:
 
 
 def agent_note(host: str, program: Program | None) -> str:
-    """Return one line for people on an agent of another program; "" for one of this."""
+    """Return a line for people about an agent of another program; "" for the present program."""
     age = age_of(program)
     if age is Age.SAME:
         return ""
@@ -56,7 +56,7 @@ def agent_note(host: str, program: Program | None) -> str:
 
 
 def broker_note(broker: str, host: str, program: Program | None) -> str:
-    """Return one line for people on a broker of another program; "" for one of this."""
+    """Return a line for people about a broker of another program; "" for the present program."""
     own = own_program()
     if program == own:
         return ""
@@ -67,13 +67,13 @@ def broker_note(broker: str, host: str, program: Program | None) -> str:
 
 
 def check_agents(programs: Mapping[str, Program | None], *, is_upgrade: bool = False) -> None:
-    """Make sure that these agents, by host, take the commands of this program.
+    """Check that these agents, by host, take the commands of this program.
 
     Args:
-        is_upgrade: agents of earlier programs are replaced before they are used.
+        is_upgrade: agents of earlier programs are replaced before use.
 
     Raises:
-        PreflightFailed: they do not; names each with the command that helps.
+        PreflightFailed: an agent does not; names each such agent with a remedy.
     """
     refused = [Age.LATER] if is_upgrade else [Age.EARLIER, Age.LATER]
     notes = [agent_note(host, each) for host, each in programs.items() if age_of(each) in refused]
@@ -82,10 +82,10 @@ def check_agents(programs: Mapping[str, Program | None], *, is_upgrade: bool = F
 
 
 def check_wire_versions(programs: Mapping[str, Program | None], *, at_once: bool) -> None:
-    """Make sure that brokers, by name, may be replaced one after the other by this program.
+    """Check that brokers, by name, may be replaced one after the other by this program.
 
     Raises:
-        PreflightFailed: they could have no sessions with those that are replaced first.
+        PreflightFailed: old brokers could have no sessions with brokers replaced earlier.
     """
     own = own_program().wire_version
     found: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Brokers of a deployment that is used come to be something else in the overlay, one by one."""
+"""Changes of brokers' roles in the overlay of a running deployment, one by one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +20,14 @@ from pubsubctl.hosts.readiness import wait_ready
 READY_TIMEOUT_S = 60.0
 
 Role = tuple[str, str]
-"""A broker's name, and what it comes to be, as a topology file says it."""
+"""A broker's name and new role, in the notation of a topology file."""
 
 
 def read_roles(texts: Sequence[str], topology: Topology, protocol: str) -> tuple[Role, ...]:
-    """What `BROKER=ROLE` asks for, in this order.
+    """Return the role changes of `BROKER=ROLE` options, in order.
 
     Raises:
-        UserError: not of that form, or it cannot be with this topology and protocol; says why.
+        UserError: malformed, or impossible with this topology and protocol; with the reason.
     """
     roles = [text.partition("=") for text in texts]
     if roles and not definition_of(protocol).promises.roles_may_change:
@@ -51,10 +51,10 @@ async def change_roles(
     *,
     pause_s: float,
 ) -> None:
-    """Tell all brokers of one change after the other, as `deploy` does.
+    """Announce the changes to all brokers, one after the other, as `deploy` does.
 
     Args:
-        pause_s: before each of them.
+        pause_s: the pause before each change, in seconds.
 
     Raises:
         HostError, ControlError: a broker refuses, or is not ready in time.

@@ -1,9 +1,9 @@
-"""Replaces the program of a deployment that runs and is used, broker by broker.
+"""Replaces the program of a running deployment, broker by broker.
 
-First each host gets an agent of the new program, which takes over the processes of the old one;
-then brokers are stopped and started again from it, never more at once than the protocol
-tolerates, and the next only when every session is ready again. Where the two programs speak
-different wire versions, all brokers are replaced together, which has to be asked for.
+First each host gets an agent of the new program, which adopts the processes of the old agent; then
+brokers are stopped and restarted with the new program, never more at once than the protocol
+tolerates, and the next only after every session is ready again. If the programs have different wire
+versions, all brokers are replaced together, which requires an option.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ STOP_TIMEOUT_MS = 20_000
 
 @dataclass
 class Rolled:
-    """What was replaced.
+    """The replaced agents and brokers.
 
     Attributes:
         agents: hosts with a new agent.
-        brokers: in the order they were replaced.
+        brokers: in order of replacement.
     """
 
     agents: list[str] = field(default_factory=list)
@@ -46,20 +46,20 @@ async def roll(
     at_once: bool = False,
     replaces_agents: bool = True,
 ) -> Rolled:
-    """Replace agents and brokers of `hosts` by those of the program that would be started now.
+    """Replace agents and brokers of `hosts` with the present program.
 
     Args:
         at_once: stop all of these brokers, then start them. Between two wire versions there is no
-            other way: those replaced first could have no sessions with the others.
-        replaces_agents: otherwise that is done, or only brokers are to be replaced.
+            other way: brokers replaced earlier could have no sessions with the others.
+        replaces_agents: False if agents are replaced already, or only brokers are to be replaced.
 
-    Interrupted, what is replaced stays so, and the next call begins with those hosts that are
-    not done: they have the old program in their record.
+    After an interruption, replaced processes stay, and the next call begins with the remaining
+    hosts, which still have the old program in their record.
 
     Raises:
         UserError: `max_unavailable` is less than one.
-        PreflightFailed: brokers speak another wire version, and not `at_once`.
-        HostError: what was replaced did not get ready in time; nothing further was touched.
+        PreflightFailed: brokers have another wire version, and `at_once` is False.
+        HostError: a replaced broker was not ready in time; nothing further was touched.
     """
     known = protocol_on(deployment.wanted.topology, deployment.wanted.protocol)
     if max_unavailable < 1:
@@ -75,7 +75,7 @@ async def roll(
     brokers = [row.broker for row in deployment.brokers if row.host in hosts]
     progress.phase("replacing brokers")
     if not at_once:
-        # A broker away already would make it one too many.
+        # A broker that is down already could exceed the tolerance.
         await wait_ready(deployment, progress, timeout_s)
     for batch in [brokers] if at_once else batches(known, brokers, max_unavailable):
         progress.say(f"replacing {', '.join(batch)}")
@@ -91,7 +91,7 @@ async def roll(
 
 
 def batches(known: RunningProtocol, brokers: Sequence[str], most: int) -> Iterator[list[str]]:
-    """Brokers to be away at the same time: at most `most`, and none too many of them."""
+    """Yield batches of brokers to replace together: at most `most`, and none too many to lose."""
     left = list(brokers)
     while left:
         batch: list[str] = []
@@ -99,7 +99,7 @@ def batches(known: RunningProtocol, brokers: Sequence[str], most: int) -> Iterat
             away = sorted(map(known.topology.number_of, (*batch, name)))
             if len(batch) < most and known.tolerates(Lost(tuple(away))):
                 batch.append(name)
-        batch = batch or left[:1]  # each is one too many
+        batch = batch or left[:1]  # no broker may be missing
         left = [name for name in left if name not in batch]
         yield batch
 

@@ -1,4 +1,4 @@
-"""Topology files at the command line: made, read, and drawn as text, trees as such."""
+"""Topology files at the command line: generated, read, and drawn as text."""
 
 import random
 from collections.abc import Callable
@@ -40,13 +40,13 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What a topology is made to; each shape has its own use for some of them.
+    """The dimensions of a generated topology; each shape uses some of them.
 
     Attributes:
-        brokers: how many; None: as many as is usual.
+        brokers: the number of brokers; None for the shape's default.
         fanout: neighbours in a tree, brokers below a cell, members of a unit.
         delta: of a tree.
-        seed: what `random` and `random-hierarchy` draw from.
+        seed: the seed of `random` and `random-hierarchy`.
         cell_size: brokers of an inner cell.
         proxies: of a bipartite overlay.
         levels: of a random hierarchy.
@@ -62,14 +62,14 @@ class Measures:
 
 
 def load_topology(path: Path, protocol: str | None = None) -> Topology:
-    """The topology in a file.
+    """Return the topology in a file.
 
     Args:
-        protocol: is to run on it.
+        protocol: the protocol that must run on the topology.
 
     Raises:
-        UserError: names file, key, value and the nearest valid one; or the protocol does not run
-            on the kind of its overlay, and those that do are named.
+        UserError: names file, key, value and the nearest valid value; or the protocol does not run
+            on this overlay kind, with the protocols that do.
     """
     file = load_toml(path)
     try:
@@ -83,7 +83,7 @@ def load_topology(path: Path, protocol: str | None = None) -> Topology:
 
 
 def generated(shape: str, project: Project, measures: Measures) -> Topology:
-    """A topology made to measure; the same arguments give the same one.
+    """Return a generated topology; equal arguments result in equal topologies.
 
     Raises:
         UserError: no such shape, or a number out of range.
@@ -113,7 +113,7 @@ def generated(shape: str, project: Project, measures: Measures) -> Topology:
 
 
 def in_short(topology: Topology) -> str:
-    """`20 brokers, delta 2`, or of which kind the overlay is."""
+    """Return `20 brokers, delta 2`, with the kinds of overlays other than a tree."""
     words = [f"{len(topology.brokers)} brokers", topology.section.in_words]
     if topology.kinds != (TREE,):
         words.append(f"kind {' and '.join(topology.kinds)}")
@@ -121,12 +121,12 @@ def in_short(topology: Topology) -> str:
 
 
 def topology_file(topology: Topology) -> str:
-    """The content of the topology's TOML file."""
+    """Return the content of the topology's TOML file."""
     return toml_text(topology.to_mapping())
 
 
 def changed_file(path: Path, topology: Topology) -> str:
-    """What the file is to say now, below the comment it begins with."""
+    """Return the new content of the file, below its initial comment."""
     comment: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if not line.startswith("#"):
@@ -136,10 +136,10 @@ def changed_file(path: Path, topology: Topology) -> str:
 
 
 def drawn(topology: Topology, *, plain: bool) -> str:
-    """Every overlay of a topology as text: a tree as one, the others as lists.
+    """Return every overlay of a topology as text: a tree as a drawing, the others as lists.
 
     Args:
-        plain: with characters of ASCII only.
+        plain: use only ASCII characters.
     """
     parts = []
     for kind in topology.kinds:
@@ -151,7 +151,7 @@ def drawn(topology: Topology, *, plain: bool) -> str:
 
 
 def _listed(topology: Topology, kind: str) -> str:
-    """A line per broker: what it is, and whom it is linked to."""
+    """Return a line per broker: role and neighbours."""
     overlay = topology.overlay(kind)
     near: list[list[str]] = [[] for _ in topology.brokers]
     for a, b in overlay.links:
@@ -164,11 +164,11 @@ def _listed(topology: Topology, kind: str) -> str:
 
 
 def _drawn_tree(topology: Topology, *, plain: bool) -> str:
-    """The tree from its first broker, one line per broker."""
+    """Return a drawing of the tree from its first broker, one line per broker."""
     neighbours = topology.neighbours()
     corner, tee, bar = ("`-- ", "|-- ", "|   ") if plain else ("└── ", "├── ", "│   ")
     lines: list[str] = []
-    # (broker, where it was come from, what stands before it, what stands before its children)
+    # (broker, parent, prefix of the line, prefix of the children's lines)
     stack = [(topology.number_of(topology.present()[0]), -1, "", "")]
     while stack:
         broker, parent, before, below = stack.pop()
@@ -188,25 +188,25 @@ def _drawn_tree(topology: Topology, *, plain: bool) -> str:
 
 
 def parameters_in_words(topology: Topology, protocol: str | None = None) -> str:
-    """`, profile paper`: what a topology sets of a protocol, or of all."""
+    """Return a topology's settings for a protocol, or for all: `, profile paper`."""
     chosen = [name for name, _ in topology.settings if protocol in (None, name)]
     rows = [row for name in (ALL_PROTOCOLS, *chosen) for row in topology.settings_of(name).items()]
     return "".join(f", {key} {value}" for key, value in dict(rows).items())
 
 
 def sessions_of(topology: Topology) -> str:
-    """`, heartbeat 2s, suspicion 8s`: what a topology sets of sessions."""
+    """Return a topology's session settings: `, heartbeat 2s, suspicion 8s`."""
     return "".join(f", {key} {value}" for key, value in topology.session_in_words().items())
 
 
 def warn_of_parameters(console: Console, topology: Topology, protocol: str) -> None:
-    """Say what a protocol does not promise with a topology's parameters."""
+    """Warn about promises that a protocol does not keep with a topology's parameters."""
     for warning in parameters_on(topology, protocol).warnings():
         console.warn(warning)
 
 
 def summary(topology: Topology) -> dict[str, Any]:
-    """What one wants to know of a topology before deploying it; of its first kind, then others."""
+    """Return facts about a topology for use before a deployment; its first kind, then others."""
     facts: dict[str, Any] = {
         "name": topology.name,
         "kinds": list(topology.kinds),
@@ -228,7 +228,7 @@ def summary(topology: Topology) -> dict[str, Any]:
 
 
 def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
-    """The summary, for people."""
+    """Return the summary, for people."""
     parts = [f"{facts['brokers']} brokers, {facts['links']} links"]
     parts.append(f", {topology.section.in_words}")
     parts += [parameters_in_words(topology), sessions_of(topology)]

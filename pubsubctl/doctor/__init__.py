@@ -1,1 +1,1 @@
-"""Whether hosts are fit for what is planned."""
+"""Checks of the fitness of hosts for a plan."""

@@ -1,6 +1,6 @@
-"""What is known of hosts: asked for once, kept in the cache folder, printed and used to place.
+"""Facts about hosts: queried once, kept in the cache folder, printed and used for placement.
 
-Facts are hints. Whatever must be true is looked at again by the command that depends on it.
+Facts are hints. A command that depends on a fact checks the fact again.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ LARGEST_CACHE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Known:
-    """Facts of one host, and when they were asked for."""
+    """Facts about a host, with the time of the query."""
 
     facts: Mapping[str, Any]
     taken_utc: str
 
 
 def known_facts(inventory: Inventory) -> dict[str, Known]:
-    """Host → what is in the cache; hosts that are reached another way by now are left out."""
+    """Return host → cached facts, without hosts that are reached over another route by now."""
     try:
         with facts_file(inventory.name, inventory.path).open("rb") as file:
             content = json.loads(file.read(LARGEST_CACHE_BYTES))
@@ -40,11 +40,11 @@ def known_facts(inventory: Inventory) -> dict[str, Known]:
             if (row := rows.get(host.name)) is not None and row["reached"] == _reached(host)
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}  # a cache may be gone, torn or of another release
+        return {}  # a cache may be missing, torn or of another release
 
 
 def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put facts of hosts into the cache, beside those of others."""
+    """Add facts about hosts to the cache, beside the facts about other hosts."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {**known_facts(inventory), **{name: Known(row, now) for name, row in found.items()}}
     rows = {
@@ -63,7 +63,7 @@ def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]])
 
 
 def known_cores(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, list[int]]:
-    """Host → CPUs brokers may be given: of this machine now, of others from the cache."""
+    """Return host → CPUs for brokers: of this machine now, of other hosts from the cache."""
     known = known_facts(inventory)
     found: dict[str, list[int]] = {}
     for host in hosts:
@@ -81,6 +81,6 @@ def _reached(host: Host) -> str:
 
 
 def facts_file(inventory: str, path: Path) -> Path:
-    """Where the facts of the inventory of that name in that file are kept."""
+    """Return the cache file of an inventory, identified by name and path."""
     mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     return xdg_folder("cache") / "facts" / f"{inventory}-{mark}.json"

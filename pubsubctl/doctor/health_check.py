@@ -1,7 +1,7 @@
-"""What `doctor` looks at before anything is deployed, and what to do about what it finds.
+"""Checks of `doctor` before a deployment, with remedies for the findings.
 
-Each check is one small function with an id; it looks and changes nothing. Here is what concerns
-this machine; what concerns each host is in `host_checks`, under the same ids where it is the same.
+Each check is a small function with an id, and changes nothing. This module checks this machine;
+`host_checks` checks each host, under the same id if the check is the same.
 """
 
 import importlib.metadata
@@ -37,14 +37,14 @@ MEMORY_BYTES_WANTED = 2 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """A finding of a check.
 
     Attributes:
-        id: of the check, as --only takes it.
+        id: the id of the check, as --only takes the id.
         severity: "fail" stops a deployment, "warn" may spoil a measurement.
-        text: what is the case.
-        remedy: what to do about it; "" when nothing need be.
-        host: that alone it is about, whose name `text` begins with; "" for no single one.
+        text: the observed state.
+        remedy: the recommended action; "" if no action is needed.
+        host: the only host concerned, with which `text` begins; "" for no single host.
     """
 
     id: str
@@ -56,10 +56,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is looked at.
+    """The subject of an examination.
 
     Attributes:
-        experiment: what is to be run; None when that was not said.
+        experiment: the planned experiment; None if unspecified.
     """
 
     project: Project
@@ -74,10 +74,10 @@ Check = Callable[[Subject], Iterator[tuple[Severity, str, str]]]
 
 
 def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
-    """Run the checks, or those that were asked for.
+    """Run all checks, or the checks in `only`.
 
     Raises:
-        UserError: there is no check of that id; names the nearest.
+        UserError: no check has that id; names the nearest.
     """
     known = [*CHECKS, *(name for name in HOST_CHECKS if name not in CHECKS), *TOGETHER]
     for wanted in only:
@@ -103,7 +103,7 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
 
 
 def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostFacts]:
-    """What the hosts look like, as far as the checks want to know."""
+    """Return facts about the hosts, as far as the checks need facts."""
     if subject.inventory is None:
         return []
     wanted = {*chosen} & {*HOST_CHECKS, *TOGETHER}
@@ -120,7 +120,7 @@ def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostFacts]:
 
 
 def _each_disk(looks: Sequence[HostFacts]) -> list[HostFacts]:
-    """One host per folder of a machine: hosts of this machine often share one."""
+    """Return a host per folder of a machine: hosts of this machine often share a folder."""
     each = {(look.host.machine, look.probe.get("folder")): look for look in reversed(looks)}
     return list(reversed(each.values()))
 
@@ -264,7 +264,7 @@ def _budget(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 def _connections(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     if subject.experiment is not None:
-        # Ours raise the limit to what they may have at most.
+        # Our processes raise the soft limit to the hard limit.
         yield from connections(subject.experiment, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
@@ -316,7 +316,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _cpu_quota() -> float | None:
-    """How many CPUs a cgroup grants, when it grants fewer than there are."""
+    """Return the number of CPUs that a cgroup grants, if fewer than the machine has."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What `doctor` prints: hosts that are alike share a line, and what is wrong is never hidden."""
+"""Output of `doctor`: similar hosts share a line, and problems are never hidden."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,14 +7,14 @@ from pubsubctl.inventory.host_ranges import in_ranges
 
 
 def worth_telling(findings: Sequence[Finding], *, verbose: bool, quiet: bool) -> list[Finding]:
-    """The findings as they are printed, in the order of their checks.
+    """Return the findings to print, in the order of the checks.
 
-    Hosts of which a check finds the same become one finding. So do those that are well, each in
-    its own way, with one of them for all.
+    Hosts with the same finding of a check are merged. Healthy hosts are merged as well, even if the
+    texts differ, with the text of the first.
 
     Args:
-        verbose: each by itself.
-        quiet: only what is wrong.
+        verbose: print every finding separately.
+        quiet: print only problems.
     """
     if quiet:
         findings = [row for row in findings if row.severity != "ok"]
@@ -25,7 +25,7 @@ def worth_telling(findings: Sequence[Finding], *, verbose: bool, quiet: bool) ->
 
 
 def tally(findings: Sequence[Finding]) -> str:
-    """How many findings of which severity there are."""
+    """Return the number of findings per severity."""
     ok, warn, fail = (
         sum(row.severity == severity for row in findings) for severity in ("ok", "warn", "fail")
     )
@@ -48,7 +48,7 @@ def _of_check(findings: Sequence[Finding], check: str) -> Iterator[Finding]:
 
 
 def _together(rows: Sequence[Finding], like: str = "") -> Finding:
-    """One finding for all of them, in the words of the first."""
+    """Return a single finding for all hosts, with the text of the first."""
     first = rows[0]
     if len(rows) == 1:
         return first

@@ -1,7 +1,7 @@
-"""What `doctor` looks at on each host of an inventory, and what to do about what it finds.
+"""Checks of `doctor` on each host of an inventory, with remedies for the findings.
 
-Pure: what a host looks like goes in, findings come out. Checks that an ssh host shares with this
-machine have the same id as theirs.
+Pure: facts about a host result in findings. Checks that an ssh host shares with this machine have
+the same id.
 """
 
 import os
@@ -234,7 +234,7 @@ def _leftovers(look: HostFacts) -> Iterator[Row]:
 
 
 def _programs(look: HostFacts) -> Iterator[Row]:
-    """Agents and brokers run the program that operates them."""
+    """Check that agents and brokers run the program that operates the agents and brokers."""
     if look.differing is None:
         if look.observed is not None:
             yield "ok", "no agent or broker runs", ""
@@ -312,7 +312,7 @@ def _nic(look: HostFacts) -> Iterator[Row]:
 
 
 def _nic_of(look: HostFacts) -> dict[str, Any] | None:
-    """The interface that brokers' connections go over, as far as that can be told."""
+    """Return the interface for brokers' connections, if it can be determined."""
     found = [
         nic
         for nic in look.probe.get("nics", [])
@@ -352,7 +352,7 @@ def _mtu(look: HostFacts) -> Iterator[Row]:
 
 
 def _expect(look: HostFacts) -> Iterator[Row]:
-    """The inventory's [expect]: that the lab is still what it was."""
+    """Check the inventory's [expect]: the required properties of the lab."""
     expect, probe = look.expect, look.probe
     remedy = "mend the host, or [expect] of the inventory"
     met: list[str] = []
@@ -388,7 +388,7 @@ def _expect(look: HostFacts) -> Iterator[Row]:
 
 
 def kernel_fits(release: str, wanted: str) -> bool:
-    """Whether a kernel is of a release, or (">=5.15") at least that."""
+    """Return True if a kernel has a release, or (">=5.15") at least that release."""
     found = [int(part) for part in re.findall(r"\d+", release.partition("-")[0])]
     numbers = [int(part) for part in wanted.removeprefix(">=").split(".")]
     return found >= numbers if wanted.startswith(">=") else found[: len(numbers)] == numbers
@@ -396,7 +396,7 @@ def kernel_fits(release: str, wanted: str) -> bool:
 
 Check = Callable[[HostFacts], Iterator[Row]]
 
-# What also holds for hosts of this machine; the rest is said of this machine once.
+# These checks also apply to hosts of this machine; the other checks run once per machine.
 FOR_ALL: dict[str, Check] = {
     "fsync": _fsync,
     "buffers": _buffers,
@@ -428,12 +428,12 @@ HOST_CHECKS: dict[str, Check] = {
     **FOR_ALL,
     "faults": _faults,
 }
-# Of no use when the host could not be looked at.
+# Checks that need no facts about the host.
 _WITHOUT_PROBE = ("reach", "host-key")
 
 
 def check_host(look: HostFacts, name: str) -> Iterator[Row]:
-    """The findings of one check on one host, each beginning with the host's name."""
+    """Yield the findings of a check on a host, each beginning with the host's name."""
     if look.host.connector == "local" and name not in FOR_ALL:
         return
     if not look.probe and name not in _WITHOUT_PROBE:
@@ -443,7 +443,7 @@ def check_host(look: HostFacts, name: str) -> Iterator[Row]:
 
 
 def check_together(looks: Sequence[HostFacts]) -> Iterator[tuple[str, Row]]:
-    """What only shows in several hosts: (id of the check, finding)."""
+    """Yield findings that concern several hosts: (id of the check, finding)."""
     machines: dict[str, list[HostFacts]] = {}
     for look in looks:
         if look.host.connector == "ssh" and look.probe.get("boot_id"):
@@ -469,7 +469,7 @@ def check_together(looks: Sequence[HostFacts]) -> Iterator[tuple[str, Row]]:
 
 
 def _why(problem: PubsubctlError, remedy: str) -> tuple[str, str]:
-    """What is the matter, and what to do."""
+    """Return the problem and the remedy."""
     if isinstance(problem, ConnectionFailed):
         return problem.reason, problem.remedy or remedy
     return "; ".join(problem.problems), remedy

@@ -1,7 +1,7 @@
-"""Looks at hosts, side by side: what machine each one is, and what of ours is there.
+"""Facts about hosts, gathered in parallel: machines, and our processes and files there.
 
-Nothing is installed or changed. What cannot be reached is a finding of its own, and keeps nobody
-from looking at the others.
+Nothing is installed or changed. An unreachable host is a finding, and does not keep the others from
+being examined.
 """
 
 import json
@@ -34,18 +34,18 @@ PROBE_TIMEOUT_S = 60.0
 
 @dataclass
 class HostFacts:
-    """What one host looks like.
+    """Facts about a host.
 
     Attributes:
-        probe: what machine it is (brokerd.agent.host.probe); empty when it could not be looked at.
-        problem: why not.
-        observed: what of ours is there; None when that could not be seen, for `observing_problem`.
-        holder: who has the operator lock, in words; "" for nobody.
-        ports: those of its first ports that are in use.
-        expect: what the inventory says that it is.
-        certificates_end: broker → until when its certificate is accepted.
-        differing: what of ours runs another program than this, a line each; None: nothing runs.
-        socket_folder: of our control sockets there; None where nothing is installed yet.
+        probe: facts about the machine (brokerd.agent.host.probe); empty after a failure.
+        problem: the reason for the failure.
+        observed: our files and processes there; None after a failure, see `observing_problem`.
+        holder: the holder of the operator lock, in words; "" for a free lock.
+        ports: used ports among the host's first ports.
+        expect: the required properties in the inventory.
+        certificates_end: broker → the end of its certificate's validity.
+        differing: processes of ours that run another program, one line each; None if nothing runs.
+        socket_folder: the folder of our control sockets; None if nothing is installed yet.
     """
 
     host: Host
@@ -78,11 +78,11 @@ def gather_host_facts(
     only_machines: bool = False,
     peers: bool = False,
 ) -> list[HostFacts]:
-    """Look at hosts; what machines they are goes into the cache as well.
+    """Gather facts about hosts, and cache the facts about machines.
 
     Args:
-        only_machines: leave out what of ours is there.
-        peers: have hosts look at each other, too.
+        only_machines: skip our files and processes.
+        peers: let hosts examine each other, too.
     """
     lab = Lab.of(inventory, hosts, forks)
     looks = {host.name: HostFacts(host) for host in hosts}
@@ -107,7 +107,7 @@ def gather_host_facts(
         try:
             remember_facts(inventory, machines)
         except OSError:
-            pass  # a cache; where state cannot be written, doctor says so among the rest
+            pass  # only a cache; doctor reports a state folder without write access anyway
     return list(looks.values())
 
 
@@ -156,4 +156,4 @@ async def _look_for_ours(connector: Connector, found: HostFacts) -> None:
             try:
                 found.differing = await programs_on(connector)
             except (PubsubctlError, ControlError):
-                pass  # its agent has just ended: `leftovers` shows what it left
+                pass  # the agent has just ended: the check `leftovers` shows the remains

@@ -1,4 +1,4 @@
-"""What stands in the way of a run on a system under test: its server, client library, version."""
+"""Obstacles to a run on a system under test: server, client library, version."""
 
 from bench.systems.boundary import WrongSettings
 from bench.systems.configuration import NotInstalled, load_configuration
@@ -8,10 +8,10 @@ ID = "system"
 
 
 def check_system(name: str) -> list[Finding]:
-    """Whether the servers of a configuration can be started here.
+    """Check if the servers of a configuration can be started here.
 
     Raises:
-        SpecError, WrongDriver: the configuration itself cannot be.
+        SpecError, WrongDriver: the configuration itself is invalid.
     """
     try:
         found = load_configuration(name)

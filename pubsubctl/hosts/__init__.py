@@ -1,1 +1,1 @@
-"""How hosts are reached."""
+"""Connections to hosts, over SSH or on this machine."""

@@ -13,7 +13,7 @@ from pubsubctl.hosts.held import Held
 
 Connect = Callable[[], Awaitable[Held[AgentClient]]]
 
-# To be asked a second time where the first answer was lost: they say how it is, or make it so.
+# Repeatable after a lost answer: these requests report a state or are idempotent.
 REPEATABLE: Final = (
     *("hello", "status", "facts", "files", "hold", "stop", "fault_heal", "fault_renew"),
 )
@@ -28,14 +28,14 @@ REPEATABLE_OF_PROCESSES: Final = (
 
 
 class AgentLine:
-    """A connection to a host's agent that goes on when it is lost, or the agent is replaced.
+    """A connection to a host's agent that survives a lost connection and a replaced agent.
 
-    While an agent is replaced, what the old one did not answer any more is asked of the new
-    one; so only requests that may be asked twice belong into that time. When a connection is
-    lost, it is made anew once, and what only asks is asked again.
+    During a replacement, requests that the old agent did not answer are sent to the new agent, so
+    only repeatable requests are allowed during a replacement. A lost connection is reopened once,
+    and repeatable requests are sent again.
 
     Attributes:
-        client: for everybody who talks to the agent; stays the same.
+        client: the client for all users of the agent; stays the same object.
     """
 
     def __init__(self, connect: Connect, connection: Held[AgentClient]) -> None:
@@ -47,7 +47,7 @@ class AgentLine:
 
     @classmethod
     async def to(cls, connect: Connect) -> "AgentLine":
-        """A line whose connections `connect` makes."""
+        """Return an agent line over connections that `connect` opens."""
         return cls(connect, await connect())
 
     async def request(self, command: str, /, **arguments: Any) -> dict[str, Any]:
@@ -72,10 +72,14 @@ class AgentLine:
                     await self._reconnect(control)
 
     async def _reconnect(self, lost: Control) -> None:
-        """A new connection in place of `lost`; ControlError when there is none to be had."""
+        """Open a new connection in place of `lost`.
+
+        Raises:
+            ControlError: no connection can be opened.
+        """
         async with self._reconnecting:
             if self._control is not lost or self._replaced is not None:
-                return  # somebody else was quicker
+                return  # another task has reconnected already
             before = self._connection
             try:
                 self._connection = await self._connect()
@@ -89,7 +93,7 @@ class AgentLine:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether there is no agent just now, and requests wait for the next one."""
+        """Return True during a replacement of the agent, when requests wait for the next agent."""
         return self._replaced is not None
 
     async def leave(self) -> None:
@@ -97,12 +101,12 @@ class AgentLine:
         await self._connection.leave()
 
     async def begin_replacement(self) -> None:
-        """From now on requests wait for the next agent."""
+        """Make requests wait for the next agent from now on."""
         self._replaced = trio.Event()
         await self._connection.leave()
 
     def end_replacement(self, connection: Held[AgentClient] | None) -> None:
-        """Here is the next agent; None for there is none, and requests fail."""
+        """Resume requests with the next agent; None for no agent, which makes requests fail."""
         if connection is not None:
             self._connection = connection
         assert self._replaced is not None, "begin_replacement first"

@@ -1,7 +1,7 @@
-"""Reading the TOML files people write: size limits, where each value stands, what is wrong.
+"""Reader for TOML files of the user: bounded size, line numbers of values, error messages.
 
 Every problem is one line that begins with file and line, names key and value, and ends with the
-nearest valid one.
+nearest valid value.
 """
 
 import re
@@ -29,10 +29,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class TomlFile:
-    """A TOML file's content, and the line each key stands in.
+    """The content of a TOML file and the line number of every key.
 
     Attributes:
-        path: as the person named it.
+        path: the path as the user wrote the name.
         values: the content.
     """
 
@@ -41,7 +41,7 @@ class TomlFile:
     _lines: Mapping[Place, int]
 
     def line_of(self, place: Place) -> int:
-        """The line of a key, or of the nearest thing around it; 1 when nothing is known."""
+        """Return the line of a key, or of the nearest enclosing table; 1 if unknown."""
         while place:
             if place in self._lines:
                 return self._lines[place]
@@ -49,7 +49,7 @@ class TomlFile:
         return 1
 
     def where(self, place: Place) -> str:
-        """`file:line: key` for a message."""
+        """Return `file:line: key` for a message."""
         return f"{self.path}:{self.line_of(place)}: {dotted(place)}".rstrip(": ")
 
 
@@ -57,7 +57,7 @@ def load_toml(path: Path) -> TomlFile:
     """Read a TOML file.
 
     Raises:
-        UserError: it is not there, cannot be read, is too large, or is not TOML.
+        UserError: the file is missing, cannot be read, is too large, or is not TOML.
     """
     try:
         if path.is_dir():
@@ -81,10 +81,10 @@ def load_toml(path: Path) -> TomlFile:
 
 
 def validated(model: type[Model], file: TomlFile) -> Model:
-    """The file's content as `model`, which forbids unknown keys.
+    """Return the file's content as `model`, which forbids unknown keys.
 
     Raises:
-        UserError: with every problem, one line each.
+        UserError: with every problem, one line per problem.
     """
     try:
         return model.model_validate(file.values)
@@ -93,10 +93,10 @@ def validated(model: type[Model], file: TomlFile) -> Model:
 
 
 def check_schema(file: TomlFile, schema: str) -> None:
-    """Refuse a file that says it is something else.
+    """Refuse a file of another schema.
 
     Raises:
-        UserError: says what was expected.
+        UserError: the schema is missing or different; names the expected schema.
     """
     found = file.values.get("schema")
     if found is None:
@@ -106,7 +106,7 @@ def check_schema(file: TomlFile, schema: str) -> None:
 
 
 def dotted(place: Place) -> str:
-    """A place as people write it: hosts[0].vars.ports."""
+    """Return a place in dotted notation: hosts[0].vars.ports."""
     text = ""
     for part in place:
         if isinstance(part, int):
@@ -132,7 +132,7 @@ def _problem(detail: Any, model: type[BaseModel], file: TomlFile) -> str:
 
 
 def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
-    """The keys that are valid in the table at `place`."""
+    """Return the keys that are valid in the table at `place`."""
     current: type[BaseModel] | None = model
     for part in place:
         if isinstance(part, int) or current is None:
@@ -157,7 +157,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _lines_of_keys(text: str) -> dict[Place, int]:
-    """Where each table and key begins, as far as one line at a time tells."""
+    """Return the line of each table and key, as far as a line-by-line scan can find the line."""
     lines: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     table: Place = ()
@@ -179,7 +179,7 @@ def _lines_of_keys(text: str) -> dict[Place, int]:
 
 
 def _resolved(names: list[str], counts: Mapping[Place, int]) -> Place:
-    """A header's names with the index of the latest element after each array of tables."""
+    """Return a header's names, with the index of the latest element after each array of tables."""
     place: Place = ()
     for name in names:
         place = (*place, name)

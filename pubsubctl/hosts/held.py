@@ -1,4 +1,4 @@
-"""Connections that are opened in one task and left in another."""
+"""Connections that are opened in one task and closed from another."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Held(Generic[T]):
-    """A context manager that a task of its own is in, until somebody says `leave`.
+    """A context manager that a separate task holds open until `leave`.
 
     Attributes:
-        value: what the context manager gave.
+        value: the value that the context manager returned.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Held(Generic[T]):
     async def enter(
         cls, nursery: trio.Nursery, manager: AbstractAsyncContextManager[T]
     ) -> "Held[T]":
-        """Enter `manager` in a task of `nursery`; raises what entering it raises."""
+        """Enter `manager` in a task of `nursery`; raise the exception of the entry, if any."""
         held: Held[T] = cls()
         await nursery.start(held._hold, manager)
         if held._failure is not None:
@@ -33,7 +33,7 @@ class Held(Generic[T]):
         return held
 
     async def leave(self) -> None:
-        """Leave it, and wait until that is done."""
+        """Leave the context manager and wait for the exit."""
         self._leaving.set()
         await self._left.wait()
 
@@ -49,7 +49,7 @@ class Held(Generic[T]):
                 task_status.started()
                 await self._leaving.wait()
         except Exception as error:
-            # What goes wrong while it is left, or breaks meanwhile, its users have seen.
+            # The users have seen every error after the entry: while leaving, or in use.
             if not is_entered:
                 self._failure = error
                 task_status.started()

@@ -1,4 +1,4 @@
-"""The hosts of one command: reached together, locked together, worked on side by side."""
+"""The hosts of a command, which are reached, locked and operated on together."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 @dataclass
 class Lab:
-    """The hosts of one command.
+    """The hosts of a command.
 
     Attributes:
-        forks: how many of them are worked on at the same time.
-        connections: what all hosts that are reached over the network share.
+        forks: the number of hosts that are operated on at the same time.
+        connections: the connections that all remote hosts share.
     """
 
     inventory: Inventory
@@ -41,7 +41,7 @@ class Lab:
 
     @classmethod
     def of(cls, inventory: Inventory, hosts: Sequence[Host], forks: int) -> "Lab":
-        """The lab of these hosts, each reached in the way its inventory says."""
+        """Return the lab of these hosts, with the connectors that the inventory names."""
         connections = None
         if any(host.connector == "ssh" for host in hosts):
             from pubsubctl.hosts.ssh.connections import SshConnections
@@ -61,16 +61,16 @@ class Lab:
         return cls(inventory, tuple(rows), forks, connections)
 
     def deciding(self) -> dict[str, dict[str, Any]]:
-        """What of its hosts decides the numbers of a run on them, JSON-ready."""
+        """Return the properties of the hosts that affect the numbers of a run, JSON-ready."""
         return self.inventory.deciding([row.host for row in self.connectors])
 
     def connector(self, host: str) -> Connector:
-        """The one of that host."""
+        """Return the connector of a host."""
         return next(row for row in self.connectors if row.host.name == host)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Lab"]:
-        """Reach the hosts as they are needed; all connections end with the block."""
+        """Connect to hosts on demand; all connections end with the block."""
         failure: BaseException | None = None
         async with AsyncExitStack() as stack:
             if self.connections is not None:
@@ -79,7 +79,7 @@ class Lab:
                 self._nursery = nursery
                 for connector in self.connectors:
                     connector.transport.use(nursery)
-                # What is raised in the block comes out as it is, not in a group.
+                # An exception of the block is raised unchanged, not in a group.
                 try:
                     yield self
                 except BaseException as error:
@@ -91,15 +91,16 @@ class Lab:
             raise failure
 
     async def installed(self, *, only_if_used: bool = False) -> None:
-        """Have our program on every host; where it is there already, nothing is done.
+        """Install our program on every host; do nothing on a host that has the program.
 
-        On no host anything is installed before on every host everything is there and hashed.
+        The installation begins after all hosts have received and hashed all files.
 
         Args:
-            only_if_used: only where something of ours is that cannot be looked into without.
+            only_if_used: only hosts with files of ours that cannot be inspected without the
+                program.
 
         Raises:
-            IntegrityError: a file is not what it was: here, or there; nothing was installed.
+            IntegrityError: a file changed, here or on a host; nothing was installed.
         """
 
         async def upload(connector: Connector) -> None:
@@ -120,7 +121,7 @@ class Lab:
         *,
         only_if_used: bool = False,
     ) -> AsyncIterator["Lab"]:
-        """Reach the hosts, have our program on them (see `installed`), and keep others away."""
+        """Reach the hosts, install our program (see `installed`), and hold the operator locks."""
         async with self.opened():
             with interruption.stoppable():
                 if self.connections is not None:
@@ -130,7 +131,7 @@ class Lab:
                 yield self
 
     async def without_unreachable(self) -> list[Unreachable]:
-        """Go on with the hosts that can be reached; gives why the others cannot."""
+        """Drop unreachable hosts from the lab; return the reasons."""
         lost: dict[str, Unreachable] = {}
 
         async def reach(connector: Connector) -> None:
@@ -147,7 +148,7 @@ class Lab:
         return [lost[name] for name in sorted(lost)]
 
     async def commands(self) -> dict[str, list[str]]:
-        """Host → the remote commands that a deployment would run from here on."""
+        """Return host → the remote commands that a deployment would run from here on."""
         found: dict[str, list[str]] = {}
 
         async def plan(connector: Connector) -> None:
@@ -158,7 +159,7 @@ class Lab:
 
     @asynccontextmanager
     async def locked(self, purpose: str) -> AsyncIterator[None]:
-        """Keep other operators away from all hosts; PreflightFailed says who has one."""
+        """Hold the operator locks of all hosts; PreflightFailed names the holder of a lock."""
 
         async def connect(connector: Connector) -> None:
             await connector.lock_holder()
@@ -170,12 +171,12 @@ class Lab:
             yield
 
     async def hold_agent(self, host: str) -> Held[AgentClient]:
-        """A connection to a host's agent that any task may use, and leave."""
+        """Open a connection to a host's agent that any task may use, and leave."""
         assert self._nursery is not None, "to be used inside `opened`"
         return await Held.enter(self._nursery, self.connector(host).open_agent())
 
     async def cores(self, hosts: Collection[str]) -> dict[str, Sequence[int]]:
-        """Host → the CPUs that brokers may run on there, of these hosts."""
+        """Return host → the CPUs available to brokers, for the given hosts."""
         found: dict[str, Sequence[int]] = {}
 
         async def look(connector: Connector) -> None:
@@ -186,7 +187,7 @@ class Lab:
         return found
 
     async def observe(self) -> list[Observed]:
-        """What there is of ours on each host."""
+        """Return our processes, files and deployment on every host."""
         found: dict[str, Observed] = {}
 
         async def look(connector: Connector) -> None:
@@ -202,15 +203,15 @@ class Lab:
         *,
         only_together: bool = False,
     ) -> None:
-        """Do something on every host, some at the same time.
+        """Run `act` on every host, with a bounded number of hosts at the same time.
 
         Args:
-            only_together: it is of no use where it is not done on all of them, so that a host
-                that cannot be reached is the failure of all.
+            only_together: the result is useless unless all hosts succeed, so an unreachable host
+                fails the whole act.
 
         Raises:
-            ExceptionGroup: of what went wrong, in the order of the hosts, after all had their
-                turn. Where only some cannot be reached, that is a HostError: the others are done.
+            ExceptionGroup: of all failures, in the order of the hosts, after the act ran on all
+                hosts. Unreachable hosts become a HostError if the act succeeded on others.
         """
         chosen = self.connectors if connectors is None else tuple(connectors)
         limiter = trio.CapacityLimiter(self.forks)
@@ -232,13 +233,13 @@ class Lab:
 
 
 async def reached(lab: Lab, work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives, done while the hosts of `lab` can be reached."""
+    """Return the result of `work`, run while the hosts of `lab` can be reached."""
     async with lab.opened():
         return await work()
 
 
 def in_part(failures: Sequence[Exception]) -> list[Exception]:
-    """What went wrong on some hosts, while on others all is done."""
+    """Return the failures on some hosts of an act that succeeded on others."""
     return [
         HostError(*error.problems) if isinstance(error, Unreachable) else error
         for error in failures

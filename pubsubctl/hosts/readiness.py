@@ -1,4 +1,4 @@
-"""When brokers that were started may be used: all sessions are up, and each knows its ball."""
+"""Readiness of started brokers: all sessions are up, and each neighbourhood is probed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a broker says of itself.
+    """The status of a broker, as reported by the broker.
 
     Attributes:
-        has_probed: it has tried all brokers near it that are to run.
+        has_probed: the broker has tried all brokers nearby that should run.
     """
 
     core: CoreStatus[str]
@@ -29,12 +29,13 @@ class Answered:
 
 
 async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
-    """Until every broker has every session it wants, ready at both ends, and knows its ball.
+    """Wait until every broker has every wanted session, ready at both ends, and is running.
 
-    Those that were decommissioned are left out.
+    A broker must also have tried all brokers near it. Decommissioned brokers are left out.
 
     Raises:
-        HostError: a broker ended, or they were not ready in time; says what is pending.
+        HostError: a broker ended, or the brokers were not ready in time; names the pending
+            brokers and reasons.
     """
     names = [row.broker for row in deployment.brokers]
     pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
@@ -61,13 +62,13 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
 
 
 def not_ready(statuses: Mapping[str, "Answered | str"]) -> dict[str, str]:
-    """By broker, what it still waits for; empty: all of them may be used.
+    """Return, by broker, the reason for which the broker is not ready; empty if all are ready.
 
-    A session counts where both ends have it. One end may have it while the other is about to turn
-    it away, as the neighbours of a broker that was decommissioned do.
+    A session counts if both ends have the session. One end may have a session that the other end is
+    about to refuse, for example a neighbour of a decommissioned broker.
 
     Args:
-        statuses: by broker, what it answered, or why it did not.
+        statuses: by broker, the status, or the reason for a missing answer.
     """
     pending = {}
     for name, status in statuses.items():
@@ -92,7 +93,7 @@ def _has_session(status: "Answered | str | None", peer: str) -> bool:
 
 
 async def _broker_status(deployment: Deployment, name: str) -> "Answered | str":
-    """A broker's status, or why there is none yet."""
+    """Return a broker's status, or the reason for which there is none yet."""
     try:
         status = await deployment.broker(name, "status")
     except ControlError as error:

@@ -9,7 +9,7 @@ LEAST_FREE_BYTES = 1 << 20
 
 
 async def lack_of_room(connector: Connector) -> str:
-    """What to say of the disk of a host's durable files; "" while there is room."""
+    """Return a complaint about the disk for a host's durable files; "" while there is room."""
     room = await connector.data_room()
     if room is None or room[1] >= LEAST_FREE_BYTES:
         return ""
@@ -18,10 +18,10 @@ async def lack_of_room(connector: Connector) -> str:
 
 
 async def check_room(lab: Lab) -> None:
-    """See that the durable files of brokers have room to grow on every host.
+    """Check that the disks for durable files have free space on every host.
 
     Raises:
-        PreflightFailed: they have not; names hosts and folders.
+        PreflightFailed: a disk is full; names hosts and folders.
     """
     full: dict[str, str] = {}
 

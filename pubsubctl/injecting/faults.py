@@ -1,4 +1,4 @@
-"""Fault schedules at the command line: from a file or from one verb, checked, and shown."""
+"""Fault schedules at the command line: from a file or from a single verb, checked and printed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,26 +37,26 @@ CLIENTS_BY_SCHEDULE = (
 def schedule_of(
     project: Project, name: str, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> FaultSchedule:
-    """The schedule in a file.
+    """Return the schedule in a file.
 
     Args:
-        changes: by id of a step, values of its keys in place of what the file says.
+        changes: by id of a step, values that replace values of the file.
 
     Raises:
-        UserError: there is none, or steps are wrong by themselves; every problem is named.
+        UserError: the schedule is missing, or steps are invalid; names every problem.
     """
     return _loaded(project.find("schedule", name), changes)
 
 
 def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedule:
-    """The schedule of a single verb, done at once.
+    """Return the schedule of a single verb, applied at once.
 
     Args:
-        target: "" where `options` has a pick.
-        options: of the step: for, signal, stall, down, pick; None where not given.
+        target: "" if `options` has a pick.
+        options: options of the step: for, signal, stall, down, pick; None if not given.
 
     Raises:
-        UserError: no such verb, or an option it does not take.
+        UserError: unknown verb, or an option that the verb does not take.
     """
     if verb not in VERBS:
         raise UserError(f"inject: no verb called {shown(verb)}{nearest(verb, VERBS)}")
@@ -74,10 +74,10 @@ def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedul
 
 
 def check_by_hand(schedule: FaultSchedule) -> None:
-    """Refuse what only a bench can do.
+    """Refuse steps that need a bench.
 
     Raises:
-        UserError: a step is done to clients of a load.
+        UserError: a step targets clients of a load.
     """
     for step in schedule.steps:
         if step.do in CLIENT_VERBS:
@@ -87,10 +87,10 @@ def check_by_hand(schedule: FaultSchedule) -> None:
 
 
 def for_load(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
-    """The schedule with the brokers and clients of a load in the place of what they are there.
+    """Return the schedule with names of the load's brokers and clients replaced by real names.
 
     Raises:
-        UserError: the load has none such; every problem is named.
+        UserError: the load lacks a named broker or client; names every problem.
     """
     try:
         return placed(schedule, publishers, subscribers)
@@ -105,14 +105,14 @@ def settled(
     placement: Placement | None = None,
     protocol: str | None = None,
 ) -> FaultSchedule:
-    """The schedule for this topology, with every target that it leaves to the seed drawn.
+    """Return the schedule for this topology, with every random target drawn by the seed.
 
     Args:
-        seed: instead of the schedule's own.
-        protocol: that runs; None for the usual one of such topologies.
+        seed: replaces the schedule's own seed.
+        protocol: the running protocol; None for the default protocol of the topology.
 
     Raises:
-        UserError: what it picks from is not there, or is too few.
+        UserError: the elements to pick from are missing, or too few.
     """
     try:
         machines = placement.machines() if placement else None
@@ -130,14 +130,14 @@ def checked(
     clients: Clients | None = None,
     protocol: str | None = None,
 ) -> list[str]:
-    """Warnings about a schedule on this topology, placed so where that is known.
+    """Return warnings about a schedule on this topology, with the placement if available.
 
     Args:
-        clients: of the load that it goes with, where there is one.
-        protocol: that runs; None for the usual one of such topologies.
+        clients: the clients of the accompanying load, if any.
+        protocol: the running protocol; None for the default protocol of the topology.
 
     Raises:
-        UserError: it cannot be carried out there; every problem is named.
+        UserError: the schedule cannot be carried out there; names every problem.
     """
     machines = placement.machines() if placement else None
     addresses = placement.addresses() if placement else None
@@ -176,7 +176,7 @@ def _loaded(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) 
 def _targets(
     schedule: FaultSchedule, known: RunningProtocol, machines: Machines | None
 ) -> list[Problem]:
-    """What is wrong with the targets; a single verb is free to do what no schedule should."""
+    """Return problems with the targets; a single verb may do more than a schedule should."""
     found: list[Problem] = []
     failed: set[frozenset[str]] = set()
     for step in schedule.steps:

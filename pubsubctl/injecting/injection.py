@@ -1,4 +1,4 @@
-"""`inject` on what is deployed: the schedule is carried out, watched, and healed at the end."""
+"""`inject` on a running deployment: apply a schedule, observe, and heal at the end."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -27,17 +27,17 @@ from pubsubctl.running.experiment import as_testbed
 
 CLOCK_ROUNDS = 10
 _STATES = {"unknown": "not seen"}
-"""A fault that was done, and had no effect that anybody saw: what people are told of it."""
+"""The displayed states of faults that were applied without an observed effect."""
 
 
 Settle = Callable[[Topology, Placement, str], FaultSchedule]
 
 
 def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Result:
-    """Carry a schedule out; its origin is now.
+    """Carry a schedule out, with the present as the origin.
 
     Args:
-        settle: the schedule for what is found deployed, checked and with its targets drawn.
+        settle: returns the schedule for the present deployment, checked and with drawn targets.
     """
     inventory = call.inventory()
     lab = Lab.of(inventory, inventory.hosts, call.forks)
@@ -76,7 +76,10 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
 
 
 async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> str:
-    """What to say before faults that only messages show, where nobody is there to send any."""
+    """Return a warning if no client sends messages and some faults only show in messages.
+
+    "" if there is nothing to warn about.
+    """
     unseen = list(dict.fromkeys(s.verb for s in steps if VERB_TABLE[s.verb].needs_messages))
     if not unseen:
         return ""
@@ -85,7 +88,7 @@ async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> 
             if (await deployment.broker(row.broker, "status"))["clients"]:
                 return ""
         except ControlError:
-            continue  # whoever is down has no clients
+            continue  # a broker that is down has no clients
     return (
         f"no client is connected to any broker: {' and '.join(unseen)} can only be seen by the "
         "messages that pass, so have something publish meanwhile, as `pubsubctl bench` does"
@@ -93,13 +96,13 @@ async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> 
 
 
 async def backend_of(deployment: Deployment) -> DeployedBackend:
-    """What breaks things in a deployment, and puts what its hosts stamp on this machine's clock."""
+    """Return a backend that injects faults in a deployment and maps host times to our clock."""
     testbed = await as_testbed(deployment)
     return DeployedBackend(testbed, ahead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS)))
 
 
 async def running(lab: Lab) -> Wanted:
-    """What was deployed, as it was wanted then."""
+    """Return the recorded deployment, as requested at the time of the deployment."""
     for connector in lab.connectors:
         record = await connector.read_deployment()
         if record is not None:

@@ -1,8 +1,7 @@
-"""`inject --selftest`: every verb, for a moment, on what is deployed; seen, healed, recovered.
+"""`inject --selftest`: apply every verb briefly to a deployment; observe, heal, recover.
 
-A trickle of publications of its own goes over the link it breaks, so that there is something to
-hold back. One verb that fails does not keep the others from being tried; one that is not healed
-ends the test.
+A trickle of publications crosses the faulty link, so that faults have messages to hold back. After
+a failed verb the test continues; after a fault that is not healed the test ends.
 """
 
 import os
@@ -44,11 +43,11 @@ _PUBLISH_EVERY_S: Final = 0.01
 
 @dataclass
 class Trial:
-    """One verb on one target.
+    """A verb on a target.
 
     Attributes:
-        steps: of its schedule; ids and moments are added.
-        outcome: works, unavailable (the machine cannot do it: why), or fails (why).
+        steps: the steps of the schedule; ids and times are added.
+        outcome: works, unavailable (impossible on the machine: see `why`), or fails (see `why`).
     """
 
     name: str
@@ -59,7 +58,7 @@ class Trial:
     is_optional: bool = False
 
     def schedule(self, topology: Topology) -> FaultSchedule:
-        """One step after the other."""
+        """Return the schedule with the steps in sequence."""
         steps: list[dict[str, Any]] = []
         for number, step in enumerate(self.steps):
             before = {"after": f"s{number - 1}.observed"} if number else {"at": "0s"}
@@ -78,7 +77,10 @@ class _Findings:
 
 
 def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
-    """What is tried, on a link to a leaf and the broker there; nft's, where that can be told."""
+    """Yield the trials, on a link to a leaf and on the leaf broker.
+
+    The nft trial uses a target that nftables can distinguish.
+    """
     a, b = chosen_link(known.topology)
     machine = next(row.host for row in placement.brokers if row.broker == b)
     link = f"{a}-{b}"
@@ -110,7 +112,7 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
 
 
 def _on_nft(known: RunningProtocol, placement: Placement) -> tuple[str, str, str, dict[str, Any]]:
-    """A link whose ends nftables can tell from all others; else a machine, from all others."""
+    """Return a link that nftables can distinguish from all others; else a whole machine."""
     topology = known.topology
     a, b = chosen_link(topology)
     names = topology.brokers
@@ -125,12 +127,12 @@ def _on_nft(known: RunningProtocol, placement: Placement) -> tuple[str, str, str
     machines = placement.machines()
     brokers = next(rows for rows in machines.values() if b in rows)
     if len(brokers) == len(names):
-        return "blackhole", f"{a}-{b}", "4s", {"backend": "nft"}  # which says why it cannot be
+        return "blackhole", f"{a}-{b}", "4s", {"backend": "nft"}  # fails with the reason
     return "partition", ",".join(brokers), "6s", {"mode": "blackhole", "backend": "nft"}
 
 
 def chosen_link(topology: Topology) -> tuple[str, str]:
-    """The first link to a leaf, the leaf last."""
+    """Return the first link to a leaf, the leaf last."""
     near = topology.neighbours()
     x, y = min(topology.links, key=lambda pair: min(len(near[pair[0]]), len(near[pair[1]])))
     if len(near[x]) < len(near[y]):
@@ -139,7 +141,7 @@ def chosen_link(topology: Topology) -> tuple[str, str]:
 
 
 def selftest_now(call: Invocation) -> Result:
-    """Try every verb on what is deployed."""
+    """Try every verb on the deployment."""
     inventory = call.inventory()
     lab = Lab.of(inventory, inventory.hosts, call.forks)
     findings = _Findings()
@@ -193,7 +195,7 @@ def _judge(trial: Trial, injection: Injection, findings: _Findings) -> None:
 
 @asynccontextmanager
 async def _traffic(deployment: Deployment) -> AsyncIterator[bool]:
-    """Publications over the chosen link, if its brokers can be reached from here as clients."""
+    """Send publications over the chosen link; yield False if no client can connect from here."""
     topology = protocol_on(deployment.wanted.topology, deployment.wanted.protocol).topology
     a, b = chosen_link(topology)
     address = {row.broker: row.address for row in deployment.wanted.placement.brokers}

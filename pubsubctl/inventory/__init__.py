@@ -1,1 +1,1 @@
-"""Inventories: hosts, who may log in, and where brokers may go."""
+"""Inventories: hosts, logins, and the places for brokers."""

@@ -1,4 +1,4 @@
-"""Names of hosts with numbers in them, written shortly: n01 to n16 as `n[01:16]`."""
+"""Compact notation for numbered host names: n01 to n16 as `n[01:16]`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,6})([^\d]*)")
 
 
 def in_ranges(names: Iterable[str]) -> str:
-    """Names in their order, three or more in a row as a range: `n[01:08], gw`."""
+    """Return the names in order, three or more consecutive names as a range: `n[01:08], gw`."""
     return ", ".join(_shortened(row) for row in _rows(names))
 
 
@@ -25,7 +25,7 @@ def _rows(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _follows(one: str, other: str) -> bool:
-    """Whether `other` is the next name of a range that `one` is in."""
+    """Return True if `other` directly follows `one` in a range."""
     before, after = _NUMBERED.fullmatch(one), _NUMBERED.fullmatch(other)
     if before is None or after is None or before[1] != after[1] or before[3] != after[3]:
         return False

@@ -1,8 +1,8 @@
-"""Inventories: the hosts one may use, in groups, with variables whose origin is known.
+"""Reader for inventories: the available hosts, in groups, with variables and their origins.
 
 A file becomes an Inventory of single hosts: ranges like `n[01:16]` are expanded, variables are
-settled (host before group before [defaults]; two groups that disagree are an error), and what
-could make two hosts get in each other's way is refused. Nothing is connected to here.
+resolved (host before group before [defaults]; two groups with different values are an error), and
+conflicts between hosts are refused. The reader opens no connections.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -49,13 +49,13 @@ _SSH_ONLY = ("port", "user", "identity", "jump", "python")
 
 
 def load_inventory(path: Path) -> Inventory:
-    """The inventory in a file.
+    """Return the inventory in a file.
 
     Raises:
-        UserError: with every problem found, one line each: unknown key, bad or repeated name,
-            ranges of unequal length, ports or roots that two hosts would share, a group whose
-            host does not exist, groups that disagree, gateways that lead to themselves,
-            anything that looks like a secret.
+        UserError: with every problem, one line per problem: unknown key, bad or repeated name,
+            ranges of unequal length, ports or roots shared by two hosts, a group with an
+            unknown host, groups that disagree, circular gateways, a value that looks like a
+            secret.
     """
     file = load_toml(path)
     check_schema(file, SCHEMA)
@@ -75,13 +75,13 @@ class _Settled:
 
 
 class _Builder:
-    """Turns a valid file into single hosts, collecting problems instead of stopping at one."""
+    """A builder of single hosts from a valid file; collects problems instead of stopping."""
 
     def __init__(self, file: TomlFile, content: InventoryFile) -> None:
         self._file = file
         self._content = content
         self._problems: list[str] = []
-        self._has_all_hosts = True  # else what names a host that is not there may be right
+        self._has_all_hosts = True  # otherwise an unknown host in another table is not reported
         self._hosts: dict[str, _Settled] = {}
         self._gateways: dict[str, Gateway] = {}
 
@@ -161,7 +161,7 @@ class _Builder:
             self._hosts[name] = _Settled(name, place, set(entry.groups), {**own, **each})
 
     def _paired(self, text: str, names: Sequence[str], key: str, place: Place) -> list[str]:
-        """A value per name; none when their numbers differ, which is then a problem."""
+        """Return a value per name; empty after a reported problem if the counts differ."""
         found = self._expanded(text, place)
         if key in _SHARED and len(found) == 1:
             return found * len(names)
@@ -191,7 +191,7 @@ class _Builder:
                 self._problem(("groups", group), "no host is in this group")
 
     def _settle(self) -> None:
-        """Fill in what a host does not say itself: from its groups, then from [defaults]."""
+        """Fill in missing values of hosts: from the host's groups, then from [defaults]."""
         defaults = self._values(self._content.defaults, ("defaults",), "defaults")
         by_group = {
             group: self._values(entry.vars, ("groups", group, "vars"), f"group {group}")
@@ -255,7 +255,7 @@ class _Builder:
             )
 
     def _chain(self, jump: Sequence[str], behind: tuple[str, ...]) -> tuple[str, ...]:
-        """All gateways on the way, outermost first: also those that the first one is behind."""
+        """Return all gateways on the route, outermost first, with the jumps of the first."""
         if not jump:
             return ()
         for name in jump:
@@ -270,7 +270,7 @@ class _Builder:
         return (*self._chain(self._content.gateways[jump[0]].jump, way), *jump)
 
     def _check_connections(self) -> None:
-        """Each host has what its connector takes, and nothing that it does not."""
+        """Check that each host has the values of its connector, and no others."""
         for host in self._hosts.values():
             values = host.values
             for key in _RANGED:
@@ -314,9 +314,9 @@ class _Builder:
                 self._wrong("jump", (",".join(jump), origin), str(error))
 
     def _divide_ports(self) -> dict[str, range]:
-        """Host → ports. Hosts of one machine with their range from one line share it out evenly.
+        """Return host → ports. Hosts of a machine with a range from the same line get equal shares.
 
-        Ports of hosts on one machine must not overlap; on different machines they may.
+        Ports of hosts on the same machine must not overlap; on different machines ports may.
         """
         sharing: dict[tuple[str, str, Origin], list[str]] = {}
         for name, host in self._hosts.items():
@@ -350,7 +350,7 @@ class _Builder:
 
     def _refuse_shared_folders(self, key: str) -> None:
         taken: dict[str, dict[Path, str]] = {}
-        above: dict[str, dict[Path, str]] = {}  # every parent of what is taken
+        above: dict[str, dict[Path, str]] = {}  # every parent of a used folder
         for host in self._hosts.values():
             if key not in host.values:
                 continue
@@ -429,7 +429,7 @@ class _Builder:
             self._problem(place, f"= {shown(value)}: {error}")
 
     def _wrong(self, key: str, said: tuple[Any, Origin], text: str) -> None:
-        """A problem with a settled value, named once per line it was written in."""
+        """Report a problem with a resolved value, once per line of origin."""
         value, origin = said
         where = f"{origin.file}:{origin.line}" if origin.file else str(self._file.path)
         if not any(row.startswith(f"{where}: {key} = ") for row in self._problems):
@@ -470,7 +470,7 @@ def _machine(host: _Settled) -> str:
 
 
 def _listens_on(host: _Settled) -> str:
-    """What ports must differ within: the network address, or all of a machine."""
+    """Return the scope in which ports must differ: a network address, or a whole machine."""
     bench_address, _ = host.values.get("bench_address", ("", None))
     if bench_address and not is_loopback(bench_address):
         return str(bench_address)

@@ -1,4 +1,4 @@
-"""What an inventory comes to: single hosts and gateways, with every value settled."""
+"""The content of an inventory: single hosts and gateways, with all values resolved."""
 
 import fnmatch
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ THIS_MACHINE = "localhost"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was written: file and line, or that it is our default."""
+    """The origin of a value: file and line, or our default."""
 
     layer: str
     file: Path | None = None
@@ -31,13 +31,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class Gateway:
-    """A machine that hosts are reached through.
+    """A machine on the route to hosts.
 
     Attributes:
         address: its IP or DNS name.
-        user: who logs in there; None for the controller's user.
-        identity: path of a private key; None for what ssh-agent offers.
-        jump: the gateways before it, outermost first, all of them.
+        user: the login; None for the controller's user.
+        identity: path of a private key; None for the keys in ssh-agent.
+        jump: all gateways before this gateway, outermost first.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Gateway:
 
 @dataclass(frozen=True)
 class SshSettings:
-    """How connections are made.
+    """Settings of SSH connections.
 
     Attributes:
         forks: hosts at the same time.
-        forks_per_gateway: connections that are being made through one gateway at the same time.
-        keepalive_s: between two signs of life on an idle connection.
-        retries: further attempts when a connection cannot be made.
-        user_config: the person's own OpenSSH configuration, to fill in what the inventory leaves
-            open; None unless the command line asks for it.
+        forks_per_gateway: simultaneous connection attempts through a gateway.
+        keepalive_s: the interval between keepalives on an idle connection, in seconds.
+        retries: further attempts after a failed connection attempt.
+        user_config: the user's own OpenSSH configuration, for values that the inventory leaves
+            open; None unless the command line requests the file.
     """
 
     forks: int = 16
@@ -71,36 +71,36 @@ class SshSettings:
 
 @dataclass(frozen=True)
 class Host:
-    """One (logical) machine.
+    """A (logical) machine.
 
     Attributes:
         name: unique in the inventory.
-        connector: how it is reached: "local" or "ssh".
+        connector: "local" or "ssh".
         groups: sorted.
-        ports: the TCP ports its brokers may listen on; see `broker_ports`.
-        cores: "share" lets the kernel place brokers, "own" gives each one a core.
-        cores_reserved: cores no broker gets.
-        broker_nice: how far its brokers give way to its agent and load generators, 0 to 19.
-        root: the folder of everything we keep on it; None for the connector's usual place.
-        origins: variable → where its value was written.
-        address: IP or DNS name that is dialled; "" for local.
-        port: of its ssh server.
-        user: who logs in; None for the controller's user.
-        identity: path of a private key; None for what ssh-agent offers.
-        jump: the gateways before it, outermost first, all of them; () for none.
-        python: the program that makes the environment on it.
-        bench_address: the IP its brokers listen on and are dialled at; "" when the inventory
-            does not say (`address` is a DNS name).
-        failure_domain: what it shares its fate with; its own name when nothing is said.
-        data_dir: where brokers keep what must be durable; None for below root.
+        ports: the TCP ports for the host's brokers; see `broker_ports`.
+        cores: "share" lets the kernel place brokers, "own" assigns a core to each broker.
+        cores_reserved: cores that no broker gets.
+        broker_nice: nice value of brokers relative to agent and load generators, 0 to 19.
+        root: the folder of all files of ours; None for the connector's default.
+        origins: variable → the origin of the value.
+        address: IP or DNS name for connections; "" for local.
+        port: of the ssh server.
+        user: the login; None for the controller's user.
+        identity: path of a private key; None for the keys in ssh-agent.
+        jump: all gateways on the route, outermost first; () for none.
+        python: the program that creates the environment on the host.
+        bench_address: the IP on which brokers listen and are dialled; "" if the inventory does
+            not contain an IP (`address` is a DNS name).
+        failure_domain: hosts with the same value fail together; the host's name by default.
+        data_dir: the folder of durable broker state; None for a folder below root.
         smt: "avoid" leaves out all but the first thread of each core.
-        numa: in which order cores are given out: "fill" node after node, "interleave" in turn,
-            "pin:N" those of node N only; "" by number.
-        mem_per_broker_bytes: what a broker may allocate; 0 for no limit.
-        bench_nic: the network interface that has `bench_address`; "" when nothing is said.
-        fsync: "off" leaves out waiting for the disk: brokers survive being killed, but not a
-            machine that loses power.
-        metrics: "on" lets its agent tell numbers to a collector, at `metrics_port`.
+        numa: the order of core assignment: "fill" node after node, "interleave" in turn,
+            "pin:N" only the cores of node N; "" by number.
+        mem_per_broker_bytes: the memory limit of a broker; 0 for no limit.
+        bench_nic: the network interface that has `bench_address`; "" if unspecified.
+        fsync: "off" skips waiting for the disk: brokers survive a kill, but not a power loss of
+            the machine.
+        metrics: "on" lets the host's agent export metrics to a collector, at `metrics_port`.
     """
 
     name: str
@@ -135,16 +135,19 @@ class Host:
 
     @property
     def metrics_port(self) -> int:
-        """The last one of its ports where metrics are on, else 0."""
+        """Return the last port of the host if metrics are on, else 0."""
         return self.ports[-1] if self.metrics == "on" else 0
 
     @property
     def machine(self) -> str:
-        """The machine it is on, as far as the inventory tells; logical hosts may share one."""
+        """Return the machine of the host, as far as the inventory shows.
+
+        Logical hosts may share a machine.
+        """
         return machine_of(self.connector, self.address, self.jump)
 
     def variables(self) -> dict[str, Any]:
-        """Name → value, as `inventory show` prints them."""
+        """Return name → value, in the form that `inventory show` prints."""
         values: dict[str, Any] = {"connector": self.connector}
         if self.connector == "ssh":
             values |= {
@@ -177,27 +180,27 @@ class Host:
 
 
 def machine_of(connector: str, address: str, jump: Sequence[str]) -> str:
-    """A name of the machine behind an address; the same address is the same machine."""
+    """Return a name of the machine behind an address; equal addresses are the same machine."""
     if connector == "local" or (not jump and is_loopback(address)):
         return THIS_MACHINE
     return "/".join((*jump, address))
 
 
 _DECIDES_NOTHING = (
-    *("port", "user", "identity", "jump"),  # how it is reached
+    *("port", "user", "identity", "jump"),  # the route to the host
     *("ports", "metrics"),
 )
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The hosts of a file, in file order, and the groups they are in.
+    """The hosts of a file, in file order, with their groups.
 
     Attributes:
-        known_hosts: the file with the keys of hosts and gateways; None when all hosts are local.
+        known_hosts: the file with the keys of hosts and gateways; None if all hosts are local.
         gateways: by name.
-        transport: "tls" where it is to be used though nothing leaves this machine.
-        expect: what every host is to be, for `doctor`.
+        transport: "tls" to use TLS although no traffic leaves this machine.
+        expect: the required properties of every host, for `doctor`.
     """
 
     name: str
@@ -212,7 +215,10 @@ class Inventory:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether brokers and clients show each other certificates; always off this machine."""
+        """Return True if brokers and clients use TLS certificates.
+
+        Always True beyond this machine.
+        """
         addresses = [host.bench_address for host in self.hosts]
         return (
             self.transport == "tls"
@@ -222,22 +228,22 @@ class Inventory:
 
     @property
     def loopback_only(self) -> bool:
-        """Whether all hosts are local, so that nothing leaves this machine."""
+        """Return True if all hosts are local, so no traffic leaves this machine."""
         return all(host.connector == "local" for host in self.hosts)
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Group → names of its hosts, groups sorted."""
+        """Return group → names of the group's hosts, groups sorted."""
         names = sorted({group for host in self.hosts for group in host.groups})
         return {
             name: tuple(host.name for host in self.hosts if name in host.groups) for name in names
         }
 
     def host(self, name: str) -> Host:
-        """One host.
+        """Return a host.
 
         Raises:
-            UserError: there is none called so; names the nearest.
+            UserError: no host has this name; names the nearest.
         """
         for host in self.hosts:
             if host.name == name:
@@ -248,13 +254,13 @@ class Inventory:
         )
 
     def select(self, selectors: Sequence[str]) -> tuple[Host, ...]:
-        """The hosts that any selector names, less those a `!selector` names; all without any.
+        """Return the hosts that any selector matches, without the hosts of `!selector`.
 
-        A selector is a host, a range of them as inventories have it, a group, `all`, or a
-        pattern with * ? [ ]; or several, separated by commas.
+        Without selectors, return all hosts. A selector is a host, a range in inventory notation, a
+        group, `all`, or a pattern with * ? [ ]; or several selectors, separated by commas.
 
         Raises:
-            UserError: a selector matches nothing, or nothing is left.
+            UserError: a selector matches nothing, or no host is left.
         """
         selectors = [part.strip() for selector in selectors for part in selector.split(",")]
         wanted = [selector for selector in selectors if not selector.startswith("!")]
@@ -267,7 +273,7 @@ class Inventory:
         return tuple(host for host in self.hosts if host.name in chosen)
 
     def deciding(self, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
-        """What of some of its hosts decides the numbers of a run on them, JSON-ready."""
+        """Return the properties of some hosts that affect the numbers of a run, JSON-ready."""
         found: dict[str, dict[str, Any]] = {
             host.name: {
                 key: value

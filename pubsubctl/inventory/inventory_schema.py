@@ -1,7 +1,7 @@
-"""What may be written into an inventory file: its tables, their keys, and the values they take.
+"""The schema of an inventory file: tables, keys and valid values.
 
-Values end up in file names, in commands on other machines and in `ssh` connections, so each kind
-of value has a small alphabet of its own; what does not fit is refused before anything is done.
+Values end up in file names, in commands on other machines and in `ssh` connections, so every type
+of value has a small alphabet; other values are refused before anything is done.
 """
 
 import ipaddress
@@ -38,15 +38,15 @@ _SECRET_KEY = re.compile(r"passw|passphrase|secret|token|private_?key", re.IGNOR
 
 
 def check_address(text: str) -> str:
-    """A machine's address: an IP, or a DNS name.
+    """Return a valid machine address: an IP, or a DNS name.
 
     Raises:
-        ValueError: says what an address looks like.
+        ValueError: the text is no address; describes valid addresses.
     """
     if is_ip(text):
         return _of_one_machine(text)
     labels = text.removesuffix(".").split(".")
-    # Resolvers read 0x7f.1 and 127.1 as addresses; we want to see which ones they are.
+    # Resolvers read 0x7f.1 and 127.1 as addresses; only explicit addresses are accepted here.
     is_name = not re.fullmatch(r"\d+|0[xX][0-9A-Fa-f]*", labels[-1])
     if len(text) > 253 or not is_name or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError("an address is an IP or a DNS name such as n01.lab.example")
@@ -54,10 +54,10 @@ def check_address(text: str) -> str:
 
 
 def check_bench_address(text: str) -> str:
-    """The IP that brokers listen on and are dialled at.
+    """Return a valid IP on which brokers listen and are dialled.
 
     Raises:
-        ValueError: it is no IP, or one that is not of a single machine.
+        ValueError: the text is no IP, or not the IP of a single machine.
     """
     if not is_ip(text):
         raise ValueError("bench_address is an IP: brokers listen on it")
@@ -72,7 +72,7 @@ def _of_one_machine(text: str) -> str:
 
 
 def is_ip(text: str) -> bool:
-    """Whether it is an IP address, with a plain scope where it is a link-local one."""
+    """Return True for an IP address; a link-local address may have a plain scope."""
     address, percent, scope = text.partition("%")
     if percent and not _SCOPE.fullmatch(scope):
         return False
@@ -86,12 +86,12 @@ def is_ip(text: str) -> bool:
 
 
 def is_loopback(text: str) -> bool:
-    """Whether nothing off this machine can reach it."""
+    """Return True if the address cannot be reached from other machines."""
     return is_ip(text) and ipaddress.ip_address(text).is_loopback
 
 
 def secrets_in(values: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
-    """Where a file holds what looks like a secret, and what to do instead; never the secret."""
+    """Return the places of values that look like secrets, with a remedy; never the secret."""
     found: list[tuple[tuple[str | int, ...], str]] = []
 
     def walk(value: Any, place: tuple[str | int, ...]) -> None:
@@ -184,7 +184,7 @@ def _name(value: Any) -> Any:
 
 
 def _jump(value: Any) -> Any:
-    """Gateways as a list, from "gw1,gw2", ["gw1", "gw2"] or "none"."""
+    """Return gateways as a list, from "gw1,gw2", ["gw1", "gw2"] or "none"."""
     if value in (NO_JUMP, []):
         return []
     names = value.split(",") if isinstance(value, str) else value
@@ -265,7 +265,7 @@ class _Closed(BaseModel):
 
 
 class Variables(_Closed):
-    """What can be said of a host; every value may also come from a group or [defaults]."""
+    """Variables of a host; every value may also come from a group or [defaults]."""
 
     connector: Connector | None = None
     port: Port | None = None
@@ -292,11 +292,11 @@ class Variables(_Closed):
 
 
 class Expect(_Closed):
-    """[expect]: what every host is, or `doctor` fails: that the lab is still what it was.
+    """[expect]: required properties of every host, which `doctor` checks.
 
     Attributes:
         kernel: ">=5.15", or the beginning of the release.
-        clock_error_max: nanoseconds that a host's clock may be wrong, as its kernel says.
+        clock_error_max: the largest clock error that a kernel may report, in nanoseconds.
     """
 
     cores_min: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
@@ -315,7 +315,7 @@ class Defaults(Variables):
 
 
 class HostEntry(_Closed):
-    """[[hosts]]: one host, or as many as a range in its name says."""
+    """[[hosts]]: a host, or all hosts of a range in the name."""
 
     name: str
     connector: Connector | None = None
@@ -366,6 +366,6 @@ class InventoryFile(_Closed):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of inventory files, for editors."""
+    """Return the JSON Schema of inventory files, for editors."""
     schema = InventoryFile.model_json_schema(by_alias=True, mode="validation")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

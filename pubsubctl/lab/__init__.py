@@ -1,1 +1,1 @@
-"""Test hosts on this machine: namespaces joined by a bridge, each with a real OpenSSH server."""
+"""Test hosts on this machine: namespaces on a bridge, each with a real OpenSSH server."""

@@ -55,15 +55,15 @@ class Built:
 async def bring_up(
     name: str, hosts: int, gateways: int, progress: Progress, interruption: Interruption
 ) -> Built:
-    """Make a lab; when it is there already, leave it as it is.
+    """Create a lab; leave an existing lab unchanged.
 
-    What is made is written down before; when anything goes wrong, Ctrl-C included, all of it is
-    removed again.
+    Every part is recorded in the journal before its creation; after any failure, Ctrl-C included,
+    all parts are removed again.
 
     Raises:
-        PreflightFailed: this machine lacks something; the lab is there with other counts, or
-            its machines have ended; things of these names are there that are not ours.
-        HostError: a tool or a server failed; says what it said.
+        PreflightFailed: this machine lacks a requirement; the lab exists with other counts, or
+            its machines have ended; foreign namespaces or links have the same names.
+        HostError: a tool or a server failed; with its message.
     """
     requirements.check()
     with lab_lock(name, "lab up") as lock:
@@ -130,10 +130,10 @@ async def _build(files: Files, progress: Progress, lock: int) -> None:
 
 
 async def start_machine(files: Files, machine: Machine, lock: int) -> None:
-    """Switch a machine on, whose network is there; done when its SSH server listens.
+    """Start a machine with an existing network; return when the SSH server listens.
 
     Raises:
-        HostError: it does not; says why.
+        HostError: the server does not start; with the reason.
     """
     home = pwd.getpwnam(USER).pw_dir
     own = {"ssh": str(SERVER_FOLDER), "home": home, "tmp": "/tmp"}
@@ -164,7 +164,7 @@ async def start_machine(files: Files, machine: Machine, lock: int) -> None:
 
 
 def last_line(files: Files, machine: Machine) -> str:
-    """The end of what a machine's SSH server said."""
+    """Return the last line of a machine's SSH server log."""
     try:
         text = files.log(machine).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -178,7 +178,7 @@ async def _run_all(commands: Iterable[Command], lock: int) -> None:
 
 
 async def _run(command: Command, lock: int, given: bytes = b"") -> bytes:
-    """Run a tool to its end, whatever happens: half of what it does could not be removed."""
+    """Run a tool to the end, even if cancelled: a half-done change could not be removed."""
     with trio.CancelScope(shield=True), trio.fail_after(COMMAND_TIMEOUT_S):
         result = await trio.run_process(
             command,

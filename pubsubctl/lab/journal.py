@@ -1,4 +1,4 @@
-"""What is being made, on disk before it is made, so that whatever was made can be removed."""
+"""Journal of a lab: every part is on disk before its creation, so that all can be removed."""
 
 import json
 import os
@@ -22,12 +22,12 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class Journal:
-    """The journal in a lab's folder, as far as it was written.
+    """The journal in a lab's folder, as far as written.
 
     Attributes:
-        spec: None when `lab up` was killed before it had written even that down.
-        is_ready: whether `lab up` came to its end.
-        processes: machine → its first process, for those that were started.
+        spec: None if `lab up` was killed before the first line.
+        is_ready: True if `lab up` ran to the end.
+        processes: machine → first process, for started machines.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Journal:
 
 
 def write_line(folder: Path, line: dict[str, Any]) -> None:
-    """Add a line; it is on disk when this returns."""
+    """Append a line durably."""
     path = folder / JOURNAL
     is_new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -56,10 +56,10 @@ def write_line(folder: Path, line: dict[str, Any]) -> None:
 
 
 def read_journal(folder: Path) -> Journal:
-    """What there is of a lab's journal; a torn last line counts as not written.
+    """Return a lab's journal; a torn last line is ignored.
 
     Raises:
-        PreflightFailed: it is of another version of this program.
+        PreflightFailed: the journal is of another version of this program.
     """
     spec: LabSpec | None = None
     is_ready = False
@@ -85,16 +85,16 @@ def read_journal(folder: Path) -> Journal:
 
 
 def labs() -> list[Path]:
-    """The folders of all labs of this user, by name."""
+    """Return the folders of all labs of this user, by name."""
     folder = labs_folder()
     return sorted(path for path in folder.glob("*") if path.is_dir()) if folder.is_dir() else []
 
 
 def existing_lab(name: str) -> Journal:
-    """The journal of a lab that is there.
+    """Return the journal of an existing lab.
 
     Raises:
-        UserError: there is none called so; says which there are.
+        UserError: no lab has this name; names the existing labs.
     """
     folder = labs_folder() / name
     if not folder.is_dir():
@@ -106,13 +106,13 @@ def existing_lab(name: str) -> Journal:
 
 @contextmanager
 def lab_lock(name: str, purpose: str) -> Iterator[int]:
-    """Nobody else changes that lab while this block runs, nor does what they started.
+    """Hold the lock of a lab; yield the lock's descriptor.
 
-    The descriptor goes to every process that makes a part of the lab, so that the lock of an
-    operator who was killed is free only when the last of these has ended.
+    Every process that is part of the lab inherits the descriptor, so the lock of a killed operator
+    is free only after the last of these processes has ended.
 
     Raises:
-        PreflightFailed: somebody has it; says who, since when, for what.
+        PreflightFailed: the lock is taken; names holder, time and purpose.
     """
     with ExitStack() as stack:
         yield _locked(stack, labs_folder() / name, purpose)

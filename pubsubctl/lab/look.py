@@ -1,4 +1,4 @@
-"""What there is of a lab right now."""
+"""The present state of a lab."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ _LISTENING = "0A"
 
 @dataclass(frozen=True)
 class MachineState:
-    """One machine of a lab.
+    """A machine of a lab.
 
     Attributes:
-        address: where its SSH server is dialled, from the controller or the gateway before it.
-        process: its first process, an SSH server; None when it is off.
+        address: the address of the SSH server, as seen from the controller or the previous gateway.
+        process: the first process, an SSH server; None if the machine is off.
     """
 
     name: str
@@ -33,7 +33,7 @@ class MachineState:
 
 @dataclass(frozen=True)
 class LabState:
-    """One lab."""
+    """The state of a lab."""
 
     spec: LabSpec
     folder: Path
@@ -41,7 +41,7 @@ class LabState:
 
 
 def look(journal: Journal) -> LabState:
-    """The state of a lab whose journal says what it consists of."""
+    """Return the state of a lab from the lab's journal."""
     spec = journal.spec
     assert spec is not None, journal
     rows = []
@@ -57,13 +57,13 @@ def look(journal: Journal) -> LabState:
 
 
 def is_listening(process: ProcessIdentity, addresses: int) -> bool:
-    """Whether there are so many listeners on the SSH port in that process's network."""
+    """Return True if the process's network has at least `addresses` listeners on the SSH port."""
     found = 0
     for table in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{process.pid}/net/{table}").read_text("ascii").splitlines()[1:]
         except OSError:
-            continue  # it has ended, or the kernel has no IPv6
+            continue  # the process has ended, or the kernel has no IPv6
         for line in lines:
             fields = line.split()
             found += fields[1].endswith(f":{PORT:04X}") and fields[3] == _LISTENING
@@ -71,7 +71,7 @@ def is_listening(process: ProcessIdentity, addresses: int) -> bool:
 
 
 def processes_in(namespaces: Iterable[str]) -> list[ProcessIdentity]:
-    """Every live process whose network is one of these namespaces, whoever started it."""
+    """Return every live process with a network in these namespaces, regardless of its parent."""
     networks = set()
     plain = NAMESPACES.stat().st_dev if NAMESPACES.is_dir() else 0
     for name in namespaces:
@@ -79,7 +79,7 @@ def processes_in(namespaces: Iterable[str]) -> list[ProcessIdentity]:
             status = (NAMESPACES / name).stat()
         except FileNotFoundError:
             continue
-        if status.st_dev != plain:  # a file alone: `ip` was killed before it had mounted it
+        if status.st_dev != plain:  # only a file: `ip` was killed before the mount
             networks.add((status.st_dev, status.st_ino))
     found = []
     for entry in Path("/proc").iterdir():
@@ -90,5 +90,5 @@ def processes_in(namespaces: Iterable[str]) -> list[ProcessIdentity]:
             if (status.st_dev, status.st_ino) in networks:
                 found.append(ProcessIdentity.of(int(entry.name)))
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return [process for process in found if process.is_alive()]

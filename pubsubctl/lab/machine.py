@@ -1,11 +1,11 @@
-"""Starts one machine of a lab: a script, run by `lab up` for each of them.
+"""Start script for a machine of a lab; `lab up` runs the script once per machine.
 
-The machine is a process in namespaces of its own, an OpenSSH server, with whatever that starts
-in turn: network, process numbers, host name, mounts. When that first process ends, the kernel
-ends everything on the machine. Its home, /tmp, /etc/ssh, /run and /var/log are its own; of the
-rest of the file system it sees the same as everybody, but for what is hidden from it.
+The machine is a process in private namespaces, an OpenSSH server, with all its children: network,
+process numbers, host name, mounts. When the first process ends, the kernel ends all processes of
+the machine. Home, /tmp, /etc/ssh, /run and /var/log are private; the rest of the file system is
+shared with this machine, except for hidden folders.
 
-Nothing but the standard library is imported: it starts in 20 ms, eight times.
+The script imports only the standard library: a start takes 20 ms, eight times.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Read what to start from standard input; write its pid, or exit 1 and say why."""
+    """Read the specification from standard input; write the pid, or exit 1 with the reason."""
     wanted = json.load(sys.stdin)
     told, tell = os.pipe()
     _call("unshare", _NEW_PROCESSES)
@@ -48,7 +48,7 @@ def main() -> None:
 
 def _become(wanted: dict[str, Any]) -> NoReturn:
     os.setsid()
-    os.umask(0o022)  # as on any machine; it goes down to every session
+    os.umask(0o022)  # the usual umask, which every session inherits
     os.set_inheritable(wanted["lock"], False)
     output = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with open(wanted["namespace"], "rb") as namespace:
@@ -65,7 +65,10 @@ def _become(wanted: dict[str, Any]) -> NoReturn:
 
 
 def _lay_out(wanted: dict[str, Any]) -> None:
-    """Give the machine its own folders. What is needed from below them is opened before."""
+    """Mount the machine's private folders.
+
+    Sources below a covered folder are opened before the mount.
+    """
     kept = [(folder, os.open(folder, os.O_PATH | os.O_CLOEXEC)) for folder in wanted["kept"]]
     own = [(os.open(of, os.O_PATH | os.O_CLOEXEC), at) for of, at in wanted["own"]]
     for folder in wanted["hidden"]:
@@ -78,13 +81,13 @@ def _lay_out(wanted: dict[str, Any]) -> None:
     for folder, descriptor in kept:
         _make_way(Path(folder))
         _mount(f"/proc/self/fd/{descriptor}", folder, None, _BIND | _RECURSIVE)
-    # Last, for the mounts above name descriptors by way of the old one.
+    # Last, because the mounts above name descriptors through the old /proc.
     _mount("none", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
     _mount("none", "/sys", "sysfs", _NO_SUID | _NO_DEVICES | _NO_EXEC)
 
 
 def _make_way(folder: Path) -> None:
-    """A folder to mount on, in what may be the machine's own empty home."""
+    """Create a mount point, possibly in the machine's own empty home."""
     folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The lab's network, made with `ip`: namespaces, bridges in one of them, links, addresses."""
+"""The lab's network, created with `ip`: namespaces, bridges in a namespace, links, addresses."""
 
 import ipaddress
 import json
@@ -18,7 +18,7 @@ Command = list[str]
 
 
 def switch_commands(spec: LabSpec) -> Iterator[Command]:
-    """The switch's namespace, a bridge for every network, and the controller's link to it."""
+    """Yield commands for the switch: namespace, a bridge per network, the controller's link."""
     yield ["ip", "netns", "add", spec.switch]
     inside = ["ip", "-n", spec.switch]
     for network in range(len(spec.networks)):
@@ -32,7 +32,7 @@ def switch_commands(spec: LabSpec) -> Iterator[Command]:
 
 
 def machine_commands(spec: LabSpec, machine: Machine) -> Iterator[Command]:
-    """A machine's namespace, and its links to the switch."""
+    """Yield commands for a machine: namespace, links to the switch."""
     yield ["ip", "netns", "add", machine.namespace]
     inside = ["ip", "-n", machine.namespace]
     yield [*inside, "link", "set", "dev", "lo", "up"]
@@ -55,7 +55,7 @@ def _address_commands(
 
 
 def has_ipv6() -> bool:
-    """Whether this machine's kernel has IPv6 switched on for new interfaces."""
+    """Return True if this machine's kernel enables IPv6 for new interfaces."""
     try:
         setting = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").read_text("ascii")
     except OSError:
@@ -64,7 +64,7 @@ def has_ipv6() -> bool:
 
 
 def existing(spec: LabSpec) -> list[str]:
-    """Which of the lab's namespaces and links there are, whoever made them."""
+    """Return the existing namespaces and links of the lab, regardless of the creator."""
     found = [f"namespace {name}" for name in spec.namespaces if (NAMESPACES / name).exists()]
     if _link(spec.link) is not None:
         found.append(f"interface {spec.link}")
@@ -72,16 +72,16 @@ def existing(spec: LabSpec) -> list[str]:
 
 
 def is_our_link(spec: LabSpec) -> bool:
-    """Whether the interface of that name is the one this lab made."""
+    """Return True if the interface of that name was created by this lab."""
     link = _link(spec.link)
     return link is not None and link.get("address") == spec.link_mac
 
 
 def free_networks(count: int, start: int) -> tuple[int, ...]:
-    """As many N as wanted for which nothing on this machine leads into 10.213.N.0/24.
+    """Return `count` numbers N such that no route of this machine leads into 10.213.N.0/24.
 
     Raises:
-        PreflightFailed: there are not so many.
+        PreflightFailed: there are not enough free networks.
     """
     taken = _used_networks()
     free: list[int] = []
@@ -104,7 +104,7 @@ def _used_networks() -> list[ipaddress.IPv4Network]:
     for route in routes:
         if route["dst"] != "default":
             network = ipaddress.IPv4Network(route["dst"], strict=False)
-            # A way to all of 10.0.0.0/8, as a private network has it, is no claim to our part.
+            # A route to all of 10.0.0.0/8, usual in private networks, does not claim our part.
             if network.prefixlen > 8:
                 found.append(network)
     return found
@@ -130,6 +130,6 @@ def _json(command: Command) -> list[dict[str, Any]]:
 
 
 def tool_environment() -> dict[str, str]:
-    """The environment of the tools: they are found where root's tools are, and speak English."""
+    """Return the environment for tools: root's paths, and English messages."""
     path = os.environ.get("PATH", "")
     return {"PATH": f"{path}:/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}

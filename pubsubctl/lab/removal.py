@@ -1,4 +1,4 @@
-"""`lab down`: removes a lab, whole or half made, and proves that nothing of it is left."""
+"""`lab down`: removes a lab, whole or half made, and verifies that nothing is left."""
 
 import os
 import shutil
@@ -22,39 +22,39 @@ _POLL_S = 0.01
 
 
 async def remove(journal: Journal) -> None:
-    """Remove what a lab's journal names; to be used inside `lab_lock`.
+    """Remove the lab that a journal describes; requires `lab_lock`.
 
     Raises:
-        PreflightFailed: this very process runs on one of its machines.
-        LabDirty: something could not be removed; says what.
+        PreflightFailed: this process runs on a machine of the lab.
+        LabDirty: a part could not be removed; names the part.
     """
     if (spec := journal.spec) is not None:
         await _end_processes(spec.namespaces, list(journal.processes.values()))
-        # The link first: what goes with a namespace goes in the kernel's own time.
+        # The link first: the kernel removes a namespace's devices asynchronously.
         if is_our_link(spec):
             await _ip("link", "delete", "dev", spec.link)
         for namespace in spec.namespaces:
             if (NAMESPACES / namespace).exists():
                 await _ip("netns", "delete", namespace)
-        # Kept elsewhere for what was done with it, and of no use to any other inventory.
+        # The authority is stored elsewhere, and is of no use to any other inventory.
         authority = authority_folder(spec.inventory_name)
         shutil.rmtree(authority, ignore_errors=True)
         try:
             authority.parent.rmdir()
         except OSError:
-            pass  # there never was one, or there are others
+            pass  # the folder never existed, or has other content
         facts_file(spec.inventory_name, journal.folder / INVENTORY).unlink(missing_ok=True)
-    # The journal goes with the rest: by now there is nothing that it would help to find.
+    # The journal is removed last: nothing is left to find with the journal.
     shutil.rmtree(journal.folder)
     if spec is not None and (left := existing(spec)):
         raise LabDirty(*(f"{thing} is still there" for thing in left))
 
 
 async def switch_off(journal: Journal, machines: Sequence[Machine]) -> None:
-    """Kill these machines as if somebody had pulled their plugs; their files stay.
+    """Kill these machines like a power failure; the files stay.
 
     Raises:
-        PreflightFailed: this very process runs on one of them.
+        PreflightFailed: this process runs on a machine of the lab.
         LabDirty: a process does not end.
     """
     first = [journal.processes[each.name] for each in machines if each.name in journal.processes]
@@ -62,7 +62,7 @@ async def switch_off(journal: Journal, machines: Sequence[Machine]) -> None:
 
 
 async def _end_processes(namespaces: Sequence[str], first: Sequence[ProcessIdentity]) -> None:
-    """Kill what runs there. With a machine's first process the kernel ends all others on it."""
+    """Kill all processes in the namespaces. The kernel ends a machine with its first process."""
     with trio.move_on_after(_END_TIMEOUT_S):
         while True:
             there = processes_in(namespaces)

@@ -1,4 +1,4 @@
-"""What this machine must offer before a lab can be made on it."""
+"""Requirements of a lab on this machine."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ from pubsubctl.errors import PreflightFailed
 from pubsubctl.lab.network import tool_environment
 
 PACKAGES = {"ip": "iproute2", "sshd": "openssh-server", "nft": "nftables"}
-"""Program → the Debian package it is in."""
+"""Program → the Debian package that contains the program."""
 
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
 def missing() -> list[str]:
-    """What stands in the way, one line each, with its remedy; nothing when a lab can be made."""
+    """Return the missing requirements, one line each, with a remedy; empty if a lab can be made."""
     if sys.platform != "linux":
         return ["test hosts are Linux namespaces, and this is not Linux"]
     problems = []
@@ -32,17 +32,17 @@ def missing() -> list[str]:
 
 
 def check() -> None:
-    """Nothing, where a lab can be made.
+    """Check the requirements of a lab.
 
     Raises:
-        PreflightFailed: says what is missing, with the names of Debian's packages.
+        PreflightFailed: names missing requirements, with Debian packages.
     """
     if problems := missing():
         raise PreflightFailed(*problems)
 
 
 def _effective() -> int:
-    """The capabilities of this process, as bits."""
+    """Return the capabilities of this process, as bits."""
     for line in Path("/proc/self/status").read_text("ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff":

@@ -1,4 +1,4 @@
-"""What a lab consists of: every name and address in it, decided before anything is made."""
+"""Specification of a lab: all names and addresses, decided before the creation."""
 
 import re
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,10}")
 
 @dataclass(frozen=True)
 class Leg:
-    """One network card of a machine.
+    """A network card of a machine.
 
     Attributes:
-        network: which of the lab's networks it is in.
+        network: the index of the network in the lab.
         device: its name in the machine.
         port: the name of its other end, in the switch.
         number: the last part of its addresses.
@@ -41,7 +41,8 @@ class Machine:
     """A host or a gateway.
 
     Attributes:
-        legs: a host has one; a gateway has one towards the controller and one away from it.
+        legs: a host has one; a gateway has one towards the controller and one away from the
+            controller.
     """
 
     name: str
@@ -51,13 +52,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class LabSpec:
-    """A whole lab. The same name, id, counts and networks always give the same names.
+    """A whole lab. Equal names, ids, counts and networks result in equal names of all parts.
 
-    The controller is in the first network, the hosts are in the last; between two of them
-    there is a gateway, which forwards no packets: only SSH goes through it.
+    The controller is in the first network, the hosts are in the last; between two networks there is
+    a gateway, which forwards no packets: only SSH connections pass.
 
     Attributes:
-        name: as given with --name.
+        name: the value of --name.
         identity: 12 hexadecimal digits, new for every `lab up`.
         networks: N of 10.213.N.0/24, one more than there are gateways.
     """
@@ -74,23 +75,23 @@ class LabSpec:
 
     @property
     def link(self) -> str:
-        """The controller's end of the link into the lab: the one thing outside namespaces."""
+        """Return the controller's end of the link into the lab, which is outside namespaces."""
         return f"psl-{self.name}"
 
     @property
     def link_mac(self) -> str:
-        """What tells our link from another of that name."""
+        """Return the MAC address that distinguishes our link from others of the same name."""
         pairs = [self.identity[at : at + 2] for at in range(0, 10, 2)]
         return ":".join(["02", *pairs])
 
     @property
     def inventory_name(self) -> str:
-        """What its inventory calls itself; with `psl-`, so that what is kept under it is ours."""
+        """Return the inventory's name; the prefix `psl-` marks files under this name as ours."""
         return f"psl-{self.name}"
 
     @property
     def switch(self) -> str:
-        """The namespace with the bridges, one per network, and nothing else."""
+        """Return the namespace that contains the bridges, one per network, and nothing else."""
         return f"psl-{self.name}-sw"
 
     @property
@@ -119,14 +120,14 @@ class LabSpec:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """All of them, the switch first."""
+        """Return all namespaces, the switch first."""
         return (self.switch, *(machine.namespace for machine in self.machines))
 
     def machine(self, name: str) -> Machine:
-        """One machine.
+        """Return a machine.
 
         Raises:
-            UserError: there is none called so.
+            UserError: no machine has this name.
         """
         for machine in self.machines:
             if machine.name == name:
@@ -135,17 +136,17 @@ class LabSpec:
         raise UserError(f"lab {self.name} has no machine called {shown(name)}; it has {names}")
 
     def ipv4(self, network: int, number: int) -> str:
-        """An address without its prefix length, which is 24."""
+        """Return an address without its prefix length, 24."""
         return f"10.213.{self.networks[network]}.{number}"
 
     def ipv6(self, network: int, number: int) -> str:
-        """A unique local address without its prefix length, which is 64."""
+        """Return a unique local address without its prefix length, 64."""
         digits = f"fd{self.identity[:10]}"
         parts = [digits[at : at + 4].lstrip("0") or "0" for at in range(0, 12, 4)]
         return f"{':'.join(parts)}:{network + 1:x}::{number:x}"
 
     def addresses(self, machine: Machine) -> tuple[str, ...]:
-        """Where its SSH server listens."""
+        """Return the addresses on which the machine's SSH server listens."""
         return tuple(
             address
             for leg in machine.legs
@@ -153,12 +154,12 @@ class LabSpec:
         )
 
     def address(self, machine: Machine) -> str:
-        """Where it is dialled: the address on the controller's side."""
+        """Return the address for connections, on the controller's side."""
         leg = machine.legs[0]
         return self.ipv4(leg.network, leg.number)
 
     def to_mapping(self) -> dict[str, Any]:
-        """What the journal begins with."""
+        """Return the mapping for the first line of the journal."""
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -170,7 +171,7 @@ class LabSpec:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "LabSpec":
-        """What `to_mapping` said."""
+        """Return the spec from the result of `to_mapping`."""
         return cls(
             str(values["name"]),
             str(values["identity"]),
@@ -181,10 +182,10 @@ class LabSpec:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a lab's name.
+    """Refuse an invalid name of a lab.
 
     Raises:
-        UserError: says what can.
+        UserError: the name is invalid; describes valid names.
     """
     if not _NAME.fullmatch(name):
         raise UserError(f"--name = {shown(name)}; up to 11 of a-z, 0-9 and -, not beginning with -")

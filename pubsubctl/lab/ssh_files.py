@@ -1,4 +1,4 @@
-"""The files of a lab: keys, each server's configuration, known hosts, inventory."""
+"""The files of a lab: keys, each server's configuration, host keys, inventory."""
 
 import os
 import shutil
@@ -21,8 +21,8 @@ INVENTORY = "inventory.toml"
 USER_KEY = "user_key"
 SERVER_FOLDER = Path("/etc/ssh")
 
-# What a machine may do with its network for those who log in: gateways carry SSH on, hosts
-# nothing. The limits that are not named here stay those of every OpenSSH server.
+# Permitted forwarding for users of a machine: gateways forward SSH, hosts nothing. Other limits
+# keep OpenSSH's defaults.
 _SERVER = """\
 {listen}
 HostKey {folder}/ssh_host_ed25519_key
@@ -56,7 +56,7 @@ Subsystem sftp internal-sftp
 
 @dataclass(frozen=True)
 class Files:
-    """Where everything of a lab is, in its folder on the controller."""
+    """The paths of a lab's files, in the lab's folder on the controller."""
 
     folder: Path
     spec: LabSpec
@@ -74,15 +74,15 @@ class Files:
         return self.folder / USER_KEY
 
     def log(self, machine: Machine) -> Path:
-        """What the SSH server of a machine says."""
+        """Return the log of a machine's SSH server."""
         return self.folder / "log" / f"{machine.name}.log"
 
     def own(self, machine: Machine, part: str) -> Path:
-        """A folder that the machine has to itself: ssh, home, tmp."""
+        """Return a private folder of the machine: ssh, home, tmp."""
         return self.folder / "machines" / machine.name / part
 
     def write(self) -> None:
-        """Make all of them, new keys included."""
+        """Write all files, new keys included."""
         user_public = write_key(self.user_key, f"pubsubctl lab {self.spec.name}")
         known: list[str] = []
         (self.folder / "log").mkdir(mode=0o700)
@@ -102,7 +102,7 @@ class Files:
 
 
 def write_key(path: Path, comment: str) -> str:
-    """Make a key, write both halves, and give the public one as `type base64`."""
+    """Generate a key, write both halves, and return the public half as `type base64`."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -112,7 +112,7 @@ def write_key(path: Path, comment: str) -> str:
 
 
 def server_configuration(machine: Machine, addresses: Iterable[str]) -> str:
-    """All that the machine's SSH server is told."""
+    """Return the complete configuration of the machine's SSH server."""
     listen = "\n".join(
         f"ListenAddress [{address}]:{PORT}" if ":" in address else f"ListenAddress {address}:{PORT}"
         for address in addresses
@@ -122,7 +122,7 @@ def server_configuration(machine: Machine, addresses: Iterable[str]) -> str:
 
 
 def inventory_text(spec: LabSpec, user_key: Path, python: str) -> str:
-    """The inventory of a lab; its known hosts are in the file beside it."""
+    """Return the inventory of a lab; the host keys are in a file beside the inventory."""
     lines = [
         f"# Written by `pubsubctl lab up`; gone with `pubsubctl lab down --name {spec.name}`.",
         'schema = "pubsubctl/inventory/1"',
@@ -153,24 +153,27 @@ def inventory_text(spec: LabSpec, user_key: Path, python: str) -> str:
 
 
 def python_of_this_machine() -> str:
-    """The interpreter below the virtual environment we run in; the lab's machines have it too."""
+    """Return the interpreter below our virtual environment.
+
+    The lab's machines have the same path.
+    """
     return os.path.realpath(sys.executable)
 
 
 def kept_folders(covered: Iterable[str]) -> list[str]:
-    """What a machine is shown although its own folders lie over it: that interpreter's."""
+    """Return the folders that a machine keeps under its private mounts: the interpreter's."""
     folder = Path(os.path.realpath(sys.base_prefix))
     return [str(folder)] if any(folder.is_relative_to(other) for other in covered) else []
 
 
 def hidden_folders() -> list[str]:
-    """What a machine is not shown: the source this program runs from, if it does."""
+    """Return the folders hidden from a machine: the source tree of this program, if present."""
     source = Path(__file__).resolve().parents[2]
     return [str(source)] if (source / "pyproject.toml").is_file() else []
 
 
 def server_program() -> str:
-    """The path of sshd, which wants to be started by an absolute one."""
+    """Return the path of sshd, which requires an absolute path."""
     from pubsubctl.lab.network import tool_environment
 
     found = shutil.which("sshd", path=tool_environment()["PATH"])

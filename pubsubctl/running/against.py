@@ -1,7 +1,7 @@
-"""`bench --against`: a workload as it is given, and with something changed, in turn; then compared.
+"""`bench --against`: runs a workload unchanged and changed, in turn, and compares both sides.
 
-The two sides are run A B, B A and so on, so that what drifts on the machine befalls both alike, and
-only their repetitions are compared, never the messages of one run.
+The order is A B, B A and so on, so that drift of the machine affects both sides alike. The
+comparison uses only repetitions, never the messages of a single run.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import schedule_for
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
+from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.revisions import (
     SOURCE,
     Program,
@@ -44,12 +44,12 @@ _REVISION: Final = "revision"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was typed.
+    """The options of the command line.
 
     Attributes:
-        changes: KEY=VALUE each, or the name of a protocol, topology or git revision; all of them
-            make the other side.
-        instances: how often each side is run; None where nothing was typed.
+        changes: KEY=VALUE, or the name of a protocol, topology or git revision; all changes
+            together make the other side.
+        instances: the number of runs per side; None if not given.
     """
 
     workload: str
@@ -61,10 +61,11 @@ class Asked:
 def run_against(
     call: Invocation, asked: Asked, overrides: Overrides, results: Path | None
 ) -> Result:
-    """Run both sides in turn, go on where somebody was interrupted, and say how they differ.
+    """Run both sides in turn, resume an interrupted series, and report the differences.
 
     Raises:
-        UserError, SpecError: a side cannot be run, or they could not be compared; nothing was run.
+        UserError, SpecError: a side cannot be run, or the sides cannot be compared; nothing was
+            run.
     """
     changes = _changes_of([_in_full(call, text) for text in asked.changes])
     revision = changes.pop(_REVISION, None)
@@ -92,7 +93,7 @@ def run_against(
     }
     sides = validated(Sweep, values, _OPTION)
     planned = [
-        (point, schedule_for(call, point.spec, point.faults or None))
+        (point, plan_faults(call, point.spec, point.faults or None))
         for point in points_of(sides, workload, overrides, _OPTION)
     ]
     given, changed = (point.spec for point, _ in planned)
@@ -119,10 +120,10 @@ def run_against(
 
 
 def _in_full(call: Invocation, text: str) -> str:
-    """KEY=VALUE of what was typed, where only a name was.
+    """Return KEY=VALUE for an option, completing a lone name.
 
     Raises:
-        UserError: it names nothing, or several things; names these, or the nearest.
+        UserError: the name is unknown or ambiguous; lists the meanings, or the nearest name.
     """
     if not text or "=" in text:
         return text
@@ -161,7 +162,7 @@ def _commit_of(revision: str) -> str:
 def _command_line(
     call: Invocation, asked: Asked, workload: Path, overrides: Overrides, sides: Sweep
 ) -> list[str]:
-    """What makes one run of either side, with options that older revisions have, too."""
+    """Return the command line for a run of either side, with options that old revisions have."""
     typed = overrides.as_mapping()
     words = ["bench", str(workload.resolve()), "--no-check"]
     words += ["--label", f"experiment={sides.name}", "--seed", str(typed.pop("seed", sides.seed))]
@@ -177,7 +178,7 @@ def _command_line(
 
 
 def _changes_of(texts: Sequence[str]) -> dict[str, Any]:
-    """What the other side has in place of what is given; only what runs that are compared may."""
+    """Return the changes of the other side; only keys that comparable runs may differ in."""
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")

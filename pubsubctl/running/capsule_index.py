@@ -28,7 +28,7 @@ _PLAIN: Final = re.compile(r"[^/\\\x00-\x1f\x7f]+")
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a name is that of a file below the folder of its capsule."""
+    """Return True if a name is the name of a file below the capsule's folder."""
     parts = name.split("/")
     return (
         len(name) <= MOST_NAME_LENGTH
@@ -67,7 +67,7 @@ class CapsuleFile(_Closed):
 
 
 class CapsuleCounts(BaseModel):
-    """The counts behind a verdict: those that are shown to people, and any others."""
+    """The counts behind a verdict: the counts shown to people, and any others."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -77,7 +77,7 @@ class CapsuleCounts(BaseModel):
 
 
 class CapsuleRun(_Closed):
-    """The recorded verdict on a run, and its figures: name → file → SHA-256."""
+    """The recorded verdict on a run, and the figures: name → file → SHA-256."""
 
     verdict: Literal["VALID", "INVALID", "UNKNOWN"] | None = None
     counts: CapsuleCounts | None = None
@@ -89,7 +89,7 @@ class CapsuleIndex(_Closed):
 
     Attributes:
         files: every other file of the capsule.
-        digest: SHA-256 of the index without this key; it stands for the whole capsule.
+        digest: SHA-256 of the index without this key; stands for the whole capsule.
     """
 
     schema_: Annotated[Literal["pubsubctl/capsule/2"], Field(alias="schema")]
@@ -102,7 +102,7 @@ class CapsuleIndex(_Closed):
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
-    """Return the digest of an index, whether or not it has one already."""
+    """Return the digest of an index, ignoring a digest in the index."""
     rest = {key: value for key, value in document.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -114,8 +114,8 @@ def read_index(path: Path, content: bytes) -> dict[str, Any]:
         path: of the capsule, for errors.
 
     Raises:
-        UserError: it is of another schema.
-        IntegrityError: it is malformed or has changed; names the key.
+        UserError: the index is of another schema.
+        IntegrityError: the index is malformed or has changed; names the key.
     """
     try:
         document = json.loads(content)
@@ -141,7 +141,7 @@ def read_index(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def archived_name(name: str) -> str | None:
-    """Return the name of a file as an archive has it; None if it may not be unpacked."""
+    """Return the name of a file in archive notation; None if unpacking the file is unsafe."""
     parts = PurePosixPath(name).parts
     plain = "/".join(parts)
     return plain if plain == name and is_inside(name) else None

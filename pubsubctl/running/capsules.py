@@ -1,13 +1,13 @@
-"""Capsules: runs, their verdicts and figures in one file, for whoever wants to see them come again.
+"""Capsules: runs, verdicts and figures in one file, for readers who want to reproduce the results.
 
 A capsule is a tar.gz with
 
     capsule.json               its index: runs, and size and SHA-256 of every other file
     ro-crate-metadata.json     the same for archives: RO-Crate 1.1
-    README.md                  what to do with it
+    README.md                  instructions for use
     runs/<experiment>/<run>/   copies of runs without names of hosts and people
 
-The same runs give the same bytes. Verdicts and figures in it are made from the copies.
+Equal runs result in equal bytes. The verdicts and figures are made from the copies.
 """
 
 import gzip
@@ -60,11 +60,11 @@ _README: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """What a capsule holds, unpacked.
+    """An unpacked capsule.
 
     Attributes:
-        folder: of its files.
-        document: capsule.json.
+        folder: the folder of the files.
+        document: the content of capsule.json.
     """
 
     folder: Path
@@ -72,16 +72,16 @@ class Capsule:
 
     @property
     def digest(self) -> str:
-        """The digest of the whole capsule, to be quoted where its results are."""
+        """Return the digest of the whole capsule, for citation beside the results."""
         return f"sha256:{self.document['digest']}"
 
     @property
     def runs(self) -> list[Path]:
-        """Folders of runs, in the order in which they were put in."""
+        """Return the folders of runs, in order of insertion."""
         return [self.folder / name for name in self.document["runs"]]
 
     def about(self, run: Path) -> Mapping[str, Any]:
-        """What is said of a run: `verdict`, `counts` and `figures`."""
+        """Return the record of a run: `verdict`, `counts` and `figures`."""
         found: Mapping[str, Any] = self.document["runs"][run.relative_to(self.folder).as_posix()]
         return found
 
@@ -89,14 +89,14 @@ class Capsule:
 def make_capsule(
     spark: Any, runs: Sequence[Path], target: Path, progress: Progress, *, keep_hosts: bool = False
 ) -> Capsule:
-    """Put runs into a capsule, with the runs of each series among them.
+    """Put runs into a capsule, and for each series its runs.
 
     Returns:
-        What it holds; its files are in the capsule only.
+        The content; the files are in the capsule only.
 
     Raises:
-        UserError: the file is there, or a run cannot be given away; see `pack_run`.
-        IntegrityError: a run is not what was written when it ended.
+        UserError: the file exists, or a run cannot be published; see `pack_run`.
+        IntegrityError: a run differs from its content at its end.
     """
     if target.exists():
         raise UserError(f"{target} is there already")
@@ -122,15 +122,15 @@ def make_capsule(
 
 
 def unpack_capsule(path: Path, folder: Path, digest: str = "") -> Capsule:
-    """Unpack a capsule, and make sure that it holds what its index lists.
+    """Unpack a capsule, and verify the files against the index.
 
     Args:
-        folder: an empty one.
-        digest: that the capsule must have, `sha256:…`; empty for any.
+        folder: an empty folder.
+        digest: the required digest of the capsule, `sha256:…`; empty for any.
 
     Raises:
-        UserError: it is no capsule, or there is no room for it.
-        IntegrityError: a byte of it has changed, or it has another digest; names the first files.
+        UserError: the file is no capsule, or there is no room for the content.
+        IntegrityError: a byte has changed, or the digest differs; names the first files.
     """
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -147,7 +147,7 @@ def unpack_capsule(path: Path, folder: Path, digest: str = "") -> Capsule:
 
 
 def figures_of(run: Path) -> list[str]:
-    """The figures that are drawn of a run: those of its experiment, or that were drawn before."""
+    """Return the figures of a run: the experiment's figures, or figures drawn before."""
     from results.figures.by_name import FIGURES
     from results.tables.derived import derived_of
 
@@ -161,12 +161,12 @@ def figures_of(run: Path) -> list[str]:
 
 
 def is_judged(run: Path) -> bool:
-    """Whether there is a verdict on a run: messages were delivered in it."""
+    """Return True if a run can have a verdict: messages were delivered in the run."""
     return is_of_brokers(run) or manifest(run).get("kind") in ("simulation", "behaviour")
 
 
 def is_of_brokers(run: Path) -> bool:
-    """Whether brokers ran, and it is neither several runs nor an experiment without any."""
+    """Return True for a run of brokers, not a series or an experiment without brokers."""
     return "kind" not in manifest(run)
 
 
@@ -202,7 +202,7 @@ def _copied(run: Path, folder: Path, *, keep_hosts: bool) -> Path:
 def found_in(
     spark: Any, run: Path, figures: Iterable[str], progress: Progress, *, judges: bool = True
 ) -> dict[str, Any]:
-    """A run's `verdict` and `counts`, where it has them, and by figure the SHA-256 of its files."""
+    """Return a run's `verdict` and `counts`, if any, and by figure the SHA-256 of the files."""
     from pubsubctl.running.judging import judge_with
     from results.figures.by_name import draw
 
@@ -252,7 +252,7 @@ def _readme(document: Mapping[str, Any]) -> str:
 
 
 def _crate(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """RO-Crate 1.1: the files, the program that made them, and when."""
+    """Return the RO-Crate 1.1 metadata: files, programs and date."""
     files = [
         {"@id": name, "@type": "File", "contentSize": str((folder / name).stat().st_size),
          "sha256": digest}
@@ -279,7 +279,7 @@ def _crate(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_archive(folder: Path, target: Path) -> None:
-    """As a whole or not at all; nothing of whoever makes it, or of when, is in it."""
+    """Write the archive atomically, without traces of author or time."""
     temporary = folder / "archive"
     with (
         temporary.open("wb") as stream,
@@ -302,8 +302,8 @@ def _write_archive(folder: Path, target: Path) -> None:
 def _extract(archive: tarfile.TarFile, path: Path, folder: Path, digest: str) -> Mapping[str, Any]:
     """Unpack the files that the index lists; return the index.
 
-    The index comes first. Of every other file it gives the size, so nothing is written before all
-    of it is known to be wanted.
+    The index comes first and contains the size of every other file, so nothing is written before
+    all of it is listed.
     """
     document: Mapping[str, Any] | None = None
     for entry in archive:

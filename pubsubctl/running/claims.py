@@ -1,8 +1,8 @@
-"""Claims of papers, and whether our figures bear them out.
+"""Claims of papers, compared with our figures.
 
-A claim is closed: it names the figure, the number, the paper's value and how far ours may be
-off, all written down beside the code. It holds, fails, or was not run; a figure drawn
-at another scale than the claim's is no evidence for it or against it.
+A claim is closed: it names the figure, the number, the paper's value and the tolerance of ours, all
+stored beside the code. A claim holds, fails, or was not run; a figure drawn at another scale than
+the claim's is no evidence for or against the claim.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Tolerance(_Closed):
         return self
 
     def allows(self, value: float) -> bool:
-        """Whether a value is within."""
+        """Return True if a value is within the tolerance."""
         low, high = self.at_least, self.at_most
         return (low is None or value >= low) and (high is None or value <= high)
 
@@ -65,19 +65,19 @@ class WrongSystem(_Closed):
 
 
 class Claim(_Closed):
-    """One sentence of a paper that a number can bear out.
+    """A sentence of a paper that a number can support.
 
     Attributes:
         metric: the number, by its name in the figure's JSON file.
-        paper_value: what the paper says, in words.
+        paper_value: the paper's value, in words.
         tests: "paper" if the number bears on a statement of the paper, "ours" if the number bears
             on our own model or protocol.
         wrong: a system that must fail the claim.
-        needs: another number of that file, without which this one says nothing: it must not be 0.
-        scale: what the experiment's scale must have been, by name.
-        differs: in what our number is another than the paper's; "" where it is the same.
-        set_after_results: what of it was chosen when first results were known; "" for nothing.
-        explanation: why it fails, where it is known to.
+        needs: another number of that file, which must not be 0 for the metric to be meaningful.
+        scale: the required scale of the experiment, by name.
+        differs: the difference of our number's definition from the paper's; "" for none.
+        set_after_results: the parts chosen after first results; "" for none.
+        explanation: the reason for a failure, if it is explained.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -105,7 +105,7 @@ class Claim(_Closed):
 
 
 class ClaimsFile(_Closed):
-    """All claims of one paper."""
+    """All claims of a paper."""
 
     schema_: Annotated[str, Field(alias="schema")]
     paper: Annotated[str, Field(min_length=1)]
@@ -122,12 +122,12 @@ class ClaimsFile(_Closed):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one drawn figure says in numbers.
+    """The numbers of a drawn figure.
 
     Attributes:
-        metrics: name → value and, where there is one, both ends of its 95 % interval.
-        run_ids: the runs it was drawn from.
-        archived: whether these came with the repository.
+        metrics: name → value and, if there is one, both ends of the 95 % interval.
+        run_ids: the runs behind the figure.
+        archived: True if the runs came with the repository.
     """
 
     figure: str
@@ -139,7 +139,7 @@ class Measurement:
 
     @property
     def origin(self) -> str:
-        """Which runs it was drawn from, and at what scale."""
+        """Return the runs behind the figure, and their scale."""
         size = ", ".join(f"{name} = {value}" for name, value in self.scale.items())
         runs = f"{'archived ' if self.archived else ''}run {', '.join(self.run_ids)}"
         return f"{runs}, with {size}" if size else runs
@@ -147,12 +147,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one claim.
+    """The outcome of a claim.
 
     Attributes:
-        ours: the value measured; None where it was not run.
-        interval: 95 %, where the figure gives one.
-        because: why it was not run, or which runs say so, and at what scale.
+        ours: the measured value; None if the claim was not run.
+        interval: 95 %, if the figure contains an interval.
+        because: the reason for a missing run, or the runs and scale behind the outcome.
     """
 
     claim: Claim
@@ -162,7 +162,7 @@ class Outcome:
     because: str
 
     def row(self) -> dict[str, Any]:
-        """The outcome as the `claims` table has it."""
+        """Return the outcome as a row of the `claims` table."""
         return {
             "claim": self.claim.name,
             "figure": self.claim.figure,
@@ -183,10 +183,10 @@ class Outcome:
 
 
 def load_claims(path: Path) -> list[Claim]:
-    """The claims in a file.
+    """Return the claims in a file.
 
     Raises:
-        UserError: says file, line, key, value and what is valid.
+        UserError: names file, line, key, value and the valid values.
     """
     file = load_toml(path)
     check_schema(file, CLAIMS_SCHEMA)
@@ -194,10 +194,10 @@ def load_claims(path: Path) -> list[Claim]:
 
 
 def measurement(document: Mapping[str, Any], source: str, *, archived: bool = False) -> Measurement:
-    """What a figure's JSON file says.
+    """Return the content of a figure's JSON file.
 
     Raises:
-        IntegrityError: it is no such file.
+        IntegrityError: the document is no such file.
     """
     if document.get("schema") != FIGURE_SCHEMA:
         raise IntegrityError(f"{source}: not the JSON file of a figure")
@@ -223,13 +223,13 @@ def measurement(document: Mapping[str, Any], source: str, *, archived: bool = Fa
 def measurements(
     runs: Path, figures: Iterable[str], *, archived: bool = False
 ) -> list[Measurement]:
-    """What the figures of these names say that were drawn of the runs in a folder, or of one run.
+    """Return the measurements of the named figures, drawn of runs in a folder, or of one run.
 
     Args:
-        archived: whether the folder came with the repository.
+        archived: True if the folder came with the repository.
 
     Raises:
-        IntegrityError: a file beside a figure is not what was written; says how to make it again.
+        IntegrityError: a file beside a figure has changed; names the command that draws it again.
     """
     return [
         measurement(_sealed_json(path, figure), str(path), archived=archived)
@@ -240,13 +240,13 @@ def measurements(
 
 
 def _runs_of(folder: Path) -> list[Path]:
-    """All runs in a folder, or the one that it is."""
+    """Return all runs in a folder, or the folder if it is a run."""
     is_run = (folder / "manifest.json").is_file()
     return [folder] if is_run else sorted(folder.glob("*/[0-9]*"))
 
 
 def _sealed_json(path: Path, figure: str) -> dict[str, Any]:
-    """What is beside a figure as it was drawn: claims do not draw it again."""
+    """Return the JSON file beside a figure, verified; claims do not draw the figure again."""
     from results.tables.json_files import IntegrityError as Damaged
     from results.tables.seals import verify_derived
 
@@ -259,7 +259,7 @@ def _sealed_json(path: Path, figure: str) -> dict[str, Any]:
 
 
 def undrawn(runs: Path, figures: Iterable[str]) -> list[tuple[str, Path]]:
-    """Which of these figures could be drawn of which run, and were not."""
+    """Return (figure, run) of the named figures that could be drawn of a run, and were not."""
     wanted = {*figures}
     return [
         (figure, run)
@@ -272,10 +272,10 @@ def undrawn(runs: Path, figures: Iterable[str]) -> list[tuple[str, Path]]:
 
 
 def judge(claims: Iterable[Claim], measurements: Sequence[Measurement]) -> list[Outcome]:
-    """What becomes of each claim, by the latest measurement of its figure at its scale.
+    """Return the outcome of every claim, by the latest measurement of its figure at its scale.
 
     Raises:
-        UserError: a claim asks for a number that its figure does not give.
+        UserError: a claim requires a number that its figure lacks.
     """
     return [_judge(claim, measurements) for claim in claims]
 
@@ -305,7 +305,7 @@ def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
 
 
 def _misfit(claim: Claim, found: Measurement) -> str:
-    """In what the measurement is of another size than the claim, or nothing."""
+    """Return the differences of the measurement's scale from the claim's, or ""."""
     return ", ".join(
         f"with {name} = {found.scale.get(name, 'unknown')} instead of {wanted}"
         for name, wanted in claim.scale.items()
@@ -314,4 +314,4 @@ def _misfit(claim: Claim, found: Measurement) -> str:
 
 
 def _age(found: Measurement) -> tuple[str, ...]:
-    return found.run_ids  # they begin with the time of day
+    return found.run_ids  # run ids begin with the time

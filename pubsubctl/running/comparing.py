@@ -1,4 +1,4 @@
-"""`compare --comparison`: the same load and faults over brokers of ours and others, one report."""
+"""`compare --comparison`: equal load and faults on our brokers and others, with one report."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -20,23 +20,23 @@ from bench.systems.servers import ServerFailed
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.for_good import waits_for_ever
-from pubsubctl.commands.bench import experiment_of
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text
 from pubsubctl.running.judging import Judged, judge_and_report
+from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.systems import asked_of, run_asked
 
 EVERYTHING = "all"
-"""The comparison of brokers of ours with those of others."""
+"""The name of the comparison of our brokers with all other brokers."""
 LABEL = "compared"
-"""Of a run: what the report calls it."""
+"""The label of a run that contains its name in the report."""
 NOT_WAITING = "what was started for this run ends by itself within a minute"
 
 _SOURCE: Final = re.compile(r"^\S+\.toml: ")
-"""Of an error: the file, which is the same for all entries."""
+"""The file in an error message, which is the same for all entries."""
 
 _Run = Callable[[Progress, Interruption], Awaitable[RunOutcome]]
 
@@ -49,12 +49,12 @@ class _Side:
 
 @dataclass
 class _Sides:
-    """What becomes of a comparison's entries, each in one of these.
+    """The entries of a comparison, each in one category.
 
     Attributes:
-        runnable: what can be run.
-        left_out: what cannot be had here, by name, with the reason.
-        unpromised: ours that do not promise what is tried, by name, with the reason.
+        runnable: entries that can be run.
+        left_out: entries that are unavailable here, by name, with the reason.
+        unpromised: entries of ours without the required promise, by name, with the reason.
         titles: of entries, by name.
     """
 
@@ -64,7 +64,7 @@ class _Sides:
     titles: dict[str, str] = field(default_factory=dict)
 
     def why_not(self) -> list[str]:
-        """A line for each that is not run."""
+        """Return a line for every entry that is not run."""
         return [
             *(f"{name} is left out: {why}" for name, why in self.left_out.items()),
             *(f"{name} does not promise that: {why}" for name, why in self.unpromised.items()),
@@ -72,7 +72,7 @@ class _Sides:
 
 
 class _NotPromisedError(Exception):
-    """The protocol of an entry does not promise what the comparison tries."""
+    """The protocol of an entry does not promise the property under test."""
 
 
 def compare_as(
@@ -83,20 +83,20 @@ def compare_as(
     duration: str | None,
     results: Path | None,
 ) -> Result:
-    """Run every entry of a comparison after the other, judge all, and write one report.
+    """Run every entry of a comparison in sequence, judge all, and write one report.
 
-    Everything is checked before anything is run. What is not installed, or cannot be had in the
-    version that is, is named and left out; so is one whose servers fail. A protocol of ours that
-    does not promise what is tried is not run, and has the reason in the report.
+    Everything is checked before any run. An entry that is not installed, or not in the required
+    version, is named and left out; so is an entry whose servers fail. A protocol of ours without
+    the required promise is not run; the report contains the reason.
 
     Args:
         name: of the comparison, or its file.
-        only: names of entries; all where empty.
+        only: names of entries; all if empty.
         also: configurations of further systems.
-        duration: how long to measure, in the place of the workload's.
+        duration: the duration of the measurement, replacing the workload's.
 
     Raises:
-        UserError, SpecError: what was asked for cannot be; names file, key and value.
+        UserError, SpecError: an invalid request; names file, key and value.
     """
     whole = load_comparison(call.project.find("comparison", name))
     comparison = whole.only(only).also(also)
@@ -139,7 +139,7 @@ def _sides(
     overrides: Overrides,
     folder: Path,
 ) -> _Sides:
-    """What can be run, and why the rest cannot."""
+    """Return the runnable entries, and the reasons against the others."""
     sides = _Sides(titles={entry.name: entry.title or entry.name for entry in comparison.entries})
     for entry in comparison.entries:
         try:
@@ -161,12 +161,13 @@ def _sides(
 def _is_borne(
     call: Invocation, whole: Comparison, entry: Entry, overrides: Overrides, folder: Path
 ) -> bool:
-    """Whether the words of a comparison and of an entry are right, and just its protocol fails.
+    """Return True if the settings of comparison and entry are valid, and only the protocol fails.
 
-    They are where another protocol bears the same workload and faults with the entry's `set`.
+    The settings are valid if another protocol supports the same workload and faults with the
+    entry's `set`.
 
     Raises:
-        UserError, SpecError: there is no such topology, or key of it.
+        UserError, SpecError: there is no such topology, or key in it.
     """
     words = entry.set
     if entry.topology is not None:
@@ -194,7 +195,7 @@ def _run_of(
         return partial(run_asked, asked, folder)
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
-    spec, schedule = experiment_of(call, comparison.workload, of, comparison.faults, labels)
+    spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)
     if schedule is not None:
         why = waits_for_ever(schedule, protocol_on(spec.topology, spec.protocol))
         if why:
@@ -227,7 +228,7 @@ def _result(
     sides: _Sides,
     report: Path,
 ) -> Result:
-    """Whatever the verdicts are, they are what was to be found out; none at all is not."""
+    """Return the result; every verdict is a finding, but a missing verdict is a problem."""
     blocks: list[str] = []
     runs: list[dict[str, Any]] = []
     because: list[PubsubctlError] = []

@@ -1,7 +1,7 @@
-"""`compare --selftest`: does the comparison find what is there, and nothing else, on this machine?
+"""`compare --selftest`: checks that comparisons on this machine find real differences only.
 
 The figure of a repetition is the processor time per message of a simulated run: always the same
-work, with the noise that this machine has. A slowed run does a tenth of its work once more.
+work, with the noise of this machine. A slowed run repeats a tenth of its work.
 """
 
 import gc
@@ -26,12 +26,12 @@ _SCENARIO: Final = (
 
 
 def selftest(call: Invocation, trials: int, instances: int) -> Result:
-    """Carry out so many trials of each kind, and say whether comparisons can be believed here."""
+    """Run `trials` trials of each kind, and report if comparisons are reliable here."""
     from results.repetitions.selftest import SCHEMA, SLOWDOWN, Trial, can_be_believed, trial_of
 
     done: list[Trial] = []
     with call.console.progress() as progress:
-        processor_us_per_message(slowed=False)  # what is loaded and made once belongs to nobody
+        processor_us_per_message(slowed=False)  # a warm-up outside of the measurement
         for planted in (False, True):
             for number in range(1, trials + 1):
                 progress.phase(f"trial {len(done) + 1} of {2 * trials}")
@@ -67,9 +67,9 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
 
 
 def processor_us_per_message(*, slowed: bool) -> float:
-    """What one repetition takes, told per message as if a slowed one had done no more.
+    """Return the processor time of a repetition per message of a normal run, in microseconds.
 
-    It is the least of some tries: what others do to this machine's caches only ever adds.
+    The result is the minimum of several tries: disturbance of this machine's caches only adds time.
     """
     gc.collect()
     return min(_tried_ns(_PARTS + slowed) for _ in range(_TRIES)) / 1000 / (_PARTS * _MESSAGES)

@@ -1,4 +1,4 @@
-"""`demo`: the same load and the same crash, with what promises something and what does not."""
+"""`demo`: equal load and an equal crash, with a reliable and an unreliable protocol."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,15 +19,15 @@ from pubsubctl.running.judging import Judged, judge_and_report
 
 _SHOWN: Final = "demo"
 _SHOWN_ON: Final = {"bipartite": "proxies"}
-"""Workload and fault schedule of one name: by the kind of overlay, where it is not the demo's."""
+"""Workload and fault schedule of one name: by overlay kind, if different from the demo's."""
 
 _PLAIN = next(name for name, each in DEFINITIONS.items() if not each.promises.exactly_once)
 PROTOCOLS = (DEFAULT, _PLAIN)
-"""What the demo shows: the one keeps its promise, the other shows what it is worth."""
+"""The protocols of the demo: the first keeps its promise, the second shows the promise's worth."""
 
 
 def that_can_be_shown(call: Invocation) -> tuple[str, ...]:
-    """All protocols that run on the brokers of the demo, then those with a demo of their own."""
+    """Return all protocols that run on the demo's brokers, then protocols with a separate demo."""
     shown: dict[str, None] = {}
     for workload in (_SHOWN, *_SHOWN_ON.values()):
         spec = load_experiment(call.project.find("workload", workload), Overrides())
@@ -60,7 +60,7 @@ def run_demo(
 
 
 def experiment_of(call: Invocation, protocol: str, results: Path | None) -> Experiment:
-    """What the demo runs with a protocol: its load and faults on brokers of its kind."""
+    """Return the demo's experiment for a protocol: load and faults on brokers of its kind."""
     shown = _SHOWN_ON.get(definition_of(protocol).kind, _SHOWN)
     spec = load_experiment(
         call.project.find("workload", shown), Overrides(protocol=protocol), {"demo": protocol}
@@ -106,7 +106,7 @@ def _result(
 def because_not_as_expected(
     protocols: Sequence[str], judged: Sequence[Judged]
 ) -> list[PubsubctlError]:
-    """Why the demo did not show what it is there to show."""
+    """Return the reasons for which the demo did not show the expected verdicts."""
     found: list[PubsubctlError] = []
     for protocol, row in zip(protocols, judged, strict=True):
         expected = "VALID" if definition_of(protocol).promises.exactly_once else "INVALID"

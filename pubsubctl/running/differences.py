@@ -1,4 +1,4 @@
-"""What differs between runs, and by how much, in words and as a document."""
+"""Differences between runs, in words and as a document."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def differences(call: Invocation, runs: Sequence[Path]) -> Result:
-    """Compare runs, or the points of series, with the first of them.
+    """Compare runs, or the points of series, with the first run.
 
     Raises:
-        UserError: they cannot be compared: names runs, reason and values.
+        UserError: the runs cannot be compared: names runs, reason and values.
     """
     from results.repetitions.comparable import NotComparable
     from results.repetitions.comparison import compare
@@ -34,7 +34,7 @@ def differences(call: Invocation, runs: Sequence[Path]) -> Result:
 
 
 def groups_of(run: Path) -> "list[Group]":
-    """The points of a series, or one run alone."""
+    """Return the points of a series, or a single run."""
     from results.repetitions.comparison import Group
 
     about = manifest(run)

@@ -1,4 +1,4 @@
-"""One experiment from its workload file to its run folder, on whatever is or gets deployed."""
+"""An experiment from workload file to run folder, on a running or a temporary deployment."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -37,20 +37,20 @@ from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.running.judging import Judged, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150
-"""Where that is more: an agent with hundreds of brokers beside it gets to things later."""
+"""The lease per broker if larger: an agent beside hundreds of brokers responds later."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is to be run.
+    """An experiment to run.
 
     Attributes:
         schedule: the faults, or None.
         results: the folder that gets <experiment>/<run id>.
-        teardown: whether what is deployed for it is taken down again.
-        rolling: how many brokers at once are replaced meanwhile, until all were; 0 for none.
-        roles: what brokers come to be meanwhile, one after the other.
-        on_run: told of the run's folder before anything is run.
+        teardown: True to take a temporary deployment down again.
+        rolling: the number of brokers replaced at once during the run, until all are; 0 for none.
+        roles: role changes of brokers during the run, one after the other.
+        on_run: called with the run's folder before the run.
     """
 
     spec: ExperimentSpec
@@ -69,15 +69,15 @@ async def carry_out(
     interruption: Interruption,
     purpose: str,
 ) -> RunOutcome:
-    """Run an experiment on the deployment that runs, or on one made and taken down for it.
+    """Run an experiment on the running deployment, or on a temporary deployment.
 
-    Interrupted, it heals, collects, writes what there is, and takes down what it deployed
-    before the interruption is raised.
+    After an interruption, heal, collect, write the partial records, and take the temporary
+    deployment down before the interruption is raised.
 
     Raises:
-        PreflightFailed: what runs is not what the experiment wants; says what differs.
-        UserError: the schedule cannot be carried out where its brokers are.
-        RunFailed, ControlError, HostError: it does not come to its end; not in a group.
+        PreflightFailed: the running deployment does not fit; names the differences.
+        UserError: the schedule cannot be carried out on this placement.
+        RunFailed, ControlError, HostError: the experiment fails; not in a group.
     """
     try:
         return await _carry_out(experiment, lab, progress, interruption, purpose)
@@ -146,10 +146,10 @@ async def testbed(
     *,
     teardown: bool,
 ) -> AsyncIterator[tuple[Testbed, Deployment]]:
-    """Brokers to run an experiment on.
+    """Yield brokers for an experiment.
 
-    What is deployed here has a lease that is renewed as long as the block runs, so that it
-    ends by itself should this process be killed.
+    A temporary deployment has a lease that is renewed during the block, so that the deployment ends
+    by itself if this process is killed.
     """
     found = await lab.observe()
     is_ours = all(row.deployment is None for row in found)
@@ -187,7 +187,7 @@ async def testbed(
 
 
 async def as_testbed(deployment: Deployment) -> Testbed:
-    """A deployment as an experiment sees it."""
+    """Return a deployment in the form that experiments use."""
     wanted, lab = deployment.wanted, deployment.lab
     hosts = wanted.placement.hosts
 
@@ -236,12 +236,12 @@ async def as_testbed(deployment: Deployment) -> Testbed:
 
 
 def protected_ports(inventory: Inventory) -> list[int]:
-    """By which its hosts are reached: no fault ever touches them."""
+    """Return the SSH ports of the hosts, which faults never touch."""
     return sorted({host.port for host in inventory.hosts if host.connector != "local"})
 
 
 def lease_ms_for(brokers: int) -> int:
-    """For how long what is deployed for an experiment outlives its controller."""
+    """Return the time for which a temporary deployment outlives its controller."""
     return max(LEASE_MS, LEASE_MS_PER_BROKER * brokers)
 
 
@@ -251,7 +251,7 @@ async def _renew(deployment: Deployment, lease_ms: int, progress: Progress) -> N
         try:
             await deployment.hold(lease_ms)
         except* (ControlError, trio.TooSlowError) as group:
-            # That host may be broken on purpose; what becomes of the run, its records say.
+            # That host may be broken on purpose; the run's records contain the consequences.
             why = str(group.exceptions[0]) or "no answer in time"
             progress.say(f"a lease was not renewed: {why}")
 
@@ -267,7 +267,7 @@ def run_and_judge(
     rolling: int = 0,
     roles: tuple[Role, ...] = (),
 ) -> Result:
-    """The whole of `bench`: deploy where needed, run, take down, judge."""
+    """Run `bench`: deploy if needed, run, take down, judge."""
     lab = lab_for(call)
     folder = call.project.results_folder(results)
     experiment = Experiment(spec, schedule, folder, teardown, rolling, roles)
@@ -283,7 +283,7 @@ def run_and_judge(
 
 
 def not_waiting(spec: ExperimentSpec) -> str:
-    """What becomes of an experiment whose controller does not wait for its end."""
+    """Return the fate of an experiment after a second signal, in words."""
     lease_s = lease_ms_for(len(spec.topology.present())) // 1000
     return (
         f"faults and what was deployed for this end by themselves within {lease_s} s; "
@@ -292,13 +292,13 @@ def not_waiting(spec: ExperimentSpec) -> str:
 
 
 def lab_for(call: Invocation) -> Lab:
-    """The hosts that the command line leaves."""
+    """Return the hosts that the command line selects."""
     inventory = call.inventory()
     return Lab.of(inventory, call.hosts(inventory), call.forks)
 
 
 def numbers_text(outcome: RunOutcome) -> str:
-    """The numbers of a run in one line."""
+    """Return the numbers of a run in a line."""
     begins = "" if outcome.state == "complete" else f"the run is {outcome.state}; "
     parts = [
         f"{begins}in measure: {outcome.published:,} published",
@@ -329,7 +329,7 @@ def numbers_text(outcome: RunOutcome) -> str:
 
 
 def result_of(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
-    """What a run came to, and its verdict where there is one."""
+    """Return the result of a run, with the verdict if there is one."""
     lines = [numbers_text(outcome), *in_words(outcome.around_faults)]
     because: list[PubsubctlError] = []
     if judged is not None:

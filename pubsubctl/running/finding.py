@@ -1,4 +1,4 @@
-"""`bench --find-max`: the highest rate that brokers bear, and how latency rises towards it."""
+"""`bench --find-max`: searches the highest sustainable rate, with the latency on the way."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,11 +25,11 @@ P99: Final = "50ms"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was typed.
+    """The options of the command line.
 
     Attributes:
-        p99: what one publication in a hundred may take at most.
-        from_rate, to_rate: of each publisher: the first that is tried, and the last.
+        p99: the limit of the 99th percentile of latency.
+        from_rate, to_rate: the first and the last rate to try, per publisher.
     """
 
     workload: str
@@ -39,10 +39,10 @@ class Asked:
 
 
 def find_max(call: Invocation, asked: Asked, overrides: Overrides, results: Path | None) -> Result:
-    """Try one rate after the other, go on where somebody was interrupted, and say the highest.
+    """Try increasing rates, resume an interrupted search, and report the highest.
 
     Raises:
-        UserError, SpecError: what was asked for cannot be.
+        UserError, SpecError: an invalid request.
     """
     path = call.project.find("workload", asked.workload)
     p99_ns = _read(parse_duration_ns, "--p99", asked.p99 or P99)
@@ -94,7 +94,7 @@ def find_max(call: Invocation, asked: Asked, overrides: Overrides, results: Path
 def _judged(
     folder: RateFolder, spec: ExperimentSpec, p99_ns: int, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
-    """What the search came to; the last run at the highest rate is judged as any run is."""
+    """Return the outcome of the search; the last run at the highest rate is judged like any run."""
     from pubsubctl.running.judging import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
@@ -175,7 +175,7 @@ def _in_words(tried: Tried) -> str:
 
 
 def _text(rate: float) -> str:
-    """A rate as a workload says it."""
+    """Return a rate in workload notation."""
     return f"{rate:.6f}".rstrip("0").rstrip(".") + "/s"
 
 

@@ -1,4 +1,4 @@
-"""Verdicts at the command line: Spark is started once, and its words become one line."""
+"""Verdicts at the command line: Spark is started once, and its messages become one line."""
 
 import itertools
 import json
@@ -26,13 +26,13 @@ CASES_SHOWN = 4
 
 @dataclass(frozen=True)
 class Judged:
-    """A run and its verdict.
+    """A run with its verdict.
 
     Attributes:
         run: its folder.
-        derived: where its evidence is: there, or in the user's cache.
-        document: what verdict.json says.
-        expectations: of the workload, and whether they hold.
+        derived: the folder of evidence: in the run, or in the user's cache.
+        document: the content of verdict.json.
+        expectations: the workload's expectations, judged.
     """
 
     run: Path
@@ -60,7 +60,7 @@ class Judged:
         return [*found, *not_as_expected(self.run, self.expectations)]
 
     def evidence(self, limit: int) -> list[str]:
-        """The first cases of what is wrong, one line each."""
+        """Return the first violations, one line each."""
         path = self.derived / "evidence" / "delivery.jsonl"
         if self.verdict != "INVALID" or not path.is_file():
             return []
@@ -70,7 +70,7 @@ class Judged:
         return [*found, f"  … {path}"] if found else []
 
     def painted(self, console: Console) -> str:
-        """The verdict in a few lines, its first word in colour, and the first cases."""
+        """Return the verdict in a few lines, its first word in colour, and the first violations."""
         styles: dict[str, Style] = {"VALID": "good", "INVALID": "bad", "UNKNOWN": "doubtful"}
         lines = [*map(str, self.document["lines"]), *self.evidence(CASES_SHOWN)]
         lines += [f"  {each.text}" for each in self.expectations]
@@ -81,28 +81,28 @@ class Judged:
         return f"{console.colored(word, styles[word])} {rest}"
 
     def row(self) -> dict[str, Any]:
-        """For --json."""
+        """Return a mapping for --json."""
         expectations = [each.row() for each in self.expectations]
         return {"run_directory": str(self.run), **self.document, "expectations": expectations}
 
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A run on which there is no verdict.
+    """A run without a verdict.
 
     Attributes:
-        error: why; a bug of ours where it has no exit status.
+        error: the reason; a bug of ours if it has no exit status.
     """
 
     run: Path
     error: Exception
 
     def painted(self, console: Console) -> str:
-        """That there is none, and why."""
+        """Return the missing verdict with its reason."""
         return f"{console.colored('NOT JUDGED', 'bad')}  {self._said}"
 
     def row(self) -> dict[str, Any]:
-        """For --json."""
+        """Return a mapping for --json."""
         return {"run_directory": str(self.run), "verdict": None, "because": [self._said]}
 
     @property
@@ -111,7 +111,7 @@ class NotJudged:
 
 
 def expectations_of(run: Path) -> list[Judgement]:
-    """The expectations of a run's workload, judged by the numbers in its manifest."""
+    """Return the expectations of a run's workload, judged by the numbers in its manifest."""
     workload = run / "spec" / "workload.toml"
     said = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
     headline = manifest(run).get("headline") or {}
@@ -122,10 +122,10 @@ def expectations_of(run: Path) -> list[Judgement]:
 
 
 def not_as_expected(run: Path | str, found: Sequence[Judgement]) -> list[PubsubctlError]:
-    """Why the exit status is not 0; empty when all expectations hold.
+    """Return the reasons for a nonzero exit status; empty if all expectations hold.
 
     Args:
-        run: its folder, or the target where there is no run.
+        run: its folder, or the target if there is no run.
     """
     failed = [each.text for each in found if each.holds is False]
     unknown = [each.text for each in found if each.holds is None]
@@ -138,7 +138,7 @@ def not_as_expected(run: Path | str, found: Sequence[Judgement]) -> list[Pubsubc
 
 
 def _case(row: Mapping[str, Any]) -> str:
-    """One case of evidence as a sentence."""
+    """Return a case of evidence as a sentence."""
     sent = row.get("publication") or {}
     publisher = sent.get("publisher", row["source"])
     parts = [f"{row['kind']}: {publisher} number {row['sequence']} for {row['subscription']}"]
@@ -164,7 +164,7 @@ def judge(run: Path, progress: Progress, master: str = MASTER) -> Judged:
 def judge_each(
     runs: Sequence[Path], progress: Progress, master: str = MASTER
 ) -> list[Judged | NotJudged]:
-    """Load and check runs, with one Spark session; what is wrong with one spoils no other."""
+    """Load and check runs, with one Spark session; an error in a run spoils no other run."""
     from results.checker.spark import in_own_words, spark_session
 
     found: list[Judged | NotJudged] = []
@@ -173,7 +173,7 @@ def judge_each(
         for run in runs:
             try:
                 found.append(judge_with(spark, run, progress))
-            except Exception as error:  # whatever it is, the other runs have nothing to do with it
+            except Exception as error:  # any error concerns only this run
                 found.append(NotJudged(run, in_own_words(error)))
     return found
 
@@ -201,10 +201,10 @@ def judge_and_report(
     title: str = "",
     unpromised: Mapping[str, str] | None = None,
 ) -> list[Judged]:
-    """Check runs and write one report on all of them, under this title, with one Spark session.
+    """Check runs and write a report on all runs under this title, with one Spark session.
 
     Args:
-        unpromised: what stands beside the runs in the report without one, and why.
+        unpromised: entries of the report without a run, with the reasons.
     """
     from results.checker.spark import spark_session
     from results.report import write_report

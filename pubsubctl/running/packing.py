@@ -1,8 +1,8 @@
-"""Copies of runs that may be given away: who and where is replaced, what happened stays.
+"""Copies of runs for publication: names of people and places are replaced, events stay.
 
-Hosts become h1, h2, …, their addresses too; users, home folders, gateways and failure domains
-lose their names, and so does whatever else a person has written in the inventory. The logs
-themselves are not touched otherwise, so the copy is judged as the run was.
+Hosts become h1, h2, …, and so do their addresses; users, home folders, gateways and failure domains
+lose their names, as does all other user text in the inventory. The logs are not changed otherwise,
+so the copy gets the verdict of the run.
 """
 
 import getpass
@@ -24,8 +24,11 @@ from pubsubctl.running.runs import MANIFEST, read_json
 TEXTS = (".json", ".jsonl", ".toml", ".log", ".txt", ".csv", ".md")
 RECORDS = ".rec"
 LEFT_OUT = ("spec/inventory.toml", "spec/hosts.json")
-"""The first has comments, and says nothing about what happened that placement.json does not; the
-second is for whoever goes on with a series that has not ended."""
+"""Files that a copy leaves out.
+
+The inventory has comments, and no facts about the run beyond placement.json; the other file serves
+to resume a series that has not ended.
+"""
 
 _HOMES = re.compile(r"(/home|/Users)/[^/\s\"'\\:,]+|/root(?=/)")
 _ANYBODY = ("root", "user", "localhost", "127.0.0.1", "::1", "local", "")
@@ -49,14 +52,14 @@ class Packed:
 def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     """Copy a run to `folder`, for publication.
 
-    What is made anew from the logs (tables, verdict, figures, report) is not copied.
+    Files that are derived from the logs (tables, verdict, figures, report) are not copied.
 
     Args:
-        keep_hosts: leave all names as they are.
+        keep_hosts: keep all names.
 
     Raises:
-        UserError: the folder is there; or a host has a name that something else in the run has.
-        IntegrityError: the run is not what was written when it ended.
+        UserError: the folder exists; or a host's name has another meaning in the run.
+        IntegrityError: the run differs from its content at its end.
     """
     from results.tables.manifest import read_run
     from results.tables.seals import CHECKSUMS, DERIVED, seal, verify_seal
@@ -70,7 +73,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     if not keep_hosts:
         found = load_inventory(inventory) if inventory.is_file() else None
         boot = str(said.get("clock", {}).get("boot_id", ""))
-        # The clock of simulated brokers is no machine's; it is called as the run is.
+        # The clock of simulated brokers belongs to no machine; its name is the run's.
         renames = pseudonyms(found, [] if boot == said["run_id"] else [boot])
         renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
         topology = read_run(run).topology
@@ -108,13 +111,13 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
 
 
 def copy_without_place(run: Path, folder: Path) -> None:
-    """Copy a run that names no host, such as a series or an experiment without brokers.
+    """Copy a run that names no host, for example a series or an experiment without brokers.
 
-    Home folders and where the program was are replaced; what is made anew is not copied.
+    Home folders and the program's path are replaced; derived files are not copied.
 
     Raises:
-        UserError: the folder is there.
-        IntegrityError: the run is not what was written when it ended.
+        UserError: the folder exists.
+        IntegrityError: the run differs from its content at its end.
     """
     from results.tables.seals import CHECKSUMS, DERIVED, seal, verify_seal
 
@@ -156,7 +159,7 @@ def _renew_digest(run: Path, folder: Path) -> None:
 
 
 def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[str, str]:
-    """Everything that tells who and where → what stands in its place."""
+    """Return names of people and places → pseudonyms."""
     renames = {getpass.getuser(): "user", socket.gethostname(): "controller"}
     renames |= {boot: f"boot-{number}" for number, boot in enumerate(boots, start=1)}
     if inventory is not None:
@@ -177,7 +180,7 @@ def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[s
 
 
 def _named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """How the command line called the inventory."""
+    """Yield the inventory's name on the command line."""
     argv = [str(word) for word in manifest.get("argv", ())]
     for word, value in pairwise([*argv, ""]):
         option, equals, glued = word.partition("=")
@@ -188,14 +191,14 @@ def _named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_place(manifest: Mapping[str, Any]) -> str:
-    """The manifest, without where the program was."""
+    """Return the manifest without the program's path."""
     argv = list(manifest.get("argv", ()))
     shown = {**manifest, **({"argv": ["pubsubctl", *argv[1:]]} if argv else {})}
     return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
 
 
 def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str, Any]) -> None:
-    """A name that is not only a host's cannot be replaced."""
+    """Refuse a name that is not only a host's, because it cannot be replaced."""
     taken = _taken(topology, manifest)
     for name in renames:
         if name in taken:
@@ -223,7 +226,7 @@ def _renamed(text: str, words: re.Pattern[str] | None, renames: dict[str, str]) 
 
 
 def _check(folder: Path) -> None:
-    """What was copied must still be a run."""
+    """Check that the copy is a valid run."""
     from results.tables.json_files import IntegrityError as Damaged
     from results.tables.logs import read_logs
     from results.tables.manifest import read_run

@@ -1,8 +1,8 @@
-"""Pseudonyms for everything in an inventory that a person has written, by kind.
+"""Pseudonyms for all text of the user in an inventory, by kind.
 
-A list of fields would miss the next field. So every string of the file counts: names, addresses
-and folders, and each word in them. Words that our own programs use stay: files of a run have them
-for keys and values, and they name nobody.
+A list of fields would miss the next field. So every string of the file counts: names, addresses and
+folders, and each word in the string. Words of our own programs stay: files of a run contain such
+words as keys and values, which identify nobody.
 """
 
 import re
@@ -20,7 +20,7 @@ from pubsubctl.inventory.inventory_schema import json_schema
 _WORD: Final = re.compile(r"[\w-]+")
 _PACKAGES: Final = ("brokerd", "bench", "fault_injection", "pubsubctl", "results")
 _SHORTEST: Final = 4
-"""Characters of a word that counts on its own; shorter ones are in too many others."""
+"""The length from which a word counts on its own; shorter words are part of too many others."""
 _ORDINARY: Final = frozenset(
     (
         *("bench", "boot", "cluster", "data", "disk", "example", "home", "hosts", "house"),
@@ -36,11 +36,11 @@ _ORDINARY: Final = frozenset(
 def pseudonyms_of_words(
     inventory: Inventory, known: Collection[str], structure: Collection[str]
 ) -> dict[str, str]:
-    """Return a pseudonym for each string of an inventory that has none, and each word in it.
+    """Return a pseudonym for each string of an inventory without a pseudonym, and each word in it.
 
     Args:
-        known: what has a pseudonym.
-        structure: words that stay, because a run uses them for something else.
+        known: names with a pseudonym.
+        structure: words that stay, because a run uses them with another meaning.
     """
     vocabulary = {*_vocabulary(json_schema())}
     found: dict[str, str] = {}
@@ -84,7 +84,7 @@ def _kind(text: str) -> str:
 
 
 def _expanded(text: str) -> Iterable[str]:
-    """Return all that a range stands for; nothing for what is none."""
+    """Return all names of a range; nothing if the text is no range."""
     try:
         return expanded(text) if "[" in text else ()
     except (UserError, ValueError):

@@ -1,9 +1,9 @@
-"""`reproduce`: does what a capsule says come out again, and at which level?
+"""`reproduce`: checks up to a level that the results of a capsule can be reproduced.
 
 `figures` draws every figure again from the tables of the runs, `check` also judges every run again
-from its logs. `sim` besides does again what needs no hosts: the workload and faults of each run on
-simulated brokers, and experiments that were simulated to begin with. `local` besides runs it again
-on brokers of this machine.
+from its logs. `sim` also repeats everything without hosts: the workload and faults of each run on
+simulated brokers, and simulated experiments. `local` also runs everything again on brokers of this
+machine.
 """
 
 import hashlib
@@ -17,7 +17,6 @@ from bench.spec.overrides import Overrides
 from bench.spec.spec import ExperimentSpec, read_toml
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import experiment_of
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
@@ -28,6 +27,7 @@ from pubsubctl.running.claims import judge as judge_claims
 from pubsubctl.running.claims import load_claims, measurements
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import Judged, judge_with
+from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.runs import manifest, read_json, run_beside
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
@@ -36,15 +36,14 @@ LEVELS: Final = ("figures", "check", "sim", "local")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that has to come again.
+    """A result to reproduce.
 
     Attributes:
-        level: at which it was looked at.
+        level: the level of the comparison.
         run: by its name in the capsule.
         what: a figure, `verdict`, or a claim.
         recorded, now: in words.
-        is_same: whether it came again, in all that the words leave out, too; None where that cannot
-            be told.
+        is_same: True if reproduced, including details that the words leave out; None if undecided.
     """
 
     level: str
@@ -60,7 +59,7 @@ class Row:
         return {True: "same", False: "differs", None: "cannot tell"}[self.is_same]
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         return {
             "level": self.level, "run": self.run, "what": self.what, "recorded": self.recorded,
             "now": self.now, "same": self.is_same,
@@ -70,15 +69,16 @@ class Row:
 def reproduce(
     call: Invocation, path: Path, level: str, output: Path | None, master: str, digest: str = ""
 ) -> Result:
-    """Compare everything that a capsule records with what comes out now, up to a level.
+    """Compare the recorded results of a capsule with present results, up to a level.
 
     Args:
-        output: where it is unpacked and stays; else it is removed afterwards.
-        digest: that the capsule must have; empty for any.
+        output: the folder for the unpacked capsule; without a folder, the files are removed
+            afterwards.
+        digest: the required digest of the capsule; empty for any.
 
     Raises:
-        UserError: it is no capsule, or the folder is there.
-        IntegrityError: a byte of it has changed, or it has another digest.
+        UserError: the file is no capsule, or the folder exists.
+        IntegrityError: a byte has changed, or the digest differs.
     """
     if output is not None:
         if output.exists():
@@ -127,7 +127,7 @@ def _reproduce(
 
 
 def compared(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) -> Iterator[Row]:
-    """Verdicts and figures, as recorded and as they are now."""
+    """Yield verdicts and figures, as recorded and at present."""
     runs = sorted(capsule.runs, key=lambda run: manifest(run).get("kind") == "series")
     for run in runs:
         recorded = capsule.about(run)
@@ -143,7 +143,10 @@ def compared(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) 
 
 
 def judged_again(judged: Judged, run: Path, capsule: Capsule) -> Row:
-    """A verdict on a new run; a run that cannot be judged says nothing about the old one."""
+    """Return the verdict on a new run.
+
+    A run that cannot be judged proves nothing about the old run.
+    """
     recorded, now = str(capsule.about(run)["verdict"]), judged.verdict
     is_same = None if now == "UNKNOWN" and recorded != now else recorded == now
     why = f": {judged.document['because'][0]}" if is_same is None else ""
@@ -151,10 +154,10 @@ def judged_again(judged: Judged, run: Path, capsule: Capsule) -> Row:
 
 
 def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> Iterator[Row]:
-    """Verdicts on simulated brokers, and the rows of experiments that were simulated.
+    """Yield verdicts on simulated brokers, and the rows of simulated experiments.
 
     Raises:
-        UserError: there is nothing in the capsule that can be simulated.
+        UserError: the capsule contains nothing that can be simulated.
     """
     runs = [run for run in capsule.runs if _is_simulated(run)]
     of_brokers = _to_run(capsule)
@@ -181,7 +184,7 @@ def _is_simulated(run: Path) -> bool:
 
 
 def _simulated_verdict(call: Invocation, run: Path) -> tuple[str, str]:
-    """A verdict on simulated brokers, or UNKNOWN and why there is none that can be held against."""
+    """Return a verdict on simulated brokers, or UNKNOWN and the reason for a missing comparison."""
     from bench.run.simulated import simulate_experiment
 
     try:
@@ -222,13 +225,13 @@ def _judged(found: Mapping[str, Any]) -> str:
 
 
 def _files(drawn: Mapping[str, str], recorded: Mapping[str, str]) -> str:
-    """How many files of a figure are, to the byte, what they were; and which are not."""
+    """Return the number of files of a figure, or the names of files with other bytes."""
     differ = [name for name in recorded if drawn.get(name) != recorded[name]]
     return f"{len(recorded)} files" if not differ else f"other bytes in {', '.join(differ)}"
 
 
 def _claims(call: Invocation, capsule: Capsule) -> list[dict[str, Any]]:
-    """What becomes of the claims on figures in the capsule, by what was drawn now."""
+    """Return the outcomes of the claims on figures in the capsule, from the present drawings."""
     figures = [name for about in capsule.document["runs"].values() for name in about["figures"]]
     claims = [
         claim
@@ -241,11 +244,11 @@ def _claims(call: Invocation, capsule: Capsule) -> list[dict[str, Any]]:
     ]
 
 
-# ------------------------------------------------------------ running it again
+# ------------------------------------------------------------ repeating runs
 
 
 def _run_again(call: Invocation, capsule: Capsule, progress: Progress) -> dict[Path, Path]:
-    """Run again what ran on brokers: of each point of a series, its typical run."""
+    """Run the broker experiments again: of each point of a series, the typical run."""
     planned = {run: _experiment(call, run) for run in _to_run(capsule)}
     if not planned:
         raise UserError("--level local: no run in this capsule is one of brokers of ours")
@@ -285,7 +288,7 @@ def _experiment(
     spec = run / "spec"
     faults = spec / "faults.toml"
     overrides = Overrides(topology=str(spec / "topology.toml"), seed=manifest(run).get("seed"))
-    return experiment_of(
+    return plan_experiment(
         call,
         str(spec / "workload.toml"),
         overrides,

@@ -26,16 +26,16 @@ _OURS: Final = re.compile(r"pubsubctl-revision-(\d+)-")
 
 
 def names_of_revisions(source: Path = SOURCE) -> list[str]:
-    """Branches and tags; none where the source is no git repository."""
+    """Return branches and tags; empty if the source is no git repository."""
     done = _git(source, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
     return done.stdout.split() if done.returncode == 0 else []
 
 
 def commit_of(word: str, source: Path = SOURCE) -> str | None:
-    """The commit that a word means; None where it means none.
+    """Return the commit that a word names; None if there is none.
 
     Raises:
-        UserError: it begins more than one commit's number; names these.
+        UserError: the word begins the hashes of several commits; lists the commits.
     """
     if word.startswith("-"):
         return None
@@ -56,9 +56,9 @@ def commit_of(word: str, source: Path = SOURCE) -> str | None:
 
 @contextmanager
 def checked_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
-    """A folder with the source as of a commit, removed with the block, however that ends.
+    """Yield a folder with the source of a commit, removed after the block in any case.
 
-    Folders whose process was killed are removed first.
+    Folders of killed processes are removed first.
 
     Raises:
         UserError: git refuses.
@@ -67,7 +67,7 @@ def checked_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"pubsubctl-revision-{os.getpid()}-") as folder:
         path = Path(folder) / "source"
         try:
-            # Hooks of the repository are for people who work on it.
+            # Hooks of the repository are meant for developers.
             done = _git(
                 source, "-c", "core.hooksPath=/dev/null",
                 *("worktree", "add", "--detach", "--quiet", str(path), commit),
@@ -81,12 +81,12 @@ def checked_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program as of a commit, that makes runs in a process of its own.
+    """The program of a commit, which makes runs in a separate process.
 
     Attributes:
-        commit: of its source.
-        source: the folder that it is imported from.
-        arguments: of its command line, all but the folder of results.
+        commit: of the source.
+        source: the import folder.
+        arguments: of the command line, without the folder of results.
     """
 
     commit: str
@@ -96,12 +96,12 @@ class Program:
     async def run(
         self, results: Path, progress: Progress, interruption: Interruption
     ) -> tuple[Path, str]:
-        """Make one run; its folder and state.
+        """Make a run; return folder and state.
 
-        Interrupted, it lets the program heal and take down what it had deployed.
+        After an interruption, let the program heal and take down its deployment.
 
         Raises:
-            RunFailed: the program made no run; says what it said.
+            RunFailed: the program made no run; with the program's message.
         """
         environment = {**os.environ, "PYTHONPATH": str(self.source), "PYTHONSAFEPATH": "1"}
         command = [
@@ -125,7 +125,7 @@ class Program:
 
 
 async def _stop(process: trio.Process) -> None:
-    """End it in good order, and without waiting when that takes too long."""
+    """Terminate the process, and kill the process after a timeout."""
     process.terminate()
     await trio.sleep(_STOP_PATIENCE_S)
     process.kill()

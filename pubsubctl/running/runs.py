@@ -1,4 +1,4 @@
-"""Runs by name: a folder, a run id, or `latest`; and what a run's verdict says."""
+"""Access to runs by name: a folder, a run id, or `latest`; and to a run's verdict."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ MANIFEST = "manifest.json"
 
 
 def find_run(project: Project, name: str, results: Path | None = None) -> Path:
-    """The folder of a run.
+    """Return the folder of a run.
 
     Args:
         name: a path, a run id, `latest`, or `EXPERIMENT/latest`.
@@ -35,12 +35,12 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
 
 
 def find_runs(project: Project, names: Sequence[str], results: Path | None = None) -> list[Path]:
-    """The folders of several runs, each once, in the order given."""
+    """Return the folders of several runs without repetition, in the given order."""
     return list(dict.fromkeys(find_run(project, name, results) for name in names))
 
 
 def latest_of_figure(project: Project, figure: str, results: Path | None = None) -> Path:
-    """The folder of the latest run of the experiment that a figure shows; of any, if it has none.
+    """Return the latest run of a figure's experiment; the latest of any if there is none.
 
     Raises:
         UserError: there is no run yet.
@@ -51,11 +51,11 @@ def latest_of_figure(project: Project, figure: str, results: Path | None = None)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run.
+    """Return the content of a JSON file of a run.
 
     Raises:
-        UserError: it is not there.
-        IntegrityError: it is not JSON.
+        UserError: the file is missing.
+        IntegrityError: the content is not JSON.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def run_beside(run: Path, run_id: object) -> Path:
 
 
 def manifest(run: Path) -> Mapping[str, Any]:
-    """What a run says of itself."""
+    """Return a run's manifest."""
     return read_json(run / MANIFEST)
 
 

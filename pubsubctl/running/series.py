@@ -30,30 +30,30 @@ SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
 """Drawn of every series that is for no other figure."""
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
-"""What may befall one run and not the next one."""
+"""Errors that may affect a run without affecting the next."""
 
 
 class RunMaker(Protocol):
-    """Makes runs of one point in a way of its own."""
+    """A maker of runs of a point."""
 
     async def run(
         self, results: Path, progress: Progress, interruption: Interruption
     ) -> tuple[Path, str]:
-        """Make one run; its folder and state."""
+        """Make a run; return folder and state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """How often the points of a series are run, in which order, and what for.
+    """The design of a series: repetitions, order and purpose.
 
     Attributes:
-        figures: drawn when all has been run.
-        order: in which repetitions take the points.
-        budget_ns: no run begins that would end later than so long after the beginning.
-        axes: what is varied, for figures; the one that is theirs first.
-        keys: of each point, by its name, what is varied of it.
-        makers: of each point, by its name, what makes its runs; this program on brokers if none.
-        bounds: by number, what the mean of a point is not to pass.
+        figures: drawn after all runs.
+        order: the order of points within repetitions.
+        budget_ns: a time from the beginning; no run begins that would end later.
+        axes: the varied keys, for figures; the figures' own axis first.
+        keys: the varied keys and values of a point, by the point's name.
+        makers: the maker of a point's runs, by the point's name; this program on brokers if none.
+        bounds: the bound of a point's mean, by number.
     """
 
     instances: int
@@ -74,10 +74,10 @@ def run_series(
     *,
     results: Path | None = None,
 ) -> Result:
-    """Run every point so often, go on where somebody was interrupted, judge, draw and sum up.
+    """Run every point `instances` times, resume an interrupted series, judge, draw and sum up.
 
-    A run that cannot be carried out holds no other one up. While some are missing, because they
-    failed or time was over, nothing is judged; the same command goes on with those alone.
+    A failed run does not block other runs. While runs are missing, because of failures or an
+    exhausted budget, nothing is judged; the same command resumes with the missing runs only.
 
     Raises:
         UserError: a series of this plan was begun with another number of instances, or on other
@@ -112,7 +112,7 @@ def run_series(
 
 
 class _Runner:
-    """Runs what remains of a series, one after the other."""
+    """A runner for the remaining runs of a series, in sequence."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Runner:
         self._budget_ns = design.budget_ns
 
     async def run(self, progress: Progress, interruption: Interruption) -> None:
-        """Run what remains, as far as the time goes."""
+        """Run the remaining runs, as far as the budget allows."""
         series, began_ns = self._series, time.monotonic_ns()
         remaining = series.remaining()
         expected_ns = sum(self._expected_ns[instance.point] for instance in remaining)
@@ -167,13 +167,13 @@ class _Runner:
 
 
 def _rounded(duration_ns: int) -> int:
-    """To whole minutes, or seconds where it is less than one."""
+    """Round to whole minutes, or to seconds below a minute."""
     unit_ns = 60_000_000_000 if duration_ns > 60_000_000_000 else 1_000_000_000
     return max(1, round(duration_ns / unit_ns)) * unit_ns
 
 
 def _partial(series: Series) -> Result:
-    """Nothing is judged yet: what is missing, and why."""
+    """Return the result of an unfinished series: missing runs, and reasons."""
     missing = series.remaining()
     failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
     told = f"{len(missing)} runs of {series.path} are missing; the same command goes on with them"
@@ -190,7 +190,7 @@ def _partial(series: Series) -> Result:
 def _plan(
     points: Sequence[tuple[Point, FaultSchedule | None]], design: Design
 ) -> Mapping[str, Any]:
-    """All that decides what is run."""
+    """Return all settings that affect the runs."""
     order = design.order
     makers = design.makers.items()
     commits = {name: maker.commit for name, maker in makers if isinstance(maker, Program)}
@@ -217,9 +217,9 @@ def _plan(
 async def _take_down_interrupted(
     series: Series, lab: Lab, progress: Progress, interruption: Interruption
 ) -> None:
-    """Take down what a killed run of an instance had deployed, and nothing else.
+    """Take down the remains of a killed run of an instance, and nothing else.
 
-    Nobody else runs one now: whoever does so has the lab's lock.
+    The lab's lock guarantees that no other process runs an instance now.
     """
     ours = {_purpose(instance) for instance in series.remaining()}
     async with lab.operated("bench --instances", progress, interruption):
@@ -230,14 +230,14 @@ async def _take_down_interrupted(
 
 
 def _purpose(instance: Instance) -> str:
-    """What is deployed for: a deployment's record and a lab's lock say so."""
+    """Return the purpose of a deployment, for its record and the lab's lock."""
     return f"bench {instance}"
 
 
 def _judged(
     series: Series, design: Design, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
-    """Every verdict, the spreads, the typical run of each point; and the figure."""
+    """Return all verdicts, the spreads, the typical run of each point; and draw the figure."""
     from pubsubctl.running.judging import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
@@ -275,7 +275,7 @@ def _judged(
 
 
 def _not_as_promised(judged: Judged) -> list[PubsubctlError]:
-    """Why a run is not what its protocol promises; nothing where that promises nothing."""
+    """Return the reasons for which a run breaks its protocol's promise; empty without a promise."""
     promises = definition_of(str(manifest(judged.run)["protocol"])).promises
     if judged.verdict == "INVALID" and not promises.exactly_once:
         return []

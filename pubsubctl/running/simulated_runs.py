@@ -14,10 +14,10 @@ from pubsubctl.console.interruption import Interruption
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRuns:
-    """Makes runs of one point.
+    """A maker of simulated runs of a point.
 
     Attributes:
-        schedule: what is broken; None for nothing.
+        schedule: the faults; None for none.
     """
 
     spec: ExperimentSpec
@@ -26,11 +26,11 @@ class SimulatedRuns:
     async def run(
         self, results: Path, progress: Progress, interruption: Interruption
     ) -> tuple[Path, str]:
-        """Make one run; its folder and state.
+        """Make a run; return folder and state.
 
         Raises:
-            Interrupted, Terminated: somebody wants it to end; what it has written stays there.
-            SpecError, ScheduleError: it cannot be simulated; says why.
+            Interrupted, Terminated: a signal arrived; the partial records stay.
+            SpecError, ScheduleError: the run cannot be simulated; with the reason.
         """
         from bench.run.run_directory import RunDirectory, new_run_directory
         from bench.run.simulated import simulate_experiment
@@ -39,7 +39,7 @@ class SimulatedRuns:
         progress.phase(f"simulating {self.spec.name}")
         simulate = partial(simulate_experiment, self.spec, self.schedule, directory=directory)
         with interruption.stoppable():
-            # Nothing in it waits, so only a thread lets signals through.
+            # The simulation never waits, so only a thread lets signals through.
             await trio.to_thread.run_sync(simulate, abandon_on_cancel=True)
         progress.say(f"run {directory.path}")
         return directory.path, str(directory.manifest["state"])

@@ -1,8 +1,8 @@
-"""`spark up|status|down`: a standalone Spark cluster, Spark's own, on the hosts of an inventory.
+"""`spark up|status|down`: a standalone Spark cluster on the hosts of an inventory.
 
-The first host gets the master, each a worker. Workers read runs where they lie and write tables
-beside them, so every host has the folder of results, this program and its Python under the same
-paths as here. All of that is looked at before anything is started.
+The first host gets the master, and every host a worker. Workers read runs and write tables in
+place, so every host has the folder of results, this program and its Python under the same paths as
+this machine. All of that is checked before the start.
 """
 
 import json
@@ -28,13 +28,13 @@ _SAME: Final = {"python": "Python", "pyspark": "PySpark"}
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is up of a cluster.
+    """The running parts of a cluster.
 
     Attributes:
-        master: its URL; "" where there is none.
+        master: its URL; "" without a master.
         workers: the hosts with a worker.
-        missing: the hosts of the inventory without one.
-        changed: whether something was started or ended.
+        missing: the hosts of the inventory without a worker.
+        changed: True if a process was started or ended.
     """
 
     master: str
@@ -43,7 +43,7 @@ class Cluster:
     changed: bool = False
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         return {
             "master": self.master or None, "workers": [*self.workers],
             "missing": [*self.missing], "changed": self.changed,
@@ -62,11 +62,11 @@ class SparkCluster:
         self.folder = results.resolve() / f".spark-{lab.inventory.name}"
 
     async def up(self, progress: Progress, memory: str, cores: int | None) -> Cluster:
-        """Start what does not run yet.
+        """Start the missing parts.
 
         Raises:
-            PreflightFailed: a host cannot take part; says which, why, for all of them.
-            HostError: something did not come up; what was started here is ended again.
+            PreflightFailed: a host cannot take part; names all such hosts with reasons.
+            HostError: a process did not start; everything started here is ended again.
         """
         self._prepare()
         progress.phase("looking at hosts")
@@ -97,7 +97,7 @@ class SparkCluster:
         return Cluster(url, tuple(found), changed=changed)
 
     async def status(self) -> Cluster:
-        """What is up."""
+        """Return the running parts."""
         if not self.folder.is_dir():
             return Cluster("", (), tuple(row.host.name for row in self._lab.connectors))
         first, *_ = self._lab.connectors
@@ -111,7 +111,7 @@ class SparkCluster:
         return Cluster(str(master.get("url", "")), tuple(there), tuple(missing))
 
     async def down(self) -> Cluster:
-        """End everything, and remove what the cluster needed."""
+        """End all processes, and remove the cluster's files."""
         if not self.folder.is_dir():
             return Cluster("", ())
         changed = False
@@ -129,7 +129,7 @@ class SparkCluster:
         return Cluster("", (), changed=changed)
 
     def _prepare(self) -> None:
-        """The folder that only we can read, with the settings all share, a secret among them."""
+        """Create the private folder with the shared settings, a secret among them."""
         from results.checker.cluster_host import SETTINGS
 
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ class SparkCluster:
         write_private(self.folder / SETTINGS, text.encode())
 
     def _remember(self, url: str, memory: str, cores: int) -> None:
-        """What sessions of this user must know of the cluster."""
+        """Record the cluster for sessions of this user."""
         from results.checker.cluster import cluster_file
         from results.checker.cluster_host import SETTINGS
 
@@ -175,7 +175,7 @@ class SparkCluster:
         return {row.host.name: found[row.host.name] for row in self._lab.connectors}
 
     async def _ask(self, connector: Connector, verb: str, *words: str) -> dict[str, Any]:
-        """What the host answers to a verb of `results.checker.cluster_host`."""
+        """Return a host's answer to a verb of `results.checker.cluster_host`."""
         command = ["env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", MODULE, verb]
         done = await connector.run([*command, str(self.folder), *words], TIMEOUT_S)
         lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
@@ -196,7 +196,7 @@ class SparkCluster:
 def problems_of(
     found: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any], folder: Path
 ) -> Sequence[str]:
-    """Why hosts cannot take part, a sentence for each reason.
+    """Return the reasons for which hosts cannot take part, a sentence for each reason.
 
     Args:
         found: facts by host.

@@ -1,4 +1,4 @@
-"""`bench SWEEP` and `bench --sweep`: a workload with other values of some of its keys, in turn."""
+"""`bench SWEEP` and `bench --sweep`: runs a workload with varied values of some keys, in turn."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,10 @@ from bench.spec.sweep import (
 from brokerd.errors import ConfigError
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import schedule_for
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
+from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.series import FIGURE as LATENCY
 from pubsubctl.running.series import Design, run_series
 from pubsubctl.running.simulated_runs import SimulatedRuns
@@ -35,13 +35,13 @@ FIGURE: Final = "series.sweep"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was typed.
+    """The options of the command line.
 
     Attributes:
-        name: of a sweep, or of a workload that `axes` are of.
-        axes: KEY=VALUE,… each; those of a sweep's file are replaced key by key.
-        bounds: NUMBER=VALUE each; those of a sweep's file are replaced number by number.
-        faults, budget, instances: in place of what the file says; None where nothing was typed.
+        name: of a sweep, or of the workload for `axes`.
+        axes: KEY=VALUE,…; replaces the axes of a sweep's file key by key.
+        bounds: NUMBER=VALUE; replaces the bounds of a sweep's file number by number.
+        faults, budget, instances: replace the file's values; None if not given.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Asked:
 
 
 def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Path | None) -> Result:
-    """Run every point as often as is asked for; judge, draw and sum up.
+    """Run every point the requested number of times; judge, draw and sum up.
 
-    Everything is checked before anything is run.
+    Everything is checked before any run.
 
     Raises:
-        UserError, SpecError: what was asked for cannot be; names the point, file, key and value.
+        UserError, SpecError: an invalid request; names the point, file, key and value.
     """
     from results.repetitions.bounds import check_bounds
     from results.tables.json_files import ResultsError
@@ -73,7 +73,7 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     planned = [
         (
             point,
-            schedule_for(call, point.spec, point.faults or None, simulated=point.simulated),
+            plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
         )
         for point in points_of(sweep, workload, overrides, where)
     ]
@@ -109,7 +109,7 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
 
 
 def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
-    """The sweep that is meant, and what errors name."""
+    """Return the requested sweep, and its name in errors."""
     path = Path(asked.name)
     if asked.name in call.project.names("sweep"):
         path = call.project.find("sweep", asked.name)

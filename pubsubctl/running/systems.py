@@ -1,4 +1,4 @@
-"""`bench` on a system under test: its servers on this machine, our load, faults and verdict."""
+"""`bench` on a system under test: servers of the system on this machine, our load and verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ NOT_WAITING = "the servers of this run end by themselves within 30 s"
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be run on a system; `schedule` None for nothing broken."""
+    """The experiment to run on a system; `schedule` None for no faults."""
 
     configuration: Configuration
     spec: ExperimentSpec
@@ -51,12 +51,12 @@ def bench_system(
     *,
     check: bool,
 ) -> Result:
-    """The whole of `bench` on a system: start its servers, run, end them, judge.
+    """Run `bench` on a system: start the servers, run, stop the servers, judge.
 
     Raises:
-        UserError, SpecError: what was asked for cannot be; names file, key and value.
-        NotInstalled: its server or client library is not there.
-        ServerFailed: it does not start.
+        UserError, SpecError: an invalid request; names file, key and value.
+        NotInstalled: the server or client library is missing.
+        ServerFailed: the server does not start.
     """
     asked = asked_of(call, name, overrides, faults, labels)
     if call.dry_run:
@@ -85,10 +85,10 @@ def asked_of(
     labels: Mapping[str, str],
     workload: str | None = None,
 ) -> Asked:
-    """What is to be run on a system, checked as a whole.
+    """Return the checked experiment on a system.
 
     Args:
-        workload: in the place of the configuration's.
+        workload: replaces the configuration's.
 
     Raises:
         UserError, SpecError, NotInstalled: as `bench_system`.
@@ -111,7 +111,7 @@ def asked_of(
 async def run_asked(
     asked: Asked, results: Path, progress: Progress, interruption: Interruption
 ) -> RunOutcome:
-    """Start the servers, run, end them."""
+    """Start the servers, run, stop the servers."""
     through = needs_relay(asked.schedule)
     async with servers_running(
         asked.configuration, relayed=through, faulty_disks=needs_disk(asked.schedule)
@@ -133,7 +133,7 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
     schedule = for_load(schedule_of(call.project, faults), *spec.placed_clients())
     check_verbs(schedule)
     asked = schedule
-    # Which server leads is known under load only; for what is looked at before, any will do.
+    # The leader is unknown before the load; for the checks any server will do.
     schedule = aimed(schedule, spec.topology.brokers[0])
     schedule = settled(schedule, spec.topology, spec.overrides.get("seed"))
     measure_ns = spec.workload.phases.measure
@@ -143,7 +143,7 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
 
 
 def _planned(asked: Asked) -> Result:
-    """What would be started and loaded."""
+    """Return the servers and the load of a dry run."""
     configuration, spec = asked.configuration, asked.spec
     facts = configuration.facts()
     settings = ", ".join(f"{key} = {value}" for key, value in facts["settings"].items())

@@ -1,4 +1,4 @@
-"""`targets`: run what brokers are meant to reach, and say what they did."""
+"""`targets`: runs the performance targets of brokers, and reports the results."""
 
 import json
 import subprocess
@@ -18,13 +18,13 @@ from bench.spec.targets import Target, experiment_of, load_targets
 from brokerd.errors import ControlError
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
-from pubsubctl.commands.bench import schedule_for
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import not_as_expected
+from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.runs import manifest
 
 SCHEMA: Final = "pubsubctl/targets-run/1"
@@ -36,11 +36,11 @@ _Planned = tuple[Target, Invocation, ExperimentSpec | None, FaultSchedule | None
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """What one target's run came to.
+    """The outcome of a target's run.
 
     Attributes:
-        run: its folder; None for a component, and where it could not be carried out.
-        why: it could not.
+        run: its folder; None for a component, and after a failure.
+        why: the reason for a failure.
     """
 
     target: Target
@@ -50,7 +50,7 @@ class _Reached:
     why: str = ""
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """For a table: one line for each expectation."""
+        """Yield the lines of a table, one line for each expectation."""
         if self.why:
             yield self.target.id, self.target.what, "", "", f"failed: {self.why}", ""
         for number, judged in enumerate(self.judgements):
@@ -65,7 +65,7 @@ class _Reached:
             )
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         return {
             "id": self.target.id,
             "what": self.target.what,
@@ -77,16 +77,16 @@ class _Reached:
 
     @property
     def because(self) -> list[PubsubctlError]:
-        """Why not all is as it should be."""
+        """Return the reasons for missed expectations."""
         if self.why:
             return [VerdictUnknown(f"target {self.target.id}: {self.why}")]
         return not_as_expected(self.run or self.target.id, self.judgements)
 
 
 def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path | None) -> Result:
-    """Run the targets of a file one after the other; each on brokers of its own.
+    """Run the targets of a file in sequence, each on separate brokers.
 
-    Everything is checked before anything is run; a run that fails holds no other one up.
+    Everything is checked before any run; a failed run does not block the others.
 
     Raises:
         UserError, SpecError: a target cannot be run; names file, target, key and value.
@@ -138,11 +138,11 @@ def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
         call = replace(call, inventory_option=target.inventory)
     workload = call.project.find("workload", target.workload, origin=str(path))
     spec = experiment_of(target, workload, str(path))
-    return target, call, spec, schedule_for(call, spec, target.faults or None)
+    return target, call, spec, plan_faults(call, spec, target.faults or None)
 
 
 async def _measured(target: Target) -> dict[str, Any]:
-    """The numbers of a part of ours, in a process of its own, which ends with us."""
+    """Return the numbers of a component, measured in a child process that ends with ours."""
     command = [sys.executable, "-m", "bench.components", str(target.component)]
     try:
         done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)

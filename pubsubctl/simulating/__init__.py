@@ -1,1 +1,1 @@
-"""What `simulate` runs."""
+"""The runs of `simulate`."""

@@ -1,4 +1,4 @@
-"""The adversary without a clock, for the command line: run seeds, cut a failing one down."""
+"""The clockless adversary for the command line: run seeds, shrink a failing seed."""
 
 from dataclasses import dataclass, replace
 
@@ -20,13 +20,13 @@ from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adversary:
-    """What `simulate adversary` is asked for.
+    """The options of `simulate adversary`.
 
     Attributes:
         first, last: seeds, both included.
-        setting: a row of the campaign; "" for what each seed draws.
-        settings: parameters of the protocol whatever the seeds say, as `name=value`.
-        short: cut the history of the first failing seed down.
+        setting: a row of the campaign; "" for a setting drawn per seed.
+        settings: parameters of the protocol for all seeds, as `name=value`.
+        short: shrink the history of the first failing seed.
     """
 
     protocol: str
@@ -43,7 +43,7 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
     """Run a range of seeds.
 
     Raises:
-        UserError: there is no such setting; names the nearest one.
+        UserError: unknown setting; names the nearest.
     """
     if asked.setting and asked.setting not in CAMPAIGN:
         near = nearest(asked.setting, tuple(CAMPAIGN))

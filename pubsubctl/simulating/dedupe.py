@@ -1,4 +1,4 @@
-"""`simulate dedupe`: which way of telling duplicates bears which failures, and what it costs."""
+"""`simulate dedupe`: compares duplicate detection: tolerated failures, and costs."""
 
 from bench.papers.dft11.duplicate_detection import (
     CLASSES,
@@ -20,7 +20,7 @@ SCHEDULES = 25
 
 
 def compare_detection(call: Invocation, schedules: int, processes: int) -> Result:
-    """Run the comparison; status 1 when what must hold does not."""
+    """Run the comparison; exit status 1 if a required property is violated."""
     outcomes: list[Outcome] = []
     runs = number_of_runs(schedules)
     with call.console.progress() as progress:
@@ -44,7 +44,7 @@ def compare_detection(call: Invocation, schedules: int, processes: int) -> Resul
 
 
 def _violations(call: Invocation, rows: list[Row]) -> str:
-    """Runs with a violation, and what was violated first."""
+    """Return a table of runs with a violation, and the first violated property."""
     cells = {(row.variant, row.schedule_class): _cell(row) for row in rows}
     lines = [(variant, *(cells[variant, name] for name in CLASSES)) for variant in VARIANTS]
     return call.console.table(("VIOLATED IN", *CLASSES), lines)
@@ -56,7 +56,7 @@ def _cell(row: Row) -> str:
 
 
 def _traffic(call: Invocation, rows: list[Row]) -> str:
-    """What it takes to deliver, in runs without violation, where links fail."""
+    """Return a table of delivery costs in runs without violation, for failing links."""
     lines = []
     for variant, chosen in VARIANTS.items():
         if chosen.bears[0]:

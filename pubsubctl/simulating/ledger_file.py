@@ -1,4 +1,4 @@
-"""The ledger's file: which code it counts for, and counts that go on at the same time."""
+"""The ledger's file: counts per version of the code, with safe concurrent updates."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ def campaign_of(
     settings: tuple[str, ...] = (),
     profile: str = "",
 ) -> Campaign:
-    """What is run, with the code as it stands: ask before it runs."""
+    """Return the campaign with the present version of the code; call before the run."""
     from bench.run.run_directory import program_facts
 
     facts = program_facts()
@@ -35,10 +35,10 @@ def campaign_of(
 
 
 def read_ledger(path: Path | None) -> dict[str, Any]:
-    """The ledger in a file; an empty one where there is no file yet, or none was asked for.
+    """Return the ledger in a file; an empty ledger without a file.
 
     Raises:
-        UserError: names the file and what is wrong with it.
+        UserError: the file is invalid or cannot be read; names file and problem.
     """
     if path is None or not path.exists():
         return empty_ledger()
@@ -53,13 +53,13 @@ def read_ledger(path: Path | None) -> dict[str, Any]:
 def update_ledger(
     path: Path | None, add: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The ledger with something added, in its file too, where there is one.
+    """Return the ledger after `add`, written to the file if there is a file.
 
-    It is read again for this: another command may have counted since this one began. No two
-    add at the same time, and nobody ever reads half a file.
+    The file is read again for the update: another command may have counted in the meantime. A lock
+    serialises updates, and a reader never sees half a file.
 
     Raises:
-        UserError: names the file and what is wrong with it.
+        UserError: the file is invalid or cannot be written; names file and problem.
     """
     if path is None:
         return add(empty_ledger())
@@ -76,7 +76,7 @@ def update_ledger(
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Alone among those that lock this folder; leaves no file behind."""
+    """Hold an exclusive lock on this folder; leaves no file behind."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What the routing of [GES] takes, and whether it is right, for the command line."""
+"""Costs and correctness of the routing of [GES], for the command line."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,7 +14,7 @@ EVENTS = 500
 
 
 def simulate_routing(call: Invocation, first: int, last: int) -> Result:
-    """Transmissions in both reference hierarchies; then the routes of drawn ones, each checked."""
+    """Measure transmissions in both reference hierarchies; check routes in random hierarchies."""
     with call.console.progress() as progress:
         progress.phase("routing in reference hierarchies")
         measured = [

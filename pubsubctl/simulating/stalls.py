@@ -1,4 +1,4 @@
-"""What waits for links that stay down, for the command line."""
+"""Publications that wait for links that stay down, for the command line."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ DELTAS = (1, 2, 3)
 
 
 def simulate_stalls(call: Invocation, first: int, last: int) -> Result:
-    """The same stories without and with relayed sessions, for each δ."""
+    """Run the same stories without and with relayed sessions, for each δ."""
     rows: list[dict[str, Any]] = []
     waiting: list[Stalls] = []
     with call.console.progress() as progress:

@@ -34,17 +34,17 @@ from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger
 
 JUDGED_SEEDS: Final = 100
-"""Swarms of fewer seeds need not come to every mark."""
+"""The number of seeds below which a swarm need not reach every mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
-    """What `simulate swarm` is asked for.
+    """The options of `simulate swarm`.
 
     Attributes:
         first, last: seeds, both included.
-        options: what no seed decides.
-        ledger: the file that is to count what was run; None for none.
+        options: settings that no seed decides.
+        ledger: the file that counts the runs; None for none.
         verify_determinism: run every seed in two more interpreters and compare.
     """
 
@@ -58,8 +58,8 @@ class Swarm:
 
 
 def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
-    """Run a range of seeds, its canaries, and what else was asked for."""
-    read_ledger(swarm.ledger)  # refuses what is no ledger before anything runs
+    """Run a range of seeds, the canaries, and the other requested checks."""
+    read_ledger(swarm.ledger)  # refuses an invalid ledger before anything runs
     options = swarm.options
     settings = (*options.settings, *(("moves",) if options.moves else ()))
     campaign = campaign_of(
@@ -137,10 +137,10 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
 
 
 def check_rows(rows: Iterable[str]) -> None:
-    """Refuse what is no row of the campaign.
+    """Refuse an unknown row of the campaign.
 
     Raises:
-        UserError: names it and the nearest one.
+        UserError: the row is unknown; names the nearest.
     """
     for name in rows:
         if name not in ROWS:
@@ -150,8 +150,8 @@ def check_rows(rows: Iterable[str]) -> None:
 def simulate_campaign(
     call: Invocation, rows: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
 ) -> Result:
-    """Run rows of the campaign, `runs` seeds of each or as many as the design asks for."""
-    read_ledger(ledger)  # refuses what is no ledger before anything runs
+    """Run rows of the campaign, `runs` seeds of each, or the number that the design requires."""
+    read_ledger(ledger)  # refuses an invalid ledger before anything runs
     campaigns = {name: campaign_of(DEFAULT, name) for name, _ in _chosen(rows)}
     counted_rows: list[tuple[Campaign, list[SeedReport]]] = []
     played: list[dict[str, Any]] = []
@@ -206,13 +206,13 @@ def simulate_campaign(
 def simulate_mutants(
     call: Invocation, names: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
 ) -> Result:
-    """Run named bugs, all by default, each from seed 0 on until one shows it."""
+    """Run named bugs, all by default, each from seed 0 on until a seed shows the bug."""
     for name in names:
         if name not in ablations():
             raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ablations()))}")
     if not has_data():
         raise NoCheckout
-    read_ledger(ledger)  # refuses what is no ledger before anything runs
+    read_ledger(ledger)  # refuses an invalid ledger before anything runs
     commit = campaign_of(DEFAULT).commit
     chosen = names or tuple(ablations())
     caught: list[Caught] = []
@@ -256,10 +256,10 @@ def simulate_mutants(
 
 
 def check_settings(settings: tuple[str, ...], protocol: str) -> None:
-    """Refuse what is no parameter of the protocol.
+    """Refuse an unknown parameter of the protocol.
 
     Raises:
-        UserError: names it and the nearest one.
+        UserError: the parameter is unknown; names the nearest.
     """
     try:
         plan_of(0, protocol, SwarmOptions(settings=settings))
@@ -268,7 +268,7 @@ def check_settings(settings: tuple[str, ...], protocol: str) -> None:
 
 
 def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | None) -> Result:
-    """Cut a failing seed down and write what is left as a plan."""
+    """Shrink a failing seed and write the rest as a plan."""
     plan = plan_of(seed, protocol, options)
     shrunk = shrink(plan)
     which = f"{seed} of {protocol}{options.as_arguments()}"
@@ -356,7 +356,7 @@ def _mark_rows(marks: Iterable[Reached]) -> list[dict[str, Any]]:
 
 
 def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
-    """Too few seeds came to something for their verdict to speak of it."""
+    """Return a complaint for each mark that too few seeds reached for a verdict."""
     return [
         VerdictUnknown(
             f"too few seeds came to mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
@@ -368,7 +368,7 @@ def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
 
 
 def _complaints(wrong: Iterable[SeedReport], options: SwarmOptions) -> Iterator[PubsubctlError]:
-    """What is wrong with which seeds; of the first, how to cut it down."""
+    """Yield the violations with seeds; for the first, with the command that shrinks the seed."""
     for place, report in enumerate(wrong):
         arguments = f"{report.seed} --protocol {report.protocol}{options.as_arguments()}"
         yield VerdictInvalid(

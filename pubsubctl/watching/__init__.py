@@ -1,1 +1,1 @@
-"""What is going on in a lab."""
+"""Live views and logs of a lab."""

@@ -1,7 +1,7 @@
-"""What `status --watch` shows: looks at a lab, one a second, become numbers.
+"""The view of `status --watch`: computes numbers from samples of a lab, one sample per second.
 
-Pure: the same looks give the same view. Whoever asks the hosts is in `watcher`; what the view looks
-like in `watch_screen`.
+Pure: equal samples produce an equal view. `polling` requests the samples from hosts; `view_text`
+renders the view.
 """
 
 import math
@@ -15,18 +15,18 @@ from pubsubctl.state import BrokerState
 HISTORY = 40
 MEETING_NS = 60_000_000_000
 Mark = tuple[str, int, int]
-"""A publication that was seen: its source, its sequence number, a stamp."""
+"""A sampled publication: source, sequence number, time stamp."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerSample:
-    """One broker at one moment.
+    """A broker at a moment.
 
     Attributes:
-        state: as `status` shows it.
-        t_ns: by its host's clock, when `counters` were read; 0 when they were not.
-        counters: what its command `statistics` answered.
-        run_id: of the run it writes for, or "".
+        state: the state in the notation of `status`.
+        t_ns: the time of reading `counters`, on the host's clock; 0 without counters.
+        counters: the answer to the command `statistics`.
+        run_id: the run to which the broker records, or "".
     """
 
     state: BrokerState
@@ -37,11 +37,11 @@ class BrokerSample:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSample:
-    """One load generator at one moment; counts are since its start.
+    """A load generator at a moment; counts are since the start of the generator.
 
     Attributes:
-        sent_marks, received_marks: a sample of what passed since the last look, with the time
-            it was due, and received.
+        sent_marks, received_marks: a sample of the publications since the last look, with the due
+            time, and the receive time.
     """
 
     process: str
@@ -56,13 +56,13 @@ class LoadSample:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSample:
-    """One host at one moment.
+    """A host at a moment.
 
     Attributes:
-        deployment: what is recorded there, or None.
-        lease_ms: what is left of the deployment's lease; None when it has none.
-        unreachable: why it does not answer, or "".
-        is_awaited: nothing was heard of it yet.
+        deployment: the recorded deployment, or None.
+        lease_ms: the rest of the deployment's lease; None without a lease.
+        unreachable: the reason for a missing answer, or "".
+        is_awaited: the host has not answered yet.
     """
 
     host: str
@@ -77,7 +77,7 @@ class HostSample:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerRow:
-    """One broker in the view; rates are per second, None while there is nothing to compare."""
+    """A broker in the view; rates are per second, None without an earlier sample."""
 
     name: str
     host: str
@@ -93,7 +93,7 @@ class BrokerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRow:
-    """A fault in effect, and what is left of its lease."""
+    """A fault in effect, with the rest of the lease."""
 
     verb: str
     target: str
@@ -104,7 +104,7 @@ class FaultRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyView:
-    """How long the sampled publications took that arrived in the last second, since due."""
+    """The latency since the due time of sampled publications received in the last second."""
 
     p50_us: float
     p99_us: float
@@ -114,19 +114,19 @@ class LatencyView:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A moment of a lab in numbers.
+    """The numbers of a lab at a moment.
 
     Attributes:
         clock: time of day.
-        deployment: None when nothing is deployed.
-        published: per second, by load generators; None where there are none.
-        delivered: per second: by load generators, or else by brokers to their clients.
+        deployment: None without a deployment.
+        published: per second, by load generators; None without load generators.
+        delivered: per second: by load generators, or else by brokers to clients.
         unsent, open: publications that were due and not sent; sent and not acknowledged.
-        queued: publications in the queues of brokers, counted in each.
+        queued: publications in the queues of brokers, counted per broker.
         outbox_bytes: waiting to be written to sockets.
-        cpu: processors that all brokers together used.
-        leases_ms: by host, what is left until it stops by itself.
-        awaited: hosts of which nothing was heard yet.
+        cpu: the number of processors in use by all brokers.
+        leases_ms: by host, the time until the deployment stops without renewal.
+        awaited: hosts that have not answered yet.
     """
 
     clock: str
@@ -153,7 +153,7 @@ class View:
     delivered_history: tuple[float, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """As one JSON document."""
+        """Return the view as a JSON document."""
         about = self.deployment
         latency = self.latency
         return {
@@ -214,7 +214,7 @@ class View:
 
 
 class Watch:
-    """Turns each look into a view, by what it remembers of the looks before."""
+    """A computation of views from successive samples."""
 
     def __init__(self) -> None:
         self._identity = ""
@@ -225,7 +225,7 @@ class Watch:
         self._delivered: deque[float] = deque(maxlen=HISTORY)
 
     def take(self, hosts: Sequence[HostSample], clock: str) -> View:
-        """The view of this moment."""
+        """Return the view of this moment."""
         deployment = next((host.deployment for host in hosts if host.deployment), None)
         looks = {look.state.broker: look for host in hosts for look in host.brokers}
         identity = str(deployment["deployment_id"]) if deployment else ""
@@ -318,7 +318,7 @@ class Watch:
     def _load_rates(
         self, hosts: Sequence[HostSample]
     ) -> tuple[float | None, float | None, list[LoadSample]]:
-        """Published and delivered per second, and the load generators there are."""
+        """Return publications and deliveries per second, and the present load generators."""
         now = {(host.host, load.process): load for host in hosts for load in host.loads}
         published = delivered = 0.0
         compared = False
@@ -336,7 +336,7 @@ class Watch:
         return published, delivered, list(now.values())
 
     def _latency(self, hosts: Sequence[HostSample]) -> LatencyView | None:
-        """Of what was received since the last look; only stamps of the same clock are compared."""
+        """Return the latency of publications since the last look, from stamps of equal clocks."""
         for host in hosts:
             for load in host.loads:
                 for source, sequence, due_ns in load.sent_marks:
@@ -367,7 +367,7 @@ class Watch:
 
 
 def _lost_row(broker: str, host: str) -> BrokerRow:
-    """A broker of which only its place is known: it stays in sight, and counts as unhealthy."""
+    """Return the row of a broker on a lost host, which stays visible and counts as unhealthy."""
     return BrokerRow(
         name=broker, host=host, state="host does not answer", is_healthy=False, sessions=(0, 0)
     )

@@ -1,7 +1,7 @@
-"""Log lines of many processes on many hosts, on one time line.
+"""Log lines of many processes on many hosts, on a common time line.
 
-Hosts' wall clocks may be wrong. What a line's time is is told by the difference between the
-host's clock and ours when it was read, wherever that is more than the way to the host takes.
+Hosts' wall clocks may be wrong. The time of a line is corrected by the difference between the
+host's clock and ours at the time of reading, if the difference exceeds the round trip to the host.
 """
 
 import json
@@ -18,18 +18,18 @@ from pubsubctl.console.console import visible
 
 NOISY_FILES = ("stats.jsonl",)
 AGENT = "agent"
-"""How the agent itself is called where processes are named; its log is in a folder so called."""
+"""The name of the agent in lists of processes, and the name of the agent's log folder."""
 
 _STAMP = re.compile(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}),(\d{3}) ")
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line.
+    """A log line.
 
     Attributes:
-        wall_ns: when it was written, by our wall clock; of a line without a time of its own,
-            that of the line before it; 0 where none before it has one.
+        wall_ns: the time of writing, on our wall clock; for a line without a time, the time of
+            the previous line; 0 if no previous line has a time.
     """
 
     wall_ns: int
@@ -39,18 +39,18 @@ class LogLine:
     text: str
 
     def to_mapping(self) -> dict[str, Any]:
-        """For --json."""
+        """Return a mapping for --json."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class HostTime:
-    """How stamps of a host become times of ours.
+    """The conversion of a host's time stamps to our clock.
 
     Attributes:
-        monotonic_to_wall_ns: to be added to its CLOCK_MONOTONIC.
-        wall_ahead_ns: its wall clock minus ours; 0 where that cannot be told from nothing.
-        utc_offset_s: what its local times are ahead of UTC.
+        monotonic_to_wall_ns: the addend for the host's CLOCK_MONOTONIC.
+        wall_ahead_ns: the host's wall clock minus ours; 0 if within the measurement error.
+        utc_offset_s: the host's local time minus UTC.
     """
 
     monotonic_to_wall_ns: int
@@ -61,7 +61,7 @@ class HostTime:
     def of_answer(
         cls, answer: Mapping[str, Any], asked_wall_ns: int, heard_wall_ns: int
     ) -> "HostTime":
-        """From an agent's answer, and our wall clock before and after."""
+        """Return the conversion, from an agent's answer and our wall clock before and after."""
         ahead_ns = answer["wall_ns"] - (asked_wall_ns + heard_wall_ns) // 2
         if abs(ahead_ns) <= heard_wall_ns - asked_wall_ns:
             ahead_ns = 0
@@ -69,7 +69,7 @@ class HostTime:
         return cls(apart_ns - ahead_ns, ahead_ns, answer["utc_offset_s"])
 
     def wall_ns(self, text: str) -> int | None:
-        """When a line was written, as far as it says so."""
+        """Return the time of writing, if the line contains a time."""
         if text.startswith('{"t_ns"'):
             try:
                 stamp = json.loads(text)["t_ns"]
@@ -85,11 +85,11 @@ class HostTime:
 
 @dataclass
 class Tail:
-    """One folder of logs of one process, read on and on.
+    """A continuous reader of a log folder of a process.
 
     Attributes:
-        folder: below the host's root; "" for where the process prints.
-        with_noise: whether statistics, a line a second, are wanted too.
+        folder: below the host's root; "" for the process's output.
+        with_noise: include statistics, which are written every second.
     """
 
     host: str
@@ -102,10 +102,10 @@ class Tail:
     _last_ns: dict[str, int] = field(default_factory=dict)
 
     async def read(self, agent: AgentClient) -> list[LogLine]:
-        """The lines that are new; what is there already the first time.
+        """Return new lines; the existing lines on the first call.
 
         Raises:
-            ControlError: the agent does not answer, or does not know the process.
+            ControlError: the agent does not answer, or has no such process.
         """
         name = "" if self.process == AGENT else self.process
         found: list[LogLine] = []
@@ -119,7 +119,7 @@ class Tail:
                 return found
 
     def take(self, row: Mapping[str, Any], host_time: HostTime) -> Iterator[LogLine]:
-        """The whole lines in a piece of a file; a torn one waits for its end."""
+        """Yield the complete lines in a piece of a file; keep a torn line until its end arrives."""
         name = row["name"]
         is_first = name not in self._after
         self._after[name] = row["offset"] + len(row["data"])
@@ -128,7 +128,7 @@ class Tail:
         whole, _, self._torn[name] = (self._torn.get(name, b"") + row["data"]).rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
         if is_first and row["offset"]:
-            lines = lines[1:]  # begins inside of one
+            lines = lines[1:]  # the piece begins inside of a line
         for line in lines:
             text = line.decode("utf-8", "replace").rstrip("\r")
             wall_ns = host_time.wall_ns(text) or self._last_ns.get(name, 0)
@@ -137,14 +137,14 @@ class Tail:
 
 
 def merged(lines: Iterable[LogLine]) -> list[LogLine]:
-    """By time; lines of one file stay in their order."""
+    """Return lines by time; lines of a file stay in order."""
     return sorted(lines, key=lambda line: line.wall_ns)
 
 
 def selected(
     lines: Iterable[LogLine], pattern: re.Pattern[str], since_wall_ns: int
 ) -> list[LogLine]:
-    """Those that match and are young enough; lines of which no time is known are not too old."""
+    """Return matching lines that are not too old; lines without a time count as recent."""
     return [
         line
         for line in lines
@@ -153,7 +153,7 @@ def selected(
 
 
 def shown(line: LogLine, *, with_time: bool, names: int) -> str:
-    """A line for people; what could steer a terminal is made visible."""
+    """Return a line for people; terminal control characters are made visible."""
     text = visible(line.text)
     if not with_time:
         return f"{line.process} {line.file} | {text}"
@@ -165,7 +165,7 @@ def shown(line: LogLine, *, with_time: bool, names: int) -> str:
 
 
 def last_of_each(lines: Sequence[LogLine], most: int) -> list[LogLine]:
-    """The last so many of each file."""
+    """Return the last `most` lines of each file."""
     by_file: dict[tuple[str, str, str], list[LogLine]] = {}
     for line in lines:
         by_file.setdefault((line.host, line.process, line.file), []).append(line)
@@ -173,11 +173,11 @@ def last_of_each(lines: Sequence[LogLine], most: int) -> list[LogLine]:
 
 
 async def run_folder(agent: AgentClient, process: str) -> str:
-    """Where a broker writes for the run it is in, below its host's root; "" outside of runs."""
+    """Return a broker's folder of the present run, below the host's root; "" outside of runs."""
     try:
         run_id = (await agent.broker(process, "status", timeout_ms=2_000))["run_id"]
     except ControlError as error:
         if error.kind == "closed":
             raise
-        return ""  # it does not run; what it printed is there all the same
+        return ""  # not running; the process's output is there all the same
     return f"run/{run_id}/{process}" if run_id else ""

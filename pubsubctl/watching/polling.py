@@ -1,7 +1,8 @@
-"""Watches a lab: asks every host once a second over one connection each, and shows what it hears.
+"""Polling of a lab: queries every host once a second and shows the answers.
 
-A host that does not answer, or on which nothing is deployed yet, is asked again each second, so
-a view may be opened before there is anything to see and stays open when it is gone.
+A single connection per host is used. A host that does not answer, or has no deployment yet, is
+queried again every second, so a view may be opened before a deployment exists and stays open after
+its end.
 """
 
 import os
@@ -38,7 +39,7 @@ _STYLES = {"good": "green", "bad": "bold red", "doubtful": "yellow", "dim": "dim
 
 
 async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
-    """Give `on_view` a view of the lab each second, for ever."""
+    """Call `on_view` with a view of the lab every second, forever."""
     watch = Watch()
     looks: dict[str, HostSample] = {}
     async with trio.open_nursery() as nursery:
@@ -59,7 +60,7 @@ async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
 
 
 async def _follow(connector: Connector, looks: dict[str, HostSample]) -> None:
-    """Keep the last look at one host in `looks`."""
+    """Keep the last sample of a host in `looks`."""
     name = connector.host.name
     while True:
         try:
@@ -87,7 +88,7 @@ async def _look_on(
     record: Mapping[str, Any],
     looks: dict[str, HostSample],
 ) -> None:
-    """Look once a second until the deployment is another one."""
+    """Sample a host once a second until the deployment changes."""
     after_ns: dict[str, int] = {}
     for count in range(1, sys.maxsize):
         began = trio.current_time()
@@ -105,10 +106,10 @@ async def _look_on(
 async def host_look(
     agent: AgentClient, record: Mapping[str, Any], host: str, after_ns: dict[str, int]
 ) -> HostSample:
-    """One look at one host.
+    """Return a sample of a host.
 
     Args:
-        after_ns: by load generator, up to when it has told what passed; updated.
+        after_ns: by load generator, the time of the latest sampled publication; updated.
 
     Raises:
         ControlError: the agent does not answer.
@@ -134,7 +135,7 @@ async def host_look(
         except ControlError as error:
             if error.kind == "closed":
                 raise
-            return  # it begins, or ends
+            return  # the load generator is starting, or ending
         after_ns[process] = answer["now_ns"]
         loads.append(_load_sample(process, answer))
 
@@ -193,14 +194,14 @@ def _marks(answer: Mapping[str, Any]) -> tuple[Mark, ...]:
     return tuple((sources[number], sequence, t_ns) for number, sequence, t_ns in answer["rows"])
 
 
-# ------------------------------------------------------------ where it is shown
+# ------------------------------------------------------------ presentation
 
 
 def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | None:
-    """Show the lab until `q` or Ctrl-C; gives the last view.
+    """Show the lab until `q` or Ctrl-C; return the last view.
 
     Args:
-        write: takes a line; used for --json, and where standard output is no terminal.
+        write: receives a line; used for --json, and if standard output is no terminal.
     """
     last: list[View] = []
 
@@ -224,7 +225,7 @@ def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | No
 
 
 async def _until_quit(show: Callable[[], Awaitable[None]]) -> None:
-    """Show until somebody types `q`."""
+    """Run `show` until the user types `q`."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show)
         while sys.stdin.isatty():
@@ -237,7 +238,10 @@ async def _until_quit(show: Callable[[], Awaitable[None]]) -> None:
 
 @contextmanager
 def _screen(console: Console) -> Iterator[Callable[[View], None]]:
-    """The terminal's other screen, and what draws a view on it; the first one comes back."""
+    """Switch to the terminal's alternate screen and yield a function that draws a view.
+
+    Restore the first screen at the end.
+    """
     from rich.console import Console as RichConsole
     from rich.live import Live
     from rich.text import Text
@@ -265,7 +269,7 @@ def _screen(console: Console) -> Iterator[Callable[[View], None]]:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Keys are read one by one and not shown; Ctrl-C stays what it is."""
+    """Read single keys without echo; Ctrl-C stays unchanged."""
     if not sys.stdin.isatty():
         yield
         return
@@ -279,7 +283,7 @@ def _single_keys() -> Iterator[None]:
 
 
 def last_words(view: View | None) -> str:
-    """What stays on the terminal when the view is closed."""
+    """Return the text that stays on the terminal after the view is closed."""
     if view is None:
         return ""
     width, height = shutil.get_terminal_size()

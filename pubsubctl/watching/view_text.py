@@ -1,4 +1,4 @@
-"""What a view of a running lab looks like: as one line for logs, and as a screen."""
+"""Text of a view of a running lab: a line for logs, and a screen."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ Line = tuple[tuple[str, Style], ...]
 
 
 def one_line(view: View) -> str:
-    """The view as a line for logs."""
+    """Return the view as a line for logs."""
     if view.deployment is None:
         return f"{view.clock}  {_nothing(view)}"
     healthy = sum(row.is_healthy for row in view.brokers)
@@ -34,10 +34,10 @@ def one_line(view: View) -> str:
 
 
 def screen_lines(view: View, width: int, height: int, *, plain: bool = False) -> list[Line]:
-    """The view as a screen of at most so many lines, none longer than `width`.
+    """Return the view as a screen of at most `height` lines, none longer than `width`.
 
     Args:
-        plain: with characters of ASCII only.
+        plain: use only ASCII characters.
     """
     lines = [_cut(line, width) for line in [*_head(view, width, plain), *_alarms(view)]]
     foot: Line = (("q ends this view; the lab goes on", "dim"),)
@@ -47,7 +47,7 @@ def screen_lines(view: View, width: int, height: int, *, plain: bool = False) ->
 
 
 def line_text(line: Line) -> str:
-    """A line without its styles."""
+    """Return a line without styles."""
     return "".join(text for text, _ in line).rstrip()
 
 
@@ -129,7 +129,7 @@ def _alarms(view: View) -> Iterator[Line]:
 
 
 def _table(view: View, width: int, height: int) -> Iterator[Line]:
-    """The brokers: all in their order where they fit, else what needs looking at first."""
+    """Yield the table of brokers: all in order if there is room, else unhealthy brokers first."""
     rows = list(view.brokers)
     if not rows:
         return

@@ -1,1 +1,1 @@
-"""Figures of runs, and what all figures share."""
+"""Figures of runs, and common parts of all figures."""

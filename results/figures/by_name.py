@@ -61,15 +61,15 @@ def draw(
     """Draw a figure of a run and write it beside the run's other files.
 
     Args:
-        spark: computes the values; None to draw a figure of `of_runs` from the values that lie
-            in the run's folder. Either way the same run gives the same bytes.
+        spark: computes the values; None to draw a figure of `of_runs` from the values in the run's
+            folder. Either way equal runs result in equal bytes.
 
     Returns:
         The files written: pictures, the values as CSV, caption and numbers as JSON.
 
     Raises:
         ResultsError: there is no such figure, or not of this run.
-        IntegrityError: a file of the run is not what was written when it ended.
+        IntegrityError: a file of the run has changed since the run's end.
     """
     if name not in FIGURES:
         near = difflib.get_close_matches(name, FIGURES, n=1)

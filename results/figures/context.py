@@ -1,4 +1,4 @@
-"""What all figures of a run show around their numbers: the run, its faults, its subscribers."""
+"""Context of a run's figures: the run, its faults, its subscribers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from results.tables.load import LoadedRun
 
 
 def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
-    """The part of a figure's data that is not in its columns."""
+    """Return the part of a figure's data that is not in its columns."""
     run = loaded.run
     manifest = run.manifest
     ways = Tree(run.links) if run.routes is None else run.routes
@@ -58,7 +58,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
 def _in_the_way(
     ways: Tree | Routes, starts: list[str], broker: str, spans: list[FaultSpan]
 ) -> list[int]:
-    """The numbers of the faults through which publications for this broker have to go."""
+    """Return the numbers of the faults on the routes of publications for this broker."""
     return [
         number
         for number, span in enumerate(spans)
@@ -67,7 +67,7 @@ def _in_the_way(
 
 
 def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
-    """(subscription, source, from, to) for every stretch in which something was at risk."""
+    """Return (subscription, source, from, to) for every period in which deliveries were at risk."""
     exposure = Exposure(facts.links, facts.faults, facts.routes)
     return [
         (subscription.sub_id, source.pubend, *sure_ns(window))
@@ -81,16 +81,16 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
 
 
 def limiting_load_generator(manifest: Mapping[str, Any]) -> str:
-    """The load generator that kept a run from being faster, in words; "" where none did.
+    """Return the load generator that limited a run, in words; "" if none did.
 
-    How fast such a run was is no result.
+    The throughput of a limited run is no result.
     """
     headline = manifest.get("headline") or {}
     return str(headline["limited_by"]) if headline.get("is_load_generator_limit") else ""
 
 
 def scale_text(about: Mapping[str, Any]) -> str:
-    """What ran, how large it was, and on what; fit to begin a sentence."""
+    """Return protocol, size and machine of a run, fit to begin a sentence."""
     machine = about["machine"]
     wiring = f" ({wiring_of(about)})" if wiring_of(about) else ""
     hardware = (
@@ -110,14 +110,14 @@ def scale_text(about: Mapping[str, Any]) -> str:
 
 
 def wiring_of(about: Mapping[str, Any]) -> str:
-    """What a topology says of its protocol, also by numbers that were kept without it."""
+    """Return the protocol's topology settings in words, also for numbers of an older version."""
     if "wiring" in about:
         return str(about["wiring"])
     return former_words(about["protocol"], about.get("delta")).wiring
 
 
 def fault_label(fault: Mapping[str, Any]) -> str:
-    """What a fault did, in two or three words."""
+    """Return the effect of a fault, in two or three words."""
     verbs = {"kill": "killed", "term": "stopped", "absorb": "absorbs", "freeze": "frozen",
              "send-omission": "sends nothing", "cut": "cut", "blackhole": "black hole",
              "restart": "back"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""control.churn: what a subscription that comes or goes takes among brokers, by protocol.
+"""control.churn: the cost of a subscription's start or end among brokers, by protocol.
 
 Paper: none (experiment S9 of ours).
 """
@@ -31,19 +31,19 @@ FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {"control.chu
 
 
 def per_change(row: Row) -> float:
-    """Messages that a change takes beyond what brokers say anyway; never less than none."""
+    """Return the messages per change beyond the idle traffic; never negative."""
     more = float((row.messages - row.idle_messages) / row.changes)
     return max(0.0, more)
 
 
 def idle_per_broker(row: Row) -> float:
-    """Messages a second of a broker to others while nothing happens."""
+    """Return the messages per second from a broker to other brokers, when idle."""
     return float(row.idle_messages / row.seconds / row.brokers)
 
 
 @house_style()
 def draw_churn(run: ExperimentRun, found: Sequence[Row]) -> Drawing:
-    """The figure from the rows of its table."""
+    """Return the figure from the rows of its table."""
     from matplotlib.figure import Figure
 
     titles = [side["title"] for side in run.experiment["side"]]
@@ -90,7 +90,7 @@ def _draw(
             color=colour, marker=marker, markersize=10 - place, label=title,
         )  # fmt: skip
     axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=1)  # some say nothing at all
+    axes.set_yscale("symlog", linthresh=1)  # some brokers send nothing at all
     axes.set_ylim(bottom=-0.1)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()

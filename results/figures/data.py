@@ -1,6 +1,6 @@
-"""The numbers of one figure of a run, and how they are read back from the files beside it.
+"""The numbers of a run's figure, and their storage beside the figure.
 
-A figure is drawn from these alone, so that drawing again needs neither Spark nor the logs.
+A figure is drawn from these numbers alone, so that drawing again needs neither Spark nor the logs.
 """
 
 import csv
@@ -18,13 +18,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FigureData:
-    """The numbers of one figure.
+    """The numbers of a figure.
 
     Attributes:
         name: of the figure.
-        about: run, fault spans, captions: whatever the figure shows and is not a column.
+        about: run, fault spans, captions: all content of the figure outside of columns.
         columns: names of the columns.
-        rows: whole numbers, decimals and texts, in the order drawn; None where there is nothing.
+        rows: whole numbers, decimals and texts, in the order drawn; None for an empty cell.
     """
 
     name: str
@@ -33,15 +33,15 @@ class FigureData:
     rows: tuple[tuple[Any, ...], ...]
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows by name of column."""
+        """Return the rows by name of column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     @classmethod
     def read(cls, folder: Path, name: str) -> "FigureData":
-        """The numbers in `<name>.csv` and `<name>.json`, as drawing the figure left them.
+        """Return the numbers in `<name>.csv` and `<name>.json`, written by an earlier drawing.
 
         Raises:
-            IntegrityError: the files are not there or are not of this figure.
+            IntegrityError: the files are missing or are not of this figure.
         """
         words = read_json(folder / f"{name}.json")
         if (words.get("schema"), words.get("figure")) != (
@@ -58,13 +58,13 @@ class FigureData:
 
 
 def figure_data(name: str, about: Mapping[str, Any], rows: Sequence[Row]) -> FigureData:
-    """Numbers from rows that all have the same columns."""
+    """Return the numbers of rows that all have the same columns."""
     columns = tuple(rows[0]) if rows else ()
     return FigureData(name, about, columns, tuple(tuple(row.values()) for row in rows))
 
 
 def _value(text: str) -> Any:
-    """A cell's value; numbers come back as numbers."""
+    """Return a cell's value, as a number if possible."""
     if text == "":
         return None
     for kind in (int, float):

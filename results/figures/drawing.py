@@ -1,4 +1,4 @@
-"""How every figure of the graph experiments looks, and what is written beside it."""
+"""Style of every figure of the graph experiments, and the files beside a figure."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FIGURE_SCHEMA = "pubsubctl/figure/1"
 FORMATS = ("svg", "png")
 
-# How a picture's inks look on a dark page; an SVG in a page takes on what the page prefers.
+# The inks of a picture on a dark page; an SVG in a page adopts the page's preference.
 DARK_INKS: Mapping[str, str] = {
     "#1f2430": "#e4e7ec",
     "#1a1a1a": "#e4e7ec",
@@ -44,7 +44,7 @@ STYLE: Mapping[str, Any] = {
     "axes.spines.top": False,
     "axes.titlesize": 11,
     "figure.dpi": 100,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same one everywhere
+    "font.family": "DejaVu Sans",  # part of matplotlib, so equal on all machines
     "font.size": 9,
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
@@ -59,7 +59,7 @@ STYLE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that a claim may be judged by, with its 95 % interval where it has one."""
+    """A number by which a claim may be judged, with a 95 % interval if there is one."""
 
     value: float
     low: float | None = None
@@ -68,15 +68,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and everything that is said with it.
+    """A figure with its numbers and texts.
 
     Attributes:
-        columns, rows: what is shown, value by value.
-        caption: what was measured, at what scale, and what the paper reports.
-        scale: how large the experiment was; a claim may ask for the paper's scale.
+        columns, rows: the content, value by value.
+        caption: the measurement, its scale, and the paper's report.
+        scale: the size of the experiment; a claim may require the paper's scale.
         metrics: numbers by name.
-        run_ids: the runs it was drawn from.
-        about: what else is needed to draw it again from the files beside it.
+        run_ids: the runs behind the figure.
+        about: further values for drawing the figure again from the files beside it.
     """
 
     figure: "Figure"
@@ -131,7 +131,7 @@ class Drawing:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """What is drawn in this block looks as our figures do, whatever the machine is set to."""
+    """Apply our style in this block, regardless of the machine's settings."""
     import matplotlib
 
     parameters: dict[Any, Any] = {**matplotlib.rcParamsDefault}
@@ -141,7 +141,7 @@ def house_style() -> Iterator[None]:
 
 
 def also_for_dark_pages(svg: str) -> str:
-    """An SVG with other inks where the reader prefers dark pages; without that it is as before."""
+    """Return an SVG with other inks if the reader prefers dark pages; otherwise unchanged."""
     rules = "".join(
         f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
         for light, dark in DARK_INKS.items()
@@ -153,7 +153,7 @@ def also_for_dark_pages(svg: str) -> str:
 
 
 def new_figure(panels: Sequence[int]) -> "tuple[Figure, dict[int, Axes]]":
-    """A figure with a panel for each of these, side by side, with one y axis."""
+    """Return a figure with a panel for each key, side by side, with a common y axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4 * len(panels), 3.6), layout="constrained")
@@ -162,7 +162,7 @@ def new_figure(panels: Sequence[int]) -> "tuple[Figure, dict[int, Axes]]":
 
 
 def plain_log_axis(axes: "Axes", ticks: Sequence[int], low: float, high: float) -> None:
-    """A logarithmic x axis whose ticks are the numbers themselves."""
+    """Set a logarithmic x axis with plain numbers as ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("log")
@@ -173,7 +173,7 @@ def plain_log_axis(axes: "Axes", ticks: Sequence[int], low: float, high: float) 
 
 
 def plain_log_ticks(axis: "Axis") -> None:
-    """A logarithmic axis with ticks at 1, 2 and 5 of each decade, written as plain numbers."""
+    """Set a logarithmic axis with ticks at 1, 2 and 5 of each decade, as plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

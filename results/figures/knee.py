@@ -1,4 +1,4 @@
-"""How latency rises towards the highest rate that brokers bear."""
+"""The rise of latency towards the highest sustainable rate."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,10 +15,10 @@ _P50, _P99, _FAILED = "#0072b2", "#9a5fb5", "#c4321f"
 
 
 def search_knee(spark: "SparkSession | None", run_dir: Path) -> Drawing:
-    """Median and p99 of every rate that was tried, and between which the limit lies.
+    """Median and p99 of every tried rate, with the range of the limit.
 
     Raises:
-        ResultsError: it is no search, has not come to its end, or nothing passed.
+        ResultsError: the run is no search, is incomplete, or no rate passed.
     """
     folder = Path(run_dir)
     manifest = read_json(folder / "manifest.json")
@@ -34,7 +34,7 @@ def search_knee(spark: "SparkSession | None", run_dir: Path) -> Drawing:
 
 @house_style()
 def draw(manifest: Mapping[str, Any], found: Mapping[str, Any]) -> Drawing:
-    """The figure from what a search came to."""
+    """Return the figure of a search."""
     from matplotlib.figure import Figure
 
     of_all = found["publishers"]
@@ -84,7 +84,7 @@ def draw(manifest: Mapping[str, Any], found: Mapping[str, Any]) -> Drawing:
 def _typical(
     rows: Sequence[Mapping[str, Any]], key: str, of_all: int
 ) -> tuple[list[float], list[float]]:
-    """By rate, the middle one of its values."""
+    """Return by rate the median of its values."""
     at: dict[float, list[float]] = {}
     for row in rows:
         at.setdefault(of_all * row["rate"], []).append(row[key] / 1000)

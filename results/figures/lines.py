@@ -1,4 +1,4 @@
-"""Lines with the band around them that says how far repetitions or draws lie apart."""
+"""Lines with a band that shows the spread of repetitions or samples."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,11 @@ def line_with_band(
     alpha: float = 0.18,
     **line: Any,
 ) -> None:
-    """Draw a line, and shade what lies between the two ends of its band.
+    """Draw a line, and shade the band around the line.
 
     Args:
-        band: the lower ends and the upper ones; None for no band.
-        line: how the line looks, and what it is called.
+        band: the lower ends and the upper ends; None for no band.
+        line: style and label of the line.
     """
     if band is not None:
         axes.fill_between(x, *band, color=colour, alpha=alpha, linewidth=0)

@@ -1,4 +1,4 @@
-"""How much memory each process of a run took, over time: whether it stays bounded."""
+"""Memory of each process of a run over time; shows if memory stays bounded."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +24,11 @@ _LONG_S: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """One process: what it said of itself, about once a second.
+    """A process, with the sizes that the process reported, about once a second.
 
     Attributes:
-        at_s: since it first did.
-        resident_mib: its resident memory then.
+        at_s: the time since the first report.
+        resident_mib: the resident memory at that time.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ProcessMemory:
 
     @property
     def largest_mib(self) -> float:
-        """The most it took."""
+        """Return the largest size."""
         return max(self.resident_mib)
 
     @property
@@ -54,7 +54,7 @@ def run_memory(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     """Resident memory of every process, over time; needs no Spark.
 
     Raises:
-        ResultsError: no process of the run wrote down how large it was.
+        ResultsError: no process of the run recorded its size.
     """
     run = read_run(run_dir)
     processes = [*processes_of(Path(run_dir) / "raw")]
@@ -65,7 +65,10 @@ def run_memory(spark: "SparkSession | None", run_dir: Path) -> Drawing:
 
 @house_style()
 def draw(run_id: str, processes: Sequence[ProcessMemory]) -> Drawing:
-    """The figure from what processes said; those that grow most have colours and names."""
+    """Return the figure of the reported sizes.
+
+    The fastest growing processes have colours and names.
+    """
     from matplotlib.figure import Figure
 
     longest_s = max(process.at_s[-1] for process in processes)
@@ -121,7 +124,7 @@ def _metrics(processes: Sequence[ProcessMemory]) -> Iterator[tuple[str, Metric]]
 
 
 def processes_of(raw: Path) -> Iterator[ProcessMemory]:
-    """Every process below `raw` that wrote down how large it was."""
+    """Yield every process below `raw` that recorded its size."""
     for path in sorted(raw.glob("*/*/stats.jsonl")):
         rows = [*_sizes(path)]
         if rows:
@@ -134,7 +137,7 @@ def processes_of(raw: Path) -> Iterator[ProcessMemory]:
 
 
 def _sizes(path: Path) -> Iterator[tuple[int, int]]:
-    """When, and how large; a torn last line, and what says no size, is left out."""
+    """Yield (time, size); torn last lines and lines without a size are left out."""
     for line in path.read_bytes().splitlines():
         try:
             row = json.loads(line)

@@ -1,4 +1,4 @@
-"""Figures of what happened in a run: drawn from numbers that lie beside them afterwards."""
+"""Figures of events in a run, drawn from numbers that are stored beside the figures."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def timeline(spark: "SparkSession | None", run_dir: Path) -> Drawing:
-    """Latency by send time per subscription; stalls, kills, what was at risk, recovered or lost."""
+    """Latency by send time per subscription, with stalls, kills, risks, recoveries and losses."""
     return _drawing("timeline", spark, run_dir)
 
 
@@ -32,7 +32,7 @@ def spectrum(spark: "SparkSession | None", run_dir: Path) -> Drawing:
 
 
 def topology(spark: "SparkSession | None", run_dir: Path) -> Drawing:
-    """The tree of brokers by host and failure domain, with what was broken; needs no Spark."""
+    """The tree of brokers by host and failure domain, with faults; needs no Spark."""
     from results.figures import topology as module
     from results.figures.style import run_style
 
@@ -112,7 +112,7 @@ def _drawing(name: str, spark: "SparkSession | None", run_dir: Path) -> Drawing:
 
 
 def narrow_svg(name: str, run_dir: Path) -> str:
-    """A figure for a page as wide as a telephone, from the numbers that drawing it left behind.
+    """Return a figure for a page as wide as a telephone, from the numbers of an earlier drawing.
 
     Raises:
         ResultsError: the figure was never drawn.
@@ -129,11 +129,11 @@ def narrow_svg(name: str, run_dir: Path) -> str:
 
 
 def numbers_beside(name: str, run_dir: Path) -> "FigureData":
-    """The numbers of a figure that was drawn before.
+    """Return the numbers of a figure that was drawn before.
 
     Raises:
-        ResultsError: it was not.
-        IntegrityError: what lies there is something else.
+        ResultsError: the figure was not drawn.
+        IntegrityError: the files belong to another figure.
     """
     from results.figures.data import FigureData
 
@@ -144,7 +144,7 @@ def numbers_beside(name: str, run_dir: Path) -> "FigureData":
 
 
 def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
-    """The numbers of a figure, from the run's tables; judges the run first where nobody has."""
+    """Return the numbers of a figure, from the run's tables; judge the run first if necessary."""
     from results.checker.checks import check_run
     from results.checker.spark import planned_for
     from results.rules.facts import RunFacts
@@ -164,7 +164,7 @@ def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
 
 
 def _module(name: Literal["timeline", "rate", "spectrum"] | str) -> ModuleType:
-    """The module that collects and paints a figure; they import matplotlib."""
+    """Return the module that collects and paints a figure; the modules import matplotlib."""
     from results.figures import rate, spectrum, timeline, topology
 
     modules = {"timeline": timeline, "rate": rate, "spectrum": spectrum}

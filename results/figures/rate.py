@@ -1,4 +1,4 @@
-"""What was offered, owed and delivered per second."""
+"""Offered, owed and delivered publications per second."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BINS = 120
 BEHIND_NS = SECOND_NS
-"""Older than that and not there when the load ended, it waited; younger, it was on its way."""
+"""The age beyond which a publication in flight at the end of the load counts as waiting."""
 WRONG = ("missing", "duplicate")
 NOTES = {
     "missing": "missing",
@@ -48,7 +48,7 @@ NOTES = {
 
 
 def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> FigureData:
-    """Publications and deliveries per stretch of time."""
+    """Return publications and deliveries per stretch of time."""
     from pyspark.sql import functions as F
 
     about = about_run(loaded, facts)
@@ -57,8 +57,8 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     deliveries = loaded.table(spark, "deliveries")
     published = published_per_bin(loaded.table(spark, "publications"), bin_ns)
     received = delivered_per_bin(deliveries, bin_ns).withColumn("series", F.lit("delivered"))
-    # What was owed is what arrived at least once and what surely never did, by when it was sent;
-    # what is undecided is of neither kind.
+    # Owed are deliveries that arrived at least once or surely never did, by send time; undecided
+    # deliveries are left out.
     arrived = (
         deliveries.where((F.col("layer") == "application") & (F.col("kind") == "data"))
         .where(F.col("t_sent_ns").isNotNull())
@@ -98,7 +98,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
 
 
 def paint(data: FigureData, width: Width = "wide") -> Figure:
-    """Publications offered and sent, deliveries owed and made, per second and subscription."""
+    """Paint publications offered and sent, deliveries owed and made, by subscription."""
     about = data.about
     names = ["", *about["shown"]]
     row_inches, head_inches, foot_inches = 0.92, 0.42, 0.62
@@ -160,7 +160,7 @@ def _series(
 
 
 def metrics(data: FigureData) -> dict[str, float]:
-    """Deliveries owed and made, over the subscriptions shown."""
+    """Return deliveries owed and made, over the subscriptions shown."""
     totals = dict.fromkeys(("owed", "delivered"), 0)
     for row in data.records():
         if row["series"] in totals:

@@ -1,7 +1,7 @@
-"""Latency by send time of a series: the typical run of each point, one below the other.
+"""Latency by send time of a series: the typical run of each point, in rows.
 
-With the numbers of all its instances beside it: what arrived, how soon after the last fault, how
-much was sent again, and what a delivery took of processors.
+Each row has the numbers of all instances: deliveries, recovery time after the last fault, resent
+bytes, and processor time per delivery.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BIN_NS = 200_000_000
 SECOND_NS = 1e9
 VERDICTS = ("VALID", "INVALID")
-"""What is drawn: losses are shown as what they are."""
+"""The verdicts of drawn runs: losses are shown as losses."""
 SHOWN = ("delivered_fraction", "recovery_s", "resent_bytes", "cpu_us_per_delivered")
 _LATENCY, _BAND, _LOST = "#0072b2", "#9fc5e0", "#c4321f"
 _COLOURS = {"held": "#f4c463", "down": "#aab0b9"}
@@ -33,11 +33,11 @@ _COLOURS = {"held": "#f4c463", "down": "#aab0b9"}
 
 @dataclass(frozen=True)
 class Timeline:
-    """Deliveries by when they were sent, over all subscriptions.
+    """Deliveries by send time, over all subscriptions.
 
     Attributes:
         typical, most: median and largest latency in ms, by stretch of send time.
-        lost: how many never arrived, by the same.
+        lost: the number of lost deliveries, by stretch of send time.
     """
 
     typical: Mapping[int, float]
@@ -46,7 +46,7 @@ class Timeline:
 
 
 def series_latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """Latency by send time of the typical run of each point of a series, with its numbers."""
+    """Latency by send time of each point's typical run in a series, with the numbers."""
     series = load_series(spark, Path(run_dir), VERDICTS)
     timelines = [timeline_of(spark, point.modal) for point in series.points]
     numbers = [spreads_of([loaded.run.folder for loaded in point.runs]) for point in series.points]
@@ -54,7 +54,7 @@ def series_latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 
 def timeline_of(spark: "SparkSession", loaded: LoadedRun) -> Timeline:
-    """The timeline of a run."""
+    """Return the timeline of a run."""
     from pyspark.sql import functions as F
 
     place = F.floor(F.col("t_ns") / BIN_NS).cast("INT").alias("bin")
@@ -80,7 +80,7 @@ def draw(
     timelines: Sequence[Timeline],
     numbers: Sequence[Mapping[str, Spread]],
 ) -> Drawing:
-    """The figure from what was collected, point by point."""
+    """Return the figure of the collected timelines, point by point."""
     from matplotlib.figure import Figure
 
     count = len(series.points)
@@ -157,7 +157,7 @@ def _seconds(place: int) -> float:
 
 
 def _in_words(numbers: Mapping[str, Spread]) -> str:
-    """The numbers of a point in one line, each with its extremes."""
+    """Return the numbers of a point in a line, each with its extremes."""
     units = {number.name: number.unit for number in NUMBERS}
     words = {
         "delivered_fraction": "delivered", "recovery_s": "recovered in",

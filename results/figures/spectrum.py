@@ -1,4 +1,4 @@
-"""The whole distribution of latencies, with its tail spread out."""
+"""The whole distribution of latencies, with a magnified tail."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> FigureData:
-    """Per subscription, how many deliveries took how long."""
+    """Return a histogram of latencies per subscription."""
     from pyspark.sql import functions as F
 
     about = about_run(loaded, facts)
@@ -44,7 +44,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
 
 
 def paint(data: FigureData, width: Width = "wide") -> Figure:
-    """Latency by percentile, its tail spread out: how bad the worst hundredth was."""
+    """Paint latency by percentile, with a magnified tail: the worst hundredth is visible."""
     height = 3.5 if width == "wide" else 3.3
     figure = new_figure(width, height)
     left, right = (0.085, 0.86) if width == "wide" else (0.145, 0.80)
@@ -82,7 +82,7 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[int, float, str, str]]) -> None:
-    """Names beside the ends of their curves, moved apart where they would touch."""
+    """Write names beside the ends of their curves, moved apart to avoid overlaps."""
     low, high = axes.get_ylim()
 
     def place(latency: float) -> float:
@@ -97,7 +97,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[int, float, str, str]]) -> None
 
 
 def metrics(data: FigureData) -> dict[str, float]:
-    """The 50th and 99th percentile over all subscriptions shown, in µs."""
+    """Return the 50th and 99th percentile over all subscriptions shown, in µs."""
     steps = spectrum(data.records())
     if not steps:
         return {}

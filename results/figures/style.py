@@ -1,7 +1,7 @@
-"""How figures of runs look.
+"""Style of the figures of runs.
 
-Colours are told apart by people who see fewer of them, and never carry a meaning alone: what
-was at risk also has another mark, what was lost another shape, faults have labels.
+Colours are distinguishable with colour blindness, and never carry a meaning alone: risk also has
+another mark, loss another shape, and faults have labels.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 
 def _cache_folder() -> str:
-    """Where matplotlib may keep its list of fonts."""
+    """Return the folder for matplotlib's list of fonts."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     folder = Path(home, "pubsubctl", "matplotlib")
     try:
@@ -80,7 +80,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @contextmanager
 def run_style() -> Iterator[None]:
-    """Matplotlib's own defaults and ours on top; nothing that a user's files may say."""
+    """Apply matplotlib's defaults and our settings, and no user's files."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
@@ -88,12 +88,12 @@ def run_style() -> Iterator[None]:
 
 
 def new_figure(width: Width, height_inches: float) -> Figure:
-    """An empty figure that no global state knows of."""
+    """Return an empty figure outside of any global state."""
     return Figure(figsize=(WIDTHS_INCHES[width], height_inches), layout=None)
 
 
 def duration_text(microseconds: float) -> str:
-    """A duration as axes show it."""
+    """Return a duration in axis notation."""
     for limit, unit, size in ((1_000, "µs", 1), (1_000_000, "ms", 1_000), (None, "s", 1_000_000)):
         if limit is None or microseconds < limit:
             return f"{microseconds / size:.3g} {unit}"
@@ -101,7 +101,7 @@ def duration_text(microseconds: float) -> str:
 
 
 def duration_axis(axes: Axes, lowest_us: float, highest_us: float) -> None:
-    """A logarithmic axis of durations with a few round labels."""
+    """Set a logarithmic axis of durations with a few round labels."""
     axes.set_yscale("log")
     axes.set_ylim(lowest_us, highest_us)
     ticks = [10.0**power for power in range(10) if lowest_us <= 10.0**power <= highest_us]
@@ -112,13 +112,13 @@ def duration_axis(axes: Axes, lowest_us: float, highest_us: float) -> None:
 
 
 def title(figure: Figure, left: float, text: str) -> None:
-    """What is shown, in its upper left corner."""
+    """Write the title of a figure, in its upper left corner."""
     _, height = figure.get_size_inches()
     figure.text(left, 1 - 0.11 / height, text, fontsize=10.5, weight="bold", va="top", color=INK)
 
 
 def legend(figure: Figure, right: float, key: Sequence[tuple[str, str, str]]) -> None:
-    """What the marks mean, in the upper right corner: (mark, colour, words) from left to right."""
+    """Draw the key in the upper right corner: (mark, colour, words) from left to right."""
     width, height = figure.get_size_inches()
     small = width < 6
     place = right
@@ -131,12 +131,12 @@ def legend(figure: Figure, right: float, key: Sequence[tuple[str, str, str]]) ->
 
 
 def below_axis(figure: Figure, middle: float, text: str) -> None:
-    """What the x axis of the lowest row says."""
+    """Write the label of the x axis below the lowest row."""
     _, height = figure.get_size_inches()
     figure.text(middle, 0.31 / height, text, fontsize=8, color=MUTED, ha="center", va="center")
 
 
 def footer(figure: Figure, text: str) -> None:
-    """What was measured, on what, and how much of it, in small print."""
+    """Write measurement, machine and size in small print."""
     _, height = figure.get_size_inches()
     figure.text(0.008, 0.05 / height, text, fontsize=6.5, color=MUTED, ha="left", va="bottom")

@@ -1,9 +1,9 @@
-"""A sweep: its numbers against one of the keys that it varies, with a band for chance.
+"""A sweep: the numbers against one of the varied keys, with a band for chance.
 
-One line for each combination of the other keys; means over the instances of a point, and the
-95 % interval of the mean, or where there are few of them the smallest and the largest value. What
-broke its promise is drawn as a cross. A dashed line is a bound; the danger zone, where one is
-passed or a promise is broken, is shaded.
+The figure has a line for each combination of the other keys; means over the instances of a point,
+and the 95 % interval of the mean, or for few instances the smallest and the largest value. A run
+that broke its promise is drawn as a cross. A dashed line is a bound; the danger zone, in which a
+bound is passed or a promise is broken, is shaded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,27 +27,27 @@ SHOWN: Final = (
     "latency_p50_ms", "latency_p99_ms", "delivered_per_s", "delivered_new_per_s",
     "cpu_us_per_delivered", "delivered_fraction", "recovery_s",
 )  # fmt: skip
-"""The numbers that are drawn, where any run has them."""
+"""The drawn numbers, as far as any run has them."""
 _SHARE: Final = "delivered_fraction"
 _SIMULATED: Final = "simulated"
 _COLOURS: Final = ("#0072b2", "#c4321f", "#00876c", "#9a5fb5", "#d98200", "#1a1a1a")
 _MARKERS: Final = "os^Dv*"
 _DANGER: Final = "#c4321f"
 _LEGIBLE: Final = 32
-"""Letters of all values of an axis that stand beside each other below a panel."""
+"""The number of letters that fit below a panel, over all values of an axis."""
 _FEW: Final = 5
-"""Of fewer values than that, the interval of the mean says nothing."""
+"""The number of values below which the interval of the mean is meaningless."""
 _LOG_BEYOND: Final = 8
-"""Values whose largest is so many times the smallest stand on a logarithmic axis."""
+"""The ratio of largest to smallest value above which an axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One combination of all keys but that of the x axis.
+    """A combination of all keys but the x axis's key.
 
     Attributes:
-        at: per point its place on the x axis and its summary, rising.
-        simulated: of simulated brokers; drawn dashed, in the colour of the real ones'.
+        at: the place on the x axis and the summary of each point, rising.
+        simulated: True for simulated brokers; drawn dashed, in the colour of the real brokers.
     """
 
     name: str
@@ -59,7 +59,7 @@ def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     """The numbers of a sweep against its first axis.
 
     Raises:
-        ResultsError: it is no sweep with axes, or has not come to its end.
+        ResultsError: the run is no sweep with axes, or is incomplete.
     """
     folder = Path(run_dir)
     manifest = read_json(folder / "manifest.json")
@@ -81,7 +81,7 @@ def draw(
     points: Mapping[str, Mapping[str, Any]],
     bounds: Mapping[str, float],
 ) -> Drawing:
-    """The figure from a sweep's summary."""
+    """Return the figure from a sweep's summary."""
     from matplotlib.figure import Figure
 
     x, *others = axes
@@ -123,7 +123,10 @@ def lines_of(
     others: Sequence[Mapping[str, Any]],
     points: Mapping[str, Mapping[str, Any]],
 ) -> list[Line]:
-    """The lines in the order of the points; those beside the axes are in none."""
+    """Return the lines in the order of the points.
+
+    Points that lack a key of the axes are left out.
+    """
     places = dict(zip(map(str, x["values"]), _places(x), strict=True))
     varied = [axis["key"] for axis in others if len(axis["values"]) > 1]
     named = [key for key in varied if key != _SIMULATED]
@@ -143,10 +146,10 @@ def lines_of(
 def zones_of(
     x: Mapping[str, Any], lines: Sequence[Line], bounds: Mapping[str, float]
 ) -> list[tuple[float, float]]:
-    """From where to where on the x axis some line's point passes a bound or breaks its promise.
+    """Return the ranges of the x axis in which a line's point breaks a bound or its promise.
 
-    A zone goes half way to the values beside it, as the axis stands, and no further than the
-    first and the last of them.
+    A zone ends half way to the neighbouring values, on the scale of the axis, and at the first and
+    last value.
     """
     places = sorted(_places(x))
     bad = {at for line in lines for at, about in line.at if any(beyond(about, bounds))}
@@ -169,14 +172,16 @@ def _is_log(x: Mapping[str, Any]) -> bool:
 
 
 def _places(x: Mapping[str, Any]) -> Sequence[float]:
-    """Where values stand: at their numbers, or side by side where they are none."""
+    """Return the places of values: the numbers, or indices for values without numbers."""
     return x["numbers"] or [float(place) for place in range(len(x["values"]))]
 
 
 def _shown(
     points: Mapping[str, Mapping[str, Any]], bounds: Mapping[str, float]
 ) -> Sequence[Number]:
-    """The numbers that any run has; the share delivered only where it varies, or is the only one.
+    """Return the numbers that any run has.
+
+    The delivered share is included if it varies, or if it is the only number.
 
     Raises:
         ResultsError: no run has any.

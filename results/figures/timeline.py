@@ -1,4 +1,4 @@
-"""Latency by send time, one row per subscription, with what was broken when."""
+"""Latency by send time, with a row per subscription, and with the faults."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ _NICE = (1, 2, 5)
 
 
 def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> FigureData:
-    """Latency per subscription and stretch of send time, apart for what was at risk."""
+    """Return latency per subscription and stretch of send time, separately at risk."""
     from pyspark.sql import functions as F
 
     about = about_run(loaded, facts)
@@ -49,7 +49,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     )
 
     def with_risk(rows: Any) -> Any:
-        """One row each, whether it was at risk."""
+        """Return each row once, with a column for risk."""
         inside = (F.col("t_ns") >= F.col("from_ns")) & (F.col("t_ns") < F.col("to_ns"))
         return (
             rows.where(F.col("sub_id").isin(shown))
@@ -96,19 +96,19 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
 
 
 def nice(number: float) -> int:
-    """1, 2 or 5 times a power of ten, not below `number`."""
+    """Return 1, 2 or 5 times a power of ten, not below `number`."""
     power = 10 ** math.floor(math.log10(max(number, 1.0)))
     return int(next(power * step for step in (*_NICE, 10) if power * step >= number))
 
 
 def most_affected(subscriptions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The subscriptions with most faults in their way, at most so many as can be read."""
+    """Return the subscriptions with most faults on their routes, as many as are legible."""
     ordered = sorted(subscriptions, key=lambda s: -len(s["faults"]))[:LARGEST_ROWS]
     return sorted(s["sub_id"] for s in ordered)
 
 
 def paint(data: FigureData, width: Width = "wide") -> Figure:
-    """Latency of each subscription by send time: stalls, kills, what was at risk and recovered."""
+    """Paint latency of each subscription by send time: stalls, kills, risks and recoveries."""
     about = data.about
     shown = about["shown"]
     lanes = len(_lane_of(about))
@@ -147,7 +147,7 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
 
 
 def _lane_of(about: Mapping[str, Any]) -> dict[str, int]:
-    """One line of the strip for each target."""
+    """Return a line of the strip for each target."""
     targets = dict.fromkeys(fault["target"] for fault in about["faults"])
     return {target: lane for lane, target in enumerate(targets)}
 
@@ -157,7 +157,7 @@ def seconds(about: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _draw_strip(axes: Axes, about: Mapping[str, Any], width: Width) -> None:
-    """Which target had which fault when; a label stands behind its bar where it does not fit."""
+    """Draw faults by target and time; a label that does not fit is placed behind its bar."""
     lanes = _lane_of(about)
     axes.set_xlim(*seconds(about))
     axes.set_ylim(len(lanes) - 0.5, -0.5)
@@ -238,7 +238,7 @@ def shade(axes: Axes, fault: Mapping[str, Any]) -> None:
 
 
 def name_row(axes: Axes, subscription: Mapping[str, Any], width: Width) -> None:
-    """Whose row it is, and what it asked for."""
+    """Write the subscription's name and predicate at its row."""
     name = axes.annotate(
         subscription["sub_id"].removesuffix("/1"), (0, 1), xycoords="axes fraction",
         xytext=(0, 4), textcoords="offset points", fontsize=8.5, weight="bold", va="bottom",
@@ -254,7 +254,7 @@ def name_row(axes: Axes, subscription: Mapping[str, Any], width: Width) -> None:
 
 
 def note_row(axes: Axes, text: str, color: str) -> None:
-    """What to see in a row, at its right end."""
+    """Write a remark on a row, at the right end."""
     axes.annotate(
         text, (1, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points",
         fontsize=7.5, ha="right", va="bottom", color=color,
@@ -274,7 +274,7 @@ def _fate(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def metrics(data: FigureData) -> dict[str, float]:
-    """What was at risk, came back and was lost, over the subscriptions shown."""
+    """Return the deliveries at risk, recovered and lost, over the subscriptions shown."""
     rows = data.records()
     return {
         "at_risk": float(sum(row["n"] + row["lost"] for row in rows if row["at_risk"])),

@@ -1,9 +1,9 @@
-"""The brokers as they were placed, loaded and broken: figure `run.topology`.
+"""The brokers with placement, load and faults: figure `run.topology`.
 
-A broker is a disc with the number of its host in it; hosts of one failure domain have shades of
-one hue. What was broken has a mark and an outline of its own, so that nothing is told by colour
-alone. Few brokers are drawn from left to right with what happened to each; many go around the
-one in the middle.
+A broker is a disc with the number of its host; hosts of a failure domain have shades of a common
+hue. A faulty element has a mark and an outline, so that no meaning depends on colour alone. A small
+number of brokers is drawn from left to right with the faults of each; a large number is drawn in
+rings around the middle broker.
 """
 
 import io
@@ -55,7 +55,7 @@ Point = tuple[float, float]
 
 
 def collect(run: Run) -> FigureData:
-    """Brokers and links, where each was placed, and what was done to it."""
+    """Return brokers and links, with placement and faults."""
     hosts, domains = _placement(run)
     end_ns = run.phase("drain").to_ns or run.phase("measure").to_ns
     spans = fault_spans(run.fault_rows, end_ns)
@@ -83,11 +83,11 @@ def topology_rows(
     spans: Sequence[FaultSpan] = (),
     clients: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
-    """A row per broker and per link.
+    """Return a row per broker and per link.
 
     Args:
         hosts: by broker; brokers may be missing.
-        domains: failure domain by host; a host that is missing is one of its own.
+        domains: failure domain by host; a missing host is a separate domain.
         clients: in words, by broker; brokers may be missing.
     """
     rows = []
@@ -110,7 +110,7 @@ def topology_svg(
     hosts: Mapping[str, str],
     domains: Mapping[str, str],
 ) -> str:
-    """A topology that did not run yet, as it would be placed: the content of an SVG file."""
+    """Return the planned placement of a topology before a run: the content of an SVG file."""
     about = {
         "topology": name,
         "hosts": len({*hosts.values()}),
@@ -127,7 +127,7 @@ def topology_svg(
 
 
 def paint(data: FigureData, width: Width = "wide") -> Figure:
-    """The brokers by host and failure domain, with their clients and what was broken."""
+    """Paint the brokers by host and failure domain, with clients and faults."""
     about = data.about
     rows = [{key: "" if value is None else str(value) for key, value in row.items()}
             for row in data.records()]  # fmt: skip
@@ -179,7 +179,7 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
 
 
 def metrics(data: FigureData) -> dict[str, float]:
-    """How many brokers and links were touched."""
+    """Return the number of faulty brokers and links."""
     touched = [row for row in data.records() if row["fate"] != "untouched"]
     return {
         "brokers_touched": float(sum(row["kind"] == "broker" for row in touched)),
@@ -188,7 +188,7 @@ def metrics(data: FigureData) -> dict[str, float]:
 
 
 class _Layout:
-    """A place for each broker, by the shortest ways from the root; other links go across."""
+    """A place for each broker, by the shortest paths from the root; other links cross the tree."""
 
     def __init__(self, brokers: Sequence[str], links: Sequence[Mapping[str, str]], root: str):
         neighbours: dict[str, list[str]] = {broker: [] for broker in brokers}
@@ -206,14 +206,14 @@ class _Layout:
         ]
         self.leaves = [broker for broker in self.order if not self.children[broker]]
         self.depth = max(self._depths.values())
-        # Where a broker is across the tree: leaves one after the other, others amid theirs.
+        # The place of a broker across the tree: leaves in sequence, others amid their leaves.
         self.across = {leaf: float(place) for place, leaf in enumerate(self.leaves)}
         for broker in reversed(self.order):
             if below := self.children[broker]:
                 self.across[broker] = (self.across[below[0]] + self.across[below[-1]]) / 2
 
     def _outwards(self, start: str) -> list[str]:
-        """All that links reach from here, each behind the one that it hangs on."""
+        """Return all brokers reachable from here, each behind its parent."""
         self._depths[start] = 0
         reached = deque([start])
         while reached:
@@ -232,7 +232,7 @@ class _Layout:
         return order
 
     def in_rows(self, left: float, right: float, height: float) -> dict[str, Point]:
-        """From left to right; the root's end is the left one."""
+        """Return places from left to right, with the root on the left."""
         column = (right - left) / max(1, self.depth)
         row = height / max(1, len(self.leaves))
         return {
@@ -244,7 +244,7 @@ class _Layout:
         }
 
     def around(self, width: float, height: float) -> dict[str, Point]:
-        """Around the root, each level on a ring of its own."""
+        """Return places around the root, with a ring per level."""
         radius = min(width, height) / 2 - 0.42
         turn = 2 * math.pi / len(self.leaves)
         found = {}
@@ -259,7 +259,7 @@ class _Layout:
 
 
 def _disc_inches(leaves: int, inches: float) -> float:
-    """As large as the outer ring lets discs be."""
+    """Return the largest size of discs that fit into the outer ring."""
     return max(0.05, min(0.25, math.pi * (inches - 1.2) / leaves * 0.72))
 
 
@@ -330,7 +330,7 @@ def _draw_broker(
 def _name_above(
     axes: Axes, row: Mapping[str, str], place: Point, size: float, *, is_leaf: bool
 ) -> None:
-    """The name above the disc; what is at the broker and happened to it beside or below."""
+    """Write the name above the disc, and clients and faults beside or below."""
     x, y = place
     axes.text(
         x, y + size / 2 + 0.035, row["name"], fontsize=8.5, weight="bold", color=INK,
@@ -357,7 +357,7 @@ def _first(notes: Sequence[str]) -> list[str]:
 
 
 def _client_notes(notes: str, width: Width) -> str:
-    """Notes on clients with as much of each as there is room for."""
+    """Return notes on clients, each shortened to the available room."""
     if width == "narrow":
         return "; ".join(note.partition(", ")[0].partition(":")[0] for note in notes.split("; "))
     return "; ".join(
@@ -375,7 +375,7 @@ def _name_around(
     *,
     is_leaf: bool,
 ) -> None:
-    """Leaves have their names outside, written outwards; the others beside, out of the links."""
+    """Write names of leaves outside, outwards; names of others beside the disc, away from links."""
     style: dict[str, Any] = {
         "fontsize": max(3.5, min(7.0, size * 34)),
         "color": FATE_INKS.get(row["fate"], INK),
@@ -412,7 +412,7 @@ def _mark(axes: Axes, fate: str, place: Point, points: float) -> None:
 
 
 def _fate(spans: Sequence[FaultSpan], *, is_link: bool = False) -> tuple[str, list[str]]:
-    """The worst of what happened to one target, and all of it in words."""
+    """Return the worst fate of a target, and all its faults in words."""
     fates = ["untouched"]
     for span in spans:
         if span.kind == "down":
@@ -452,7 +452,7 @@ def _row(
 
 
 def _placement(run: Run) -> tuple[dict[str, str], dict[str, str]]:
-    """Host by broker, failure domain by host; nothing of runs that were not placed."""
+    """Return host by broker, and failure domain by host; empty for runs without a placement."""
     path = run.folder / "spec" / "placement.json"
     if not path.is_file():
         return {}, {}
@@ -462,7 +462,7 @@ def _placement(run: Run) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _clients(run: Run) -> dict[str, list[str]]:
-    """What publishes and subscribes at each broker, in words."""
+    """Return the publishers and subscribers at each broker, in words."""
     found: dict[str, list[str]] = {}
     for key, noun in (("publishers", "publisher"), ("subscribers", "subscription")):
         for entry in run.workload.get(key, ()):
@@ -480,7 +480,7 @@ def _clients(run: Run) -> dict[str, list[str]]:
 
 
 def _root(run: Run) -> str:
-    """The broker the picture starts from: the first publishers' one."""
+    """Return the root of the picture: the broker of the first publishers."""
     for entry in run.workload.get("publishers", ()):
         at = entry["at"] if isinstance(entry["at"], str) else entry["at"][0]
         if at in run.topology["brokers"]:

@@ -1,4 +1,4 @@
-"""What the marks of figure `run.topology` mean: hosts by colour and number, and fates."""
+"""The key of figure `run.topology`: hosts by colour and number, and fates."""
 
 import colorsys
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ FATE_MARKS = {"limited": "v", "held": "s", "cut": "x", "restarted": "P", "gone":
 
 
 def host_inks(brokers: Sequence[Mapping[str, str]]) -> dict[str, tuple[int, str]]:
-    """By host, its number and its colour: one hue per failure domain, a shade per host in it."""
+    """Return number and colour by host: a hue per failure domain, a shade per host."""
     domains: dict[str, list[str]] = {}
     for row in brokers:
         if row["host"]:
@@ -39,7 +39,7 @@ def host_inks(brokers: Sequence[Mapping[str, str]]) -> dict[str, tuple[int, str]
 
 
 def _hue(place: int, count: int) -> str:
-    """The colour of a failure domain; those of faults are left to faults."""
+    """Return the colour of a failure domain; colours of faults are not used."""
     usual = [ink for ink in SERIES if ink not in (RED, ORANGE)]
     if count <= len(usual):
         return usual[place]
@@ -48,7 +48,7 @@ def _hue(place: int, count: int) -> str:
 
 
 def _shaded(ink: str, place: int, count: int) -> str:
-    """The place-th of so many shades of a colour, the colour itself first."""
+    """Return the place-th of `count` shades of a colour; the first is the colour."""
     if place == 0:
         return ink
     share = 0.55 * place / max(1, count - 1)
@@ -58,7 +58,7 @@ def _shaded(ink: str, place: int, count: int) -> str:
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """What sorts n2 before n10."""
+    """Return a sort key that puts n2 before n10."""
     pieces: list[tuple[int, int, str]] = []
     digits, letters = "", ""
     for letter in [*name, ""]:
@@ -74,13 +74,13 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 Entry = tuple[str, str, str]
-"""Of the key: a mark ("o" for a disc, "" for none), its colour, words."""
+"""An entry of the key: a mark ("o" for a disc, "" for none), its colour, words."""
 
 
 def key_lines(
     inks: Mapping[str, tuple[int, str]], rows: Sequence[Mapping[str, str]], inches: float
 ) -> list[list[Entry]]:
-    """What marks mean, in lines; hosts of one failure domain behind its name."""
+    """Return the key in lines; hosts of a failure domain follow the domain's name."""
     domains: dict[str, list[str]] = {}
     domain_of = {row["host"]: row["failure_domain"] for row in rows if row["host"]}
     for host in inks:
@@ -103,7 +103,7 @@ def key_lines(
 
 
 def _broken(entries: Sequence[Entry], inches: float) -> list[list[Entry]]:
-    """Entries in as many lines as they need."""
+    """Return entries in as many lines as necessary."""
     lines: list[list[Entry]] = []
     room = 0.0
     for entry in entries:

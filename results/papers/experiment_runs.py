@@ -1,7 +1,7 @@
-"""Runs of experiments without real brokers: their raw rows → the tables of `results.tables.schema`.
+"""Runs of experiments without real brokers: raw rows to the tables of `results.tables.schema`.
 
-They were worked out on a tree, or measured on simulated brokers or on a disk, so they have no
-logs, phases or clocks: a table is the JSON lines of the same name, with types.
+The experiments were computed on a tree, or measured on simulated brokers or on a disk, so the runs
+have no logs, phases or clocks: a table is the JSON lines of the same name, with types.
 """
 
 from collections.abc import Mapping
@@ -48,11 +48,11 @@ RAW_TABLES = (
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """An experiment that was carried out, with its tables there.
+    """A completed experiment with loaded tables.
 
     Attributes:
-        derived: where its tables and figures are.
-        experiment: what was asked, as its file says it.
+        derived: the folder of tables and figures.
+        experiment: the question and settings, from the experiment's file.
     """
 
     folder: Path
@@ -65,10 +65,10 @@ class ExperimentRun:
         return str(self.manifest["run_id"])
 
     def table(self, spark: "SparkSession", name: str) -> "DataFrame":
-        """One of its tables.
+        """Return a table of the experiment.
 
         Raises:
-            ResultsError: the experiment asked something else.
+            ResultsError: the experiment has another question.
         """
         folder = self.derived / "tables" / name
         if not folder.is_dir():
@@ -78,7 +78,7 @@ class ExperimentRun:
 
 
 def is_experiment_run(run_dir: Path) -> bool:
-    """Whether the run in this folder is of an experiment without real brokers."""
+    """Return True if the folder contains a run of an experiment without real brokers."""
     manifest = Path(run_dir) / "manifest.json"
     return manifest.is_file() and read_json(manifest).get("kind") in KINDS
 
@@ -86,14 +86,14 @@ def is_experiment_run(run_dir: Path) -> bool:
 def load_experiment_run(
     spark: "SparkSession", run_dir: Path, *, force: bool = False
 ) -> ExperimentRun:
-    """Check the rows of a run and write its tables where they are not there yet.
+    """Check the rows of a run and write its tables unless present.
 
     Args:
-        force: write the tables even if they are there.
+        force: write the tables even if present.
 
     Raises:
-        ResultsError: there is no such run, or it did not come to its end.
-        IntegrityError: a file of the run is not what was written when it ended.
+        ResultsError: there is no such run, or the run is incomplete.
+        IntegrityError: a file of the run has changed since the run's end.
     """
     folder = Path(run_dir).resolve()
     if not is_experiment_run(folder):

@@ -1,1 +1,1 @@
-"""Several runs of the same thing: their spread, the typical one, and how others differ."""
+"""Repetitions of a run: spread, the typical run, and differences from other runs."""

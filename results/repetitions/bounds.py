@@ -1,4 +1,4 @@
-"""Bounds that numbers are to keep, and what of a series does not keep them: its danger zone."""
+"""Bounds on numbers, and the points of a series that break bounds: the danger zone."""
 
 from collections.abc import Iterator, Mapping
 from math import isfinite
@@ -11,10 +11,10 @@ _NUMBERS: Final = {number.name: number for number in NUMBERS}
 
 
 def check_bounds(bounds: Mapping[str, float]) -> None:
-    """Refuse a bound on what is no number of a run.
+    """Refuse a bound on an unknown number of a run.
 
     Raises:
-        ResultsError: names it, and what there is.
+        ResultsError: names the number, and the available numbers.
     """
     for name, bound in bounds.items():
         if name not in _NUMBERS:
@@ -24,17 +24,19 @@ def check_bounds(bounds: Mapping[str, float]) -> None:
 
 
 def passes(number: Number, value: float, bound: float) -> bool:
-    """Whether a value is on the wrong side of a bound."""
+    """Return True if a value is on the wrong side of a bound."""
     return value > bound if number.better == "less" else value < bound
 
 
 def beyond(about: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[str]:
-    """What a point of a series does not keep, in words; nothing where it is no danger.
+    """Yield the broken bounds and promises of a point in a series, in words.
 
-    Means are held against bounds; one on a number that no run of the point has is not kept.
+    Nothing outside danger.
+
+    Bounds apply to means; a bound on a number that no run of the point has counts as broken.
 
     Args:
-        about: the point, as its summary has it.
+        about: the point, as in its summary.
     """
     broken = [*about["runs"].values()].count("INVALID")
     if broken:

@@ -1,10 +1,9 @@
-"""What must be equal for runs to be compared, and what may differ and is told.
+"""Conditions that must be equal for a comparison of runs, and conditions that may differ.
 
-Protocol, the links between brokers, their parameters and the program are what one compares. All
-else that decides a number must be the same: the machine, who publishes and subscribes what, the
-faults, and whether what is durable really is. Where one of them is of a broker of others, the same
-place counts as the same broker, whatever it is called and however many there are, and what is
-promised may differ too.
+Protocol, links between brokers, parameters and program may differ, because comparisons concern
+these. All else that affects a number must be equal: the machine, publishers, subscribers, faults,
+and durability. If a run is of another system's brokers, the same place counts as the same broker,
+regardless of names and numbers of brokers, and the promise may differ, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +21,16 @@ _SCALE: Final = ("subscribers",)
 
 
 class NotComparable(ResultsError):
-    """Runs whose numbers say nothing about each other."""
+    """Runs with numbers that must not be compared."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what a run was made.
+    """The conditions of a run.
 
     Attributes:
-        must: what has to be equal, in the order in which it is looked at: reason → value.
-        may: what may differ: name → value.
+        must: conditions that must be equal, in order of the check: reason → value.
+        may: conditions that may differ: name → value.
     """
 
     must: Mapping[str, Any]
@@ -39,14 +38,14 @@ class Conditions:
 
 
 def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
-    """Under what a run was made.
+    """Return the conditions of a run.
 
     Args:
-        by_place: brokers are what they are in the load, not what they are called.
+        by_place: identify brokers by role in the load, not by name.
 
     Raises:
-        NotComparable: it did not come to its end, or its load generators were the limit.
-        IntegrityError: it has no seal, or a file of it has changed since it ended.
+        NotComparable: the run is incomplete, or its load generators were the limit.
+        IntegrityError: the run has no seal, or a file has changed since the end.
     """
     if not verify_seal(run).is_there:
         raise IntegrityError(f"{run}: no {CHECKSUMS}: its files may have changed since it ended")
@@ -78,7 +77,7 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
     promise: dict[str, Any] = {}
     if by_place:
         promise = {"brokers": len(brokers), "promised": rest.pop("guarantee", None)}
-        # Several hosts of an inventory may be one machine, as that of a system is.
+        # Several hosts of an inventory may be one machine, like the machine of a system.
         machines = len({*(manifest.get("clock") or {}).get("clock_ids", {}).values()})
         clients = [
             entry for key in ("publishers", "subscribers") for entry in workload.get(key, ())
@@ -111,7 +110,7 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
 
 
 def check_comparable(runs: Sequence[Path]) -> dict[str, list[Any]]:
-    """Make sure that runs can be compared; what differs of what may.
+    """Check that runs can be compared; return the differing conditions of `may`.
 
     Raises:
         NotComparable: names two runs, the reason, and both values.
@@ -135,15 +134,17 @@ def check_comparable(runs: Sequence[Path]) -> dict[str, list[Any]]:
 
 
 def _without_place(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Clients of a workload, as many at so many brokers, whichever these are."""
+    """Return an entry of a workload with the number of its brokers instead of names."""
     return {**entry, "at": len(entry["at"])}
 
 
 def _by_place(step: Mapping[str, Any], homes: Sequence[str]) -> dict[str, Any]:
-    """A step of a schedule, done to what its target is in the load: a broker has other names there.
+    """Return a step with its target's role in the load in place of a broker's name.
+
+    Another system has other broker names.
 
     Args:
-        homes: brokers with clients, those of publishers first.
+        homes: brokers with clients, publishers' brokers first.
     """
     on = str(step.get("on"))
     role = next((text for text in ("-pub-", "-sub-") if text in on), "")
@@ -153,7 +154,7 @@ def _by_place(step: Mapping[str, Any], homes: Sequence[str]) -> dict[str, Any]:
 
 
 def _first_difference(one: Any, other: Any, where: str = "") -> tuple[str, str]:
-    """Where two values differ first, and both there."""
+    """Return both values at the first difference, each with its place."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *(key for key in other if key not in one)]:
             if one.get(key) != other.get(key):

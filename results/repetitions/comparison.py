@@ -1,4 +1,4 @@
-"""Runs beside each other: what differs, by how much, and whether repetitions bear it out."""
+"""Comparison of groups of runs: differences, sizes, and significance over repetitions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SCHEMA = "pubsubctl/compare/1"
 
 @dataclass(frozen=True)
 class Group:
-    """Repetitions of one thing, under a name for people."""
+    """Repetitions of a run, under a name for people."""
 
     name: str
     runs: tuple[Path, ...]
@@ -29,10 +29,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Compared:
-    """One number of one group beside the first group's.
+    """A number of a group beside the first group's.
 
     Attributes:
-        p: of the difference, corrected for all numbers of the comparison (Holm); None where
+        p: of the difference, corrected for all numbers of the comparison (Holm); None if
             repetitions are too few.
         verdict: `faster`, `slower`, `better`, `worse`, `same` or `cannot tell`.
     """
@@ -46,7 +46,7 @@ class Compared:
     verdict: str
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         return {
             "number": self.number.name,
             "unit": self.number.unit,
@@ -65,11 +65,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups of runs beside the first one.
+    """Groups of runs compared with the first group.
 
     Attributes:
-        differing: what differs of what may: name → its value per group.
-        rows: each number that both have.
+        differing: differing conditions: name → the value per group.
+        rows: all numbers that both groups have.
     """
 
     groups: tuple[Group, ...]
@@ -77,7 +77,7 @@ class Comparison:
     rows: tuple[Compared, ...]
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         return {
             "schema": SCHEMA,
             "groups": [
@@ -90,11 +90,11 @@ class Comparison:
 
 
 def compare(groups: Sequence[Group]) -> Comparison:
-    """Compare groups of runs with the first of them.
+    """Compare groups of runs with the first group.
 
     Raises:
-        NotComparable: something that must be equal is not; names runs, reason and values.
-        IntegrityError: a file of a run is not what it should be.
+        NotComparable: a required condition differs; names runs, reason and values.
+        IntegrityError: a file of a run is damaged.
     """
     runs = [run for group in groups for run in group.runs]
     by_run = check_comparable(runs)
@@ -119,7 +119,7 @@ def compare(groups: Sequence[Group]) -> Comparison:
 
 
 def spreads_of(runs: Sequence[Path]) -> dict[str, Spread]:
-    """The spread of each number that all of these runs have."""
+    """Return the spread of each number that all of the given runs have."""
     found = [numbers_of(run) for run in runs]
     return {
         number.name: spread_of([values[number.name] for values in found])
@@ -133,7 +133,7 @@ def _spreads(group: Group) -> dict[str, Spread]:
 
 
 def _verdict(number: Number, difference: Difference, p: float | None) -> str:
-    """Return what the repetitions say of a number, given its corrected p-value."""
+    """Return the verdict on a number, given its corrected p-value."""
     if difference.outcome != "differs":
         return difference.outcome
     if p is not None and p > 1 - CONFIDENCE:

@@ -1,10 +1,10 @@
-"""The typical one of several repetitions, by a rule and not by eye.
+"""Selection of the typical run among repetitions, by a rule.
 
-It is the medoid: the one whose distances to all others sum up to the least. The distance of two
-is the mean, over all places where either has a value, of how far their logarithms (of 10) are
-apart; where one has none, 1, as if it were ten times as large.
+The typical run is the medoid: the run with the least sum of distances to all others. The distance
+of two runs is the mean, over all places with a value in either, of the difference of logarithms (of
+10); for a place with only one value, the difference is 1, as for a factor of ten.
 
-Paper: [GD02] §4.2 ("a modal instance"). Deviates: it does not say how it was chosen.
+Paper: [GD02] §4.2 ("a modal instance"). Deviates: the paper does not describe the selection.
 """
 
 import math
@@ -14,14 +14,14 @@ from typing import TypeVar
 Place = TypeVar("Place", bound=Hashable)
 
 ABSENT = 1.0
-"""The distance where one has a value and the other has none."""
+"""The distance at a place with only one value."""
 
 
 def modal(instances: Mapping[str, Mapping[Place, float]]) -> str:
-    """Which instance is the typical one; of several, the one whose name comes first.
+    """Return the typical instance; among equals, the first by name.
 
     Args:
-        instances: by name, its values (above 0) by place.
+        instances: by name, the values (above 0) by place.
     """
     assert instances, "no instances"
     sums = {
@@ -32,7 +32,7 @@ def modal(instances: Mapping[str, Mapping[Place, float]]) -> str:
 
 
 def distance(one: Mapping[Place, float], other: Mapping[Place, float]) -> float:
-    """How far two instances are apart; 0 for the same, and the same both ways."""
+    """Return the distance of two instances; symmetric, and 0 for equal instances."""
     places = {**one, **other}
     if not places:
         return 0.0

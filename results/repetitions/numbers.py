@@ -1,8 +1,8 @@
-"""The numbers of a run by which repetitions are looked at and runs are compared.
+"""The numbers of a run for repetitions and comparisons.
 
-Latencies, rates and costs are counted from the run's records and statistics, never taken from its
-manifest, but for the processor time of another system's servers, which write no statistics. The
-rest is of the verdict, which `check` made of the same files and sealed.
+Latencies, rates and costs are computed from the run's records and statistics, never taken from its
+manifest, except for the processor time of another system's servers, which write no statistics. The
+other numbers are from the verdict, which `check` computed from the same files and sealed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ _SECOND_NS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number.
+    """A number of a run.
 
     Attributes:
-        better: which of two is the better one.
-        is_time: whether less of it is called faster.
+        better: the better direction.
+        is_time: True if less is called faster.
     """
 
     name: str
@@ -58,7 +58,7 @@ NUMBERS: Final = (
 
 
 def numbers_of(run: Path) -> dict[str, float]:
-    """The numbers that a run has; of one that nobody judged, those without a verdict."""
+    """Return the numbers of a run; without a verdict, the numbers that need no verdict."""
     manifest = read_json(run / "manifest.json")
     found = dict(_from_records(run))
     verdict = derived_of(run) / "verdict.json"
@@ -85,7 +85,7 @@ def _from_records(folder: Path) -> Mapping[str, float]:
         if used_s:
             found["cpu_us_per_delivered"] = sum(used_s) * 1e6 / headline.delivered
         elif "system" in run.manifest and (told := run.manifest.get("headline")):
-            # Servers of others write no statistics: only their agent knows what they used.
+            # Servers of other systems write no statistics: only the agent measures the usage.
             brokers = sum(role["role"] == "broker" for role in run.manifest["roles"].values())
             found["cpu_us_per_delivered"] = told["broker_cpu_us_per_message_mean"] * brokers
     return found
@@ -98,7 +98,7 @@ def _statistics_of_brokers(run: Run) -> Iterator[list[Mapping[str, Any]]]:
 
 
 def _used_s(rows: Sequence[Mapping[str, Any]], from_ns: int, to_ns: int) -> float:
-    """Processor time of one broker between two stamps, on a line between its statistics."""
+    """Return a broker's processor time between two stamps, interpolated between statistics."""
     used_s = 0.0
     for before, after in pairwise(rows):
         length_ns = after["t_ns"] - before["t_ns"]
@@ -124,7 +124,7 @@ def _from_verdict(verdict: Mapping[str, Any], manifest: Mapping[str, Any]) -> di
 
 
 def words_of(number: Number, ratio: float) -> str:
-    """`faster`, `slower`, `better` or `worse`: what a ratio to another run's says."""
+    """Return `faster`, `slower`, `better` or `worse` for a ratio to another run's number."""
     less = ratio < 1
     good = less == (number.better == "less")
     if number.is_time:

@@ -1,8 +1,8 @@
-"""Whether the comparison of repetitions can be believed on this machine: trials with known answers.
+"""Reliability of comparisons on this machine: trials with predetermined answers.
 
-Half of the trials compare two series of the same thing, half of them one with a second one that was
-made slower on purpose. Of 20 alike at most one may be said to differ, of 20 slowed at least 19 must
-be said to be slower.
+Half of the trials compare two equal series, the other half a series with a slowed second series. Of
+20 trials with equal series at most 1 may report a difference; of 20 trials with a slowed series at
+least 19 must report "slower".
 """
 
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from results.repetitions.spread import Difference, difference_of
 SCHEMA: Final = "pubsubctl/compare-selftest/1"
 SLOWDOWN: Final = 0.10
 WRONG_OF: Final = 20
-"""Of so many trials of a kind, one may be wrong."""
+"""The number of trials of a kind among which a single trial may be wrong."""
 
 Measure = Callable[[bool], float]
-"""One repetition's figure, of which less is better; of the slowed side when true."""
+"""Returns the figure of a repetition, of which less is better; of the slowed side if True."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One comparison whose answer is known.
+    """A comparison with a predetermined answer.
 
     Attributes:
-        planted: whether the second series was slowed.
+        planted: True if the second series was slowed.
     """
 
     number: int
@@ -34,18 +34,18 @@ class Trial:
 
     @property
     def said(self) -> str:
-        """What the comparison says of the second series."""
+        """Return the outcome of the comparison for the second series."""
         if self.difference.outcome != "differs":
             return self.difference.outcome
         return "slower" if (self.difference.ratio or 0) > 1 else "faster"
 
     @property
     def is_right(self) -> bool:
-        """A series of the same thing must not differ; a slowed one must be slower."""
+        """Return True for no difference of equal series, and for a slower slowed series."""
         return self.said == "slower" if self.planted else self.difference.outcome != "differs"
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         found = self.difference
         return {
             "trial": self.number, "planted": self.planted, "ratio": found.ratio,
@@ -54,7 +54,7 @@ class Trial:
 
 
 def trial_of(number: int, planted: bool, instances: int, measure: Measure) -> Trial:
-    """Make two series in turn (A B, B A, …), as `bench --against` does, and compare them."""
+    """Measure two series in turn (A B, B A, …), like `bench --against`, and compare both."""
     series: tuple[list[float], list[float]] = ([], [])
     for repetition in range(instances):
         for side in (0, 1) if repetition % 2 == 0 else (1, 0):
@@ -63,7 +63,7 @@ def trial_of(number: int, planted: bool, instances: int, measure: Measure) -> Tr
 
 
 def can_be_believed(trials: list[Trial]) -> bool:
-    """Whether of each kind at most one of 20 is wrong."""
+    """Return True if at most 1 in 20 trials of each kind is wrong."""
     return all(
         WRONG_OF * sum(not trial.is_right for trial in kind) <= len(kind)
         for planted in (False, True)

@@ -1,4 +1,4 @@
-"""Series of runs on real brokers, as figures see them: points, their runs, and the typical one."""
+"""Series of runs on real brokers, for figures: points, their runs, and the typical run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ KIND = "series"
 
 @dataclass(frozen=True)
 class Point:
-    """One thing that a series varies.
+    """A point of a series.
 
     Attributes:
-        runs: those that can be drawn: complete, and judged to be as they should.
-        modal: the typical one of them.
+        runs: the runs that can be drawn: complete, with an accepted verdict.
+        modal: the typical run.
     """
 
     name: str
@@ -31,18 +31,18 @@ class Point:
 
     @property
     def protocol(self) -> str:
-        """What ran."""
+        """Return the protocol of the point."""
         return str(self.modal.run.protocol)
 
     @property
     def others(self) -> tuple[LoadedRun, ...]:
-        """All but the typical one."""
+        """Return all runs but the typical run."""
         return tuple(run for run in self.runs if run is not self.modal)
 
 
 @dataclass(frozen=True)
 class SeriesRuns:
-    """A series that has come to its end."""
+    """A complete series."""
 
     folder: Path
     manifest: Mapping[str, Any]
@@ -50,18 +50,18 @@ class SeriesRuns:
 
     @property
     def run_ids(self) -> tuple[str, ...]:
-        """Of all runs that can be drawn."""
+        """Return the ids of all runs that can be drawn."""
         return tuple(loaded.run.run_id for point in self.points for loaded in point.runs)
 
 
 def is_series(folder: Path) -> bool:
-    """Whether this is the folder of a series."""
+    """Return True if this is the folder of a series."""
     manifest = Path(folder) / "manifest.json"
     return manifest.is_file() and read_json(manifest).get("kind") == KIND
 
 
 def verdict_lines(folder: Path) -> list[str]:
-    """What became of the runs of a series, a line for each point."""
+    """Return the verdicts on the runs of a series, a line for each point."""
     points = read_json(folder / "series.json")["points"]
     lines = []
     for name, about in points.items():
@@ -72,15 +72,15 @@ def verdict_lines(folder: Path) -> list[str]:
 
 
 def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) -> SeriesRuns:
-    """The runs of a series, with their tables there.
+    """Return the runs of a series, with loaded tables.
 
     Args:
-        verdicts: runs with another one are left out: a violated run is never drawn as if it
-            were none.
+        verdicts: runs with another verdict are left out, so that a run with a violation is never
+            drawn as a run without.
 
     Raises:
-        ResultsError: it is no series, has not come to its end, or a point has no run to draw.
-        IntegrityError: a file of a run is not what was written when it ended.
+        ResultsError: the folder is no series, is incomplete, or a point has no run to draw.
+        IntegrityError: a file of a run has changed since the run's end.
     """
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != KIND:
@@ -101,6 +101,6 @@ def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) ->
 
 
 def metric_of(values: Sequence[float]) -> Metric:
-    """A number over instances: the mean, and the 95 % interval of the mean."""
+    """Return a number over instances: the mean, and the 95 % interval of the mean."""
     spread = spread_of(values)
     return Metric(spread.mean, spread.low, spread.high)

@@ -1,4 +1,4 @@
-"""How far repetitions of one number lie apart, and what that says of another's."""
+"""Statistics of repetitions: the spread of a number, and the difference of two numbers."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Final, Literal
 
 CONFIDENCE: Final = 0.95
 SAME_WITHIN: Final = 0.05
-"""Two means whose ratio surely lies within so much of 1 are called the same."""
+"""Two means are the same if the interval of their ratio is within this distance of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One number over repetitions.
+    """A number over repetitions.
 
     Attributes:
-        low, high: the 95 % interval of the mean, by Student's t; None of a single value.
+        low, high: the 95 % interval of the mean, by Student's t; None for a single value.
     """
 
     values: tuple[float, ...]
@@ -25,16 +25,16 @@ class Spread:
 
     @property
     def smallest(self) -> float:
-        """Of the values."""
+        """Return the smallest value."""
         return min(self.values)
 
     @property
     def largest(self) -> float:
-        """Of the values."""
+        """Return the largest value."""
         return max(self.values)
 
     def row(self) -> dict[str, object]:
-        """For JSON."""
+        """Return a mapping for JSON."""
         return {
             "n": len(self.values), "mean": self.mean, "low": self.low, "high": self.high,
             "smallest": self.smallest, "largest": self.largest, "values": list(self.values),
@@ -42,7 +42,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The spread of some values, at least one."""
+    """Return the spread of some values, at least one."""
     assert values, "no values"
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
@@ -56,13 +56,13 @@ Outcome = Literal["differs", "same", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """By how much the second of two numbers differs from the first.
+    """The difference of the second of two numbers from the first.
 
     Attributes:
-        ratio: second / first; None where one of them is not above 0.
-        low, high: the 95 % interval of the ratio, or of the difference where there is no ratio
-            (Welch's); None where there are too few repetitions for one.
-        p: probability of a difference as large, if there is none; None where there is no interval.
+        ratio: second / first; None if either is not above 0.
+        low, high: the 95 % interval of the ratio, or of the difference without a ratio
+            (Welch's); None if repetitions are too few.
+        p: probability of a difference as large by chance; None without an interval.
     """
 
     difference: float
@@ -76,8 +76,8 @@ class Difference:
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """Return p-values corrected for their number, after Holm; None stays None.
 
-    If nothing differs, the chance that any corrected value is below `1 - CONFIDENCE` is at most
-    that, however many values there are and however they depend on each other.
+    If nothing differs, the chance that any corrected value is below `1 - CONFIDENCE` is at most `1
+    - CONFIDENCE`, for any number of values and any dependence between the values.
     """
     places = sorted((value, place) for place, value in enumerate(values) if value is not None)
     corrected: list[float | None] = [None] * len(values)
@@ -89,10 +89,10 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """What repetitions say of the difference of two numbers.
+    """Return the difference of two numbers over repetitions.
 
     Means are compared by their logarithms, so that twice as much and half as much are equally far.
-    Values that are all equal, on both sides, are taken as what they are: counts that do not vary.
+    Values that are all equal, on both sides, are compared exactly: counts that do not vary.
     """
     one, other = spread_of(first).mean, spread_of(second).mean
     difference = other - one
@@ -113,7 +113,7 @@ def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference
 
 
 def _plain(first: Sequence[float], second: Sequence[float], difference: float) -> Difference:
-    """Where there is a 0 among the values, no ratio makes sense."""
+    """Return the difference without a ratio, for values that include a 0."""
     interval = _welch(first, second)
     if interval is None:
         same = {*first} == {*second}
@@ -126,7 +126,7 @@ def _plain(first: Sequence[float], second: Sequence[float], difference: float) -
 
 
 def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the interval of mean(second) - mean(first), and its p-value.
+    """Return the interval of mean(second) - mean(first), with its p-value.
 
     None if there is a single value on either side.
     """

@@ -1,4 +1,4 @@
-"""Latency by send time, as numbers that repetitions can be told apart by."""
+"""Latency by send time, as numbers that distinguish repetitions."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ Place = tuple[str, int]
 
 
 def latencies_by_send_time(spark: "SparkSession", run_dir: Path) -> dict[Place, float]:
-    """The median latency of each subscription in each stretch of send time, in µs."""
+    """Return the median latency of each subscription in each stretch of send time, in µs."""
     from pyspark.sql import functions as F
 
     rows = (
@@ -28,7 +28,7 @@ def latencies_by_send_time(spark: "SparkSession", run_dir: Path) -> dict[Place, 
 
 
 def first_deliveries(spark: "SparkSession", loaded: LoadedRun) -> "DataFrame":
-    """Each delivery once: subscription, stream, sent when, received how much later."""
+    """Return every delivery once: subscription, stream, send time, latency."""
     from pyspark.sql import functions as F
 
     return (

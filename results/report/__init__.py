@@ -1,9 +1,9 @@
-"""The report: one HTML file that tells a person what happened in one run or several.
+"""The report: an HTML file that explains the events of one or several runs to people.
 
-`reading` gathers what the directory of a run of brokers says, `words` puts it into sentences,
-`pictures` lays out the drawings, and the templates beside them make the page. `experiments` is
-the page on experiments without real brokers. Either holds everything it shows: no script, no
-request to anywhere.
+`reading` gathers the content of a run's directory, `words` turns the content into sentences,
+`pictures` lays out the drawings, and the templates beside the modules make the page. `experiments`
+makes the page on experiments without real brokers. A page contains everything it shows: no script,
+and no request.
 """
 
 from results.report.experiments import write_experiment_report

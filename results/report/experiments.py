@@ -1,5 +1,6 @@
-"""The report on experiments without real brokers: figures, numbers, claims, and the simulator's
-ledger where there is one, on one HTML page that holds everything it shows.
+"""The report on experiments without real brokers: figures, numbers, claims, and the ledger.
+
+The simulator's ledger is included if there is one. The HTML page contains everything it shows.
 """
 
 import base64
@@ -19,11 +20,11 @@ from results.tables.json_files import ResultsError, read_json
 
 @dataclass(frozen=True)
 class ShownFigure:
-    """One figure with what is said and known of it.
+    """A figure with its caption and numbers.
 
     Attributes:
         address: the picture, as `data:`.
-        columns, rows: the numbers in it, as texts.
+        columns, rows: the numbers in the picture, as texts.
     """
 
     name: str
@@ -35,10 +36,10 @@ class ShownFigure:
 
 @dataclass(frozen=True)
 class ExperimentStory:
-    """One run as the page shows it.
+    """A run in the form that the page shows.
 
     Attributes:
-        lines: what its check said; nothing where no broker ran.
+        lines: the output of its check; empty for a run without brokers.
     """
 
     folder: Path
@@ -48,12 +49,12 @@ class ExperimentStory:
 
     @property
     def name(self) -> str:
-        """Of the experiment's figure, for people and links."""
+        """Return the name of the experiment's figure, for people and links."""
         return str(self.manifest["figure"])
 
 
 def _most_serious_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Violations without a named bug, the rest without one, then what was broken on purpose."""
+    """Return violations without a named bug, others without a bug, then all with bugs."""
     return sorted(entries, key=lambda entry: (bool(entry["mutants"]), not entry["violations"]))
 
 
@@ -65,19 +66,19 @@ def write_experiment_report(
     claims: Sequence[Mapping[str, Any]],
     ledger: Mapping[str, Any] | None,
 ) -> Path:
-    """Write one self-contained HTML page on experiments whose figures have been drawn.
+    """Write a self-contained HTML page on experiments with drawn figures.
 
     Args:
-        verdicts: what `check` says of each run that can be judged.
+        verdicts: the output of `check` for each run that can be judged.
         claims: rows of judged claims.
-        ledger: what the simulator's swarm and campaign came to; None where nobody kept one.
+        ledger: the results of the simulator's swarm and campaign; None without a ledger.
 
     Returns:
         The file written, whole or not at all.
 
     Raises:
         ResultsError: no figure of a run has been drawn.
-        IntegrityError: a file beside a figure is not what was written.
+        IntegrityError: a file beside a figure has changed.
     """
     stories = [_story(Path(run), verdicts.get(run, ())) for run in run_dirs]
     environment = jinja2.Environment(
@@ -133,7 +134,7 @@ def _figure(words_file: Path) -> ShownFigure:
 
 
 def _short(cell: str) -> str:
-    """A number with as many digits as anybody reads."""
+    """Return a number with a legible number of digits."""
     try:
         value = float(cell)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Where everything goes in the report's drawing of faults over time.
+"""Layout of the report's drawing of faults over time.
 
-Only places and words are decided here; the template draws them. A fault's effect is never shown
-by colour alone: each has a pattern or a word of its own.
+This module decides only places and words; the template draws. A fault's effect is never shown by
+colour alone: every effect has a pattern or a word.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ STAMP_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Bar:
-    """A time in which a fault had an effect; the label stands above where it does not fit in."""
+    """A period in which a fault had an effect; a label that does not fit is placed above."""
 
     x: float
     width: float
@@ -53,7 +53,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Risk:
-    """From the start of a time of risk to the last delivery that was at risk in it."""
+    """A span from the start of a period of risk to the last delivery at risk."""
 
     x: float
     width: float
@@ -65,7 +65,7 @@ class Risk:
 
 @dataclass(frozen=True)
 class Lane:
-    """What happened to one broker or link."""
+    """The events of a broker or link."""
 
     target: str
     shown: str
@@ -90,7 +90,7 @@ class LanesPicture:
 
 
 def lanes_picture(story: RunStory, size: Size = "wide") -> LanesPicture | None:
-    """The faults over time, a lane per broker or link; None where none was applied."""
+    """Return the faults over time, a lane per broker or link; None if no fault was applied."""
     run = story.run
     full_width, axis_left = LANES_WIDTHS[size], LANES_LEFTS[size]
     axis_right = full_width - LANES_RIGHT
@@ -164,7 +164,7 @@ def _bars(
 
 
 def _marks(rows: Sequence[Row], x: Callable[[int], float], axis_right: float) -> Iterator[Mark]:
-    """Stamps in order of time, those that would overlap side by side."""
+    """Yield stamps in order of time, with overlapping stamps side by side."""
     stamps = sorted(
         (row[name], place, FAULT_STAMPS.index(name), row["verb"])
         for place, row in enumerate(rows)
@@ -199,7 +199,7 @@ def _risk(recovery: Row, x: Callable[[int], float], end_ns: int, full_width: flo
 
 
 def _ticks_ns(start_ns: int, end_ns: int, most: float) -> Iterator[int]:
-    """At most so many moments, on round seconds."""
+    """Yield at most `most` times, on round seconds."""
     steps = [base * 10**power for power in range(6) for base in (1, 2, 5)]
     wanted = (end_ns - start_ns) / SECOND_NS / most
     step_ns = next((step for step in steps if step >= wanted), steps[-1]) * SECOND_NS
@@ -214,11 +214,11 @@ def _span_in_full(span: FaultSpan) -> str:
 
 
 def _end_ns(run: Run) -> int:
-    """Where the time line ends: with the measure phase, or the last stamp of a fault after it."""
+    """Return the end of the time line: the end of measurement, or a later stamp of a fault."""
     stamps = [row.get(name) or 0 for row in run.fault_rows for name in FAULT_STAMPS]
     return int(max(SECOND_NS, run.phase("measure").to_ns, *stamps))
 
 
 def shortened(text: str, length: int) -> str:
-    """The text, cut off with … where it is longer."""
+    """Return the text, truncated with … beyond the length."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""From run directories to one HTML page."""
+"""The HTML page of run directories."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +27,9 @@ ON_CARDS = (
     ),
     *("at risk", "of which arrived", "last of them after", "wrong"),
 )
-"""Numbers that the verdict's card says already."""
+"""Numbers that the verdict's card contains already."""
 NOTHING = "nothing once something fails"
-"""What a protocol promises that promises nothing else."""
+"""The promise of a protocol without guarantees."""
 
 
 def write_report(
@@ -39,22 +39,21 @@ def write_report(
     title: str = "",
     unpromised: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write one self-contained HTML page on one run, or on several side by side.
+    """Write a self-contained HTML page on one run, or on several side by side.
 
-    The runs must have been checked (`checks.check_run`); one that was not is shown as
-    not judged. Figures of a run are drawn first where they can be. The same run directories
-    give the same bytes.
+    The runs must have been checked (`checks.check_run`); an unchecked run is shown as not judged.
+    Figures of a run are drawn first if possible. Equal run directories result in equal bytes.
 
     Args:
-        title: in the place of one that says what ran.
-        unpromised: what was to be beside the runs and promises nothing there, with the reason.
+        title: replaces the title made from protocol names.
+        unpromised: protocols without the required promise, with the reason.
 
     Returns:
         The file written, whole or not at all.
 
     Raises:
-        ResultsError: there is no run in a folder.
-        IntegrityError: a file of a run is not what was written when it ended.
+        ResultsError: a folder contains no run.
+        IntegrityError: a file of a run has changed since the run's end.
     """
     stories = [read_story(spark, Path(run_dir)) for run_dir in run_dirs]
     output = Path(output)
@@ -68,7 +67,7 @@ def write_report(
 def render(
     stories: Sequence[RunStory], title: str = "", unpromised: Mapping[str, str] | None = None
 ) -> str:
-    """The page for these runs, beside what `unpromised` names."""
+    """Return the page for these runs, and for the entries of `unpromised`."""
     assert stories, "a report on no run"
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),
@@ -144,7 +143,7 @@ def _headline(stories: Sequence[RunStory]) -> str:
 
 
 def _comparable(stories: Sequence[RunStory]) -> bool:
-    """Whether the runs were asked to do the same, but for the protocol."""
+    """Return True if the runs had the same workload and faults, apart from the protocol."""
 
     def asked(story: RunStory) -> Mapping[str, Any]:
         without = {k: v for k, v in story.run.workload.items() if k != "protocol"}
@@ -155,7 +154,7 @@ def _comparable(stories: Sequence[RunStory]) -> bool:
 
 
 def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
-    """A few numbers of all runs, side by side."""
+    """Return a few numbers of all runs, side by side."""
 
     rows: Mapping[str, Callable[[RunStory], str]] = {
         "promised": _promised,
@@ -185,7 +184,7 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
 
 
 def _kept(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
-    """What each run promised and did, per fault of the schedule: the faults, and a row per run."""
+    """Return the faults of the schedule, and a row per run with promise and outcome per fault."""
     steps = [row["steps"][0] for story in stories for row in story.verdict.get("recoveries") or ()]
     faults = [*dict.fromkeys(steps)]
     rows = []
@@ -199,7 +198,7 @@ def _kept(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
 
 
 def _promise_of(story: RunStory) -> str:
-    """As a broker of others words it, else what the run was judged against."""
+    """Return the promise of another system, else the guarantee that the run was judged by."""
     system = story.run.manifest.get("system") or {}
     if _promises(story).get("exactly_once") is False and not system:
         return NOTHING
@@ -211,7 +210,7 @@ def _promises(story: RunStory) -> Mapping[str, Any]:
 
 
 def _order_promised(story: RunStory) -> str:
-    """By a protocol of ours; where nothing else is, neither is that."""
+    """Return the order that a protocol of ours promises; "–" without the promise of delivery."""
     promises = _promises(story)
     if story.run.manifest.get("system") or not promises.get("exactly_once"):
         return "–"
@@ -228,19 +227,19 @@ def _promised(story: RunStory) -> str:
 
 
 def _violated(story: RunStory, kind: str) -> str:
-    """How many of a kind there were, whether or not it is promised that there are none."""
+    """Return the number of violations of a kind, whether promised or not."""
     return words.count(story.violations.get(kind, 0) if story.verdict else None)
 
 
 def _wrong(story: RunStory) -> str:
-    """What breaks the promise; what that allows is counted elsewhere."""
+    """Return the broken promises; permitted deviations are counted elsewhere."""
     if not story.verdict:
         return "–"
     return "nothing" if story.word == "VALID" else words.violations(story) or "nothing"
 
 
 def _recovered_after(story: RunStory) -> str:
-    """How long after the end of its fault the last delivery that was at risk has come."""
+    """Return the time from the end of a fault to its last recovered delivery, over all faults."""
     found = [row["recovered_after_ns"] for row in story.verdict.get("recoveries") or ()]
     known = [after_ns for after_ns in found if after_ns is not None]
     return f"{max(0, max(known)) / 1e9:,.2f} s" if known else "–"
@@ -265,7 +264,7 @@ def _limited_by(story: RunStory) -> str:
 
 
 def _cpu_per_delivery(story: RunStory) -> str:
-    """As agents saw it of the processes, so of brokers of others, too."""
+    """Return the agents' measurements of processes, which include other systems' brokers."""
     headline = story.run.manifest.get("headline") or {}
     mean, roles = (
         headline.get("broker_cpu_us_per_message_mean"),
@@ -281,19 +280,19 @@ def _largest_memory(story: RunStory) -> str:
 
 
 def _on_disk(story: RunStory) -> str:
-    """What the files of all brokers take."""
+    """Return the size of all brokers' files."""
     sizes = story.run.manifest.get("disk_bytes")
     return f"{sum(sizes.values()) / 1e6:,.1f} MB" if sizes else "–"
 
 
 def worst_latency(story: RunStory, name: str) -> str:
-    """The largest of the subscriptions' percentiles."""
+    """Return the largest of the subscriptions' percentiles."""
     found = [row.latency_us[name] for row in story.subscriptions if row.latency_us]
     return words.latency(max(found)) if found else "–"
 
 
 def cpu_per_message(story: RunStory) -> str:
-    """Processor time of all brokers for each publication that one of them received."""
+    """Return the processor time of all brokers per publication received by a broker."""
     known = [row for row in story.brokers if row.cpu_us_per_message is not None]
     received = sum(row.received for row in known)
     if not received:

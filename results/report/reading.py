@@ -1,4 +1,4 @@
-"""What a run directory says, gathered for the report."""
+"""Reader of run directories for the report."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,11 +33,11 @@ SHOWN_PERCENTILES = (*PERCENTILES, "max")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the run; without `address` where it could not be drawn.
+    """A figure of the run; without `address` if drawing was impossible.
 
     Attributes:
-        address, narrow_address: the picture itself, and one for a telephone, as `data:`.
-        caption: what it shows, or why there is none.
+        address, narrow_address: the picture, and a narrow picture for a telephone, as `data:`.
+        caption: the content of the figure, or the reason for its absence.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class SubscriptionRow:
-    """One subscription, what it was owed and got, and how long that took.
+    """A subscription with owed deliveries, received deliveries and latencies.
 
     Attributes:
-        owed, missing, undecided, duplicates, out_of_order: None where nobody judged the run.
-        latency_us: since it was due, by the names of SHOWN_PERCENTILES, of what was due while
-            measuring; empty where nothing came.
+        owed, missing, undecided, duplicates, out_of_order: None if the run was not judged.
+        latency_us: latency since the due time, by the names of SHOWN_PERCENTILES, of publications
+            due during the measurement; empty without deliveries.
     """
 
     sub_id: str
@@ -69,7 +69,7 @@ class SubscriptionRow:
 
     @property
     def delivered(self) -> int | None:
-        """How many of those owed arrived."""
+        """Return the number of owed deliveries that arrived."""
         if self.owed is None or self.missing is None or self.undecided is None:
             return None
         return self.owed - self.missing - self.undecided
@@ -77,7 +77,7 @@ class SubscriptionRow:
 
 @dataclass(frozen=True)
 class BrokerRow:
-    """What one broker did while measuring.
+    """The activity of a broker during the measurement.
 
     Attributes:
         cpu_us_per_message: processor time for each publication received.
@@ -95,12 +95,12 @@ class BrokerRow:
 
 @dataclass(frozen=True)
 class RunStory:
-    """One run as the report shows it.
+    """A run in the form that the report shows.
 
     Attributes:
-        verdict: what verdict.json says; empty where the run was not judged.
+        verdict: the content of verdict.json; empty if the run was not judged.
         evidence: the earliest violations of each kind.
-        across_clocks: latencies whose stamps are of different clocks; none in most runs.
+        across_clocks: latencies with stamps of different clocks; none in most runs.
     """
 
     run: Run
@@ -117,12 +117,12 @@ class RunStory:
         return str(self.verdict.get("verdict", "not judged")).upper()
 
     def counted(self, name: str) -> int | None:
-        """A number of the verdict's counts."""
+        """Return a number of the verdict's counts."""
         value = (self.verdict.get("counts") or {}).get(name)
         return None if value is None else int(value)
 
     def exercised(self, name: str) -> int:
-        """How much of something was put to the test."""
+        """Return the amount to which a property was exercised."""
         return int((self.verdict.get("exercised") or {}).get(name) or 0)
 
     @property
@@ -137,13 +137,13 @@ class RunStory:
 
     @property
     def measured_ns(self) -> int:
-        """How long was measured."""
+        """Return the duration of the measurement."""
         measure = self.run.phase("measure")
         return measure.to_ns - measure.from_ns
 
 
 def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
-    """Everything the report shows of a run, its figures drawn."""
+    """Return the report's content for a run, with drawn figures."""
     story = read_small_story(run_dir)
     if (table_folder(story.run, "deliveries")).is_dir():
         latencies = _latencies(spark, story.run)
@@ -157,7 +157,7 @@ def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
 
 
 def read_small_story(run_dir: Path) -> RunStory:
-    """What can be read without Spark: everything but latencies and figures."""
+    """Return the content that needs no Spark: everything but latencies and figures."""
     run = read_run(run_dir)
     verdict = run.derived / "verdict.json"
     evidence = run.derived / "evidence" / "delivery.jsonl"
@@ -171,7 +171,7 @@ def read_small_story(run_dir: Path) -> RunStory:
 
 
 def _rows(run: Run, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of a small table; none where the run was never loaded."""
+    """Return rows of a small table; empty if the run was never loaded."""
     folder = table_folder(run, table)
     if not any(folder.glob("*.parquet")):
         return []
@@ -249,7 +249,7 @@ def _grown(
     from_ns: int = -(1 << 62),
     to_ns: int = 1 << 62,
 ) -> int:
-    """How much a counter grew in a time; one that is lower than before started from 0 again."""
+    """Return the growth of a counter in a period; a lower value means a restart from 0."""
     grown, before = 0, 0
     for value, row in zip(values, rows, strict=True):
         now = value or 0
@@ -260,7 +260,7 @@ def _grown(
 
 
 def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
-    """Percentiles of response latency, by subscription."""
+    """Return percentiles of response latency, by subscription."""
     deliveries = spark.read.schema(TABLES["deliveries"].ddl).parquet(
         str(table_folder(run, "deliveries"))
     )
@@ -271,7 +271,7 @@ def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
 
 
 def _across_clocks(spark: "SparkSession", run: Run) -> list[AcrossClocks]:
-    """Latencies between clocks; nothing is read where all clients were on one machine."""
+    """Return latencies between clocks; reads nothing if all clients were on one machine."""
     clients = {process.host for process in read_processes(run) if process.role != "broker"}
     if all(run.clocks.share(a, b) for a in clients for b in clients):
         return []
@@ -297,5 +297,5 @@ def _picture(spark: "SparkSession", run: Run, name: str) -> Picture:
 
 
 def _address(svg: str) -> str:
-    """A picture as an address; as such its styles and names are its own, and it runs nothing."""
+    """Return a picture as an address, which isolates its styles and names, and disables scripts."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -1,4 +1,4 @@
-"""Numbers and happenings in words, as a person would say them."""
+"""Numbers and events in words for people."""
 
 import shlex
 import unicodedata
@@ -48,7 +48,7 @@ VERBS: Mapping[str, str] = {
 
 
 def visible(value: Any) -> Any:
-    """Text with every character that could hide or steer something replaced by a visible one."""
+    """Return text with every invisible or control character replaced by a visible character."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return "".join(
@@ -60,17 +60,17 @@ def visible(value: Any) -> Any:
 
 
 def count(value: int | None) -> str:
-    """`18,007`; a dash for what is not known."""
+    """Return a number such as `18,007`; a dash for None."""
     return "–" if value is None else f"{value:,}"
 
 
 def plural(value: int, one: str, many: str = "") -> str:
-    """`1 delivery`, `2 deliveries`."""
+    """Return a count with its noun: `1 delivery`, `2 deliveries`."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
 def seconds(stamp_ns: int | None, digits: int = 3) -> str:
-    """A moment or a duration in seconds, as digits only; a dash for never."""
+    """Return a time or a duration in seconds, as digits only; a dash for None."""
     if stamp_ns is None:
         return "–"
     text = f"{stamp_ns / SECOND_NS:,.{digits}f}"
@@ -78,7 +78,7 @@ def seconds(stamp_ns: int | None, digits: int = 3) -> str:
 
 
 def latency(value_us: int | None) -> str:
-    """A latency with three significant digits and the unit that suits it."""
+    """Return a latency with three significant digits and a suitable unit."""
     if value_us is None:
         return "–"
     size = abs(value_us)
@@ -90,34 +90,34 @@ def latency(value_us: int | None) -> str:
 
 
 def protocol(story: RunStory) -> str:
-    """What people call the run's protocol; in a comparison, what that calls it."""
+    """Return the title of the run's protocol; in a comparison, its label there."""
     labels = story.run.manifest.get("labels") or {}
     return str(labels.get("compared") or story.run.words.title)
 
 
 def bare(text: str) -> str:
-    """Without its article: `δ tree`."""
+    """Return a name without its article: `δ tree`."""
     return text.removeprefix("the ")
 
 
 def title(text: str) -> str:
-    """Without its article, and as a sentence begins."""
+    """Return a name without its article, capitalised like a sentence."""
     return sentence(bare(text))
 
 
 def sentence(text: str) -> str:
-    """With a capital letter at its start, unless it starts with a Greek one."""
+    """Return text with a capital letter at its start, unless it starts with a Greek letter."""
     return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def verdict_word(story: RunStory) -> str:
-    """The verdict as it is shown, with its restriction."""
+    """Return the displayed verdict, with its restriction."""
     calm = story.verdict.get("calm") and story.word == "VALID"
     return "VALID (calm)" if calm else story.word
 
 
 def balance(story: RunStory) -> str:
-    """What was owed, and the parts that add up to it."""
+    """Return the number of owed deliveries as the sum of its parts."""
     parts = [f"{story.counted('delivered') or 0:,} delivered"]
     for name in ("missing", "undecided"):
         parts += [f"{story.counted(name):,} {name}"] if story.counted(name) else []
@@ -125,7 +125,7 @@ def balance(story: RunStory) -> str:
 
 
 def outcome(story: RunStory) -> str:
-    """What the run came to, in a sentence or two."""
+    """Return the outcome of the run, in a sentence or two."""
     name = sentence(protocol(story))
     owed, at_risk = story.counted("owed") or 0, story.exercised("at_risk_deliveries")
     told = withheld(story)
@@ -146,7 +146,7 @@ def outcome(story: RunStory) -> str:
 
 
 def withheld(story: RunStory) -> str:
-    """What a partition withheld, in a sentence with a blank before it; empty if nothing."""
+    """Return a sentence about withheld publications with a leading blank; empty if nothing."""
     total = story.counted("withheld") or 0
     if not total:
         return ""
@@ -157,14 +157,14 @@ def withheld(story: RunStory) -> str:
 
 
 def violations(story: RunStory) -> str:
-    """`1,204 missing, 3 repeated`."""
+    """Return the violations of a run: `1,204 missing, 3 repeated`."""
     return ", ".join(
         f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in story.violations.items()
     )
 
 
 def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
-    """What one fault put at risk, and what became of it."""
+    """Return the risk and recovery of a fault, in sentences."""
     target, verb = recovery["target"], recovery["verb"]
     from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
     happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {VERBS.get(verb, verb)}"
@@ -198,7 +198,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
 
 
 def churn(story: RunStory) -> str:
-    """How often subscribers were away as the workload wanted, and what that put at risk."""
+    """Return the absences of subscribers and the deliveries at risk, in sentences."""
     found = story.verdict.get("churn")
     if not found:
         return ""
@@ -238,7 +238,7 @@ def _absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
 
 
 def fault_clock(story: RunStory) -> str:
-    """Whose clock the times of faults are of, and how sure that is."""
+    """Return the clock of the fault times with its accuracy, in a sentence."""
     errors = [row.get("err_ns") for row in story.run.fault_rows]
     told = "Seconds since measuring began, on the clock of the machine that measured"
     if None in errors:
@@ -250,7 +250,7 @@ def fault_clock(story: RunStory) -> str:
 
 
 def became(recovery: Mapping[str, Any]) -> str:
-    """What became of what one fault put at risk, for a table."""
+    """Return the recovery of deliveries at risk from a fault, for a table."""
     at_risk, recovered = recovery["at_risk"], recovery["recovered"]
     if not at_risk:
         return "nothing at risk"
@@ -262,7 +262,7 @@ def became(recovery: Mapping[str, Any]) -> str:
 
 
 def done(story: RunStory) -> str:
-    """What the run did, whether or not that is promised."""
+    """Return the violations of the run, whether promised or not."""
     if not story.verdict:
         return "–"
     found = violations(story) or nothing_wrong(story.order)
@@ -271,7 +271,7 @@ def done(story: RunStory) -> str:
 
 
 def further_losses(story: RunStory) -> str:
-    """What was lost besides what was at risk, such as while a broker was down; may be empty."""
+    """Return losses besides deliveries at risk, such as while a broker was down, or ""."""
     lost = story.exercised("at_risk_deliveries") - story.exercised("recovered")
     further = story.violations.get("missing", 0) - lost
     if not story.verdict.get("recoveries") or further <= 0:
@@ -281,7 +281,7 @@ def further_losses(story: RunStory) -> str:
 
 
 def resent(story: RunStory) -> str:
-    """What the brokers' own counters say about how it was recovered; may be empty."""
+    """Return the brokers' counters about the recovery, in a sentence; may be empty."""
     lost, resent = story.exercised("sessions_lost"), story.exercised("resent_publications")
     twice = story.exercised("duplicates_received")
     if not (lost or resent or twice):
@@ -296,7 +296,7 @@ def resent(story: RunStory) -> str:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """A command as it would be typed, without the folder of the program."""
+    """Return a command as typed, without the folder of the program."""
     if not arguments:
         return ""
     program = arguments[0].removesuffix("/__main__.py").rpartition("/")[2]
@@ -304,7 +304,7 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def span(from_utc: str | None, to_utc: str | None) -> str:
-    """`2026-11-21 10:16:53 to 10:17:59 UTC`."""
+    """Return a period: `2026-11-21 10:16:53 to 10:17:59 UTC`."""
     if not from_utc:
         return "–"
     start = from_utc[:19].replace("T", " ")
@@ -315,7 +315,7 @@ def span(from_utc: str | None, to_utc: str | None) -> str:
 
 
 def clocks(story: RunStory) -> list[str]:
-    """By whose clock the latencies are, and what is known between clocks."""
+    """Return the reference clock of latencies, and the accuracy between clocks."""
     clocks = story.run.clocks
     host = clocks.reference or "one machine"
     told = [f"latencies have both stamps of one clock, that of {host}"]

@@ -1,9 +1,9 @@
-"""Where what is made from a run goes, and whether what lies there is what we made.
+"""The folder of files derived from a run, and the trust in files found there.
 
-Beside the run itself, or where nobody may write there (a reviewer's mounted data), in a folder of
-our own below $XDG_CACHE_HOME that is called after the run's seal. Tables are only a cache: those
-that this user did not make from these very files, or that have changed since, are made anew. That
-is known by a mark with a key that never leaves this user's cache.
+Derived files are stored beside the run, or, if the run's folder is read-only (a reviewer's mounted
+data), below $XDG_CACHE_HOME in a folder named after the run's seal. Tables are only a cache: tables
+that this user did not make from the same files, or that have changed since, are made again. A mark
+with a key that never leaves this user's cache proves the origin of tables.
 """
 
 import hashlib
@@ -22,17 +22,17 @@ from results.tables.seals import Seal, file_hashes, verify_seal
 
 MARK = "loaded.json"
 MADE_BY_CHECKS = ("coverage", "violations", "verdicts")
-"""Tables that say what a check has found; no check reads them."""
+"""Tables with the findings of a check; no check reads such a table."""
 
 _KEY = "tables.key"
 _KEY_BYTES = 32
 
 
 def cache_folder() -> Path:
-    """Our folder below $XDG_CACHE_HOME; nobody else may look into it.
+    """Return our folder below $XDG_CACHE_HOME, with access for this user only.
 
     Raises:
-        ResultsError: there can be none.
+        ResultsError: the folder cannot be made.
     """
     value = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -46,12 +46,12 @@ def cache_folder() -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files may be made in a folder."""
+    """Return True if files can be created in a folder."""
     return os.access(folder, os.W_OK | os.X_OK)
 
 
 def derived_folder(folder: Path, seal: Seal) -> Path:
-    """Where the tables, verdict, evidence, figures and report of a run are, or are to be.
+    """Return the folder of a run's tables, verdict, evidence, figures and report.
 
     Raises:
         ResultsError: the run's folder is read-only, and there is no cache either.
@@ -64,28 +64,28 @@ def derived_folder(folder: Path, seal: Seal) -> Path:
 
 
 def derived_of(folder: Path) -> Path:
-    """The same for a folder whose files nobody has looked at yet.
+    """Return the derived folder of a run whose seal was not verified yet.
 
     Raises:
-        IntegrityError: the folder is read-only, and its files are not what its seal says.
+        IntegrityError: the folder is read-only, and its files differ from its seal.
     """
     return folder if is_writable(folder) else derived_folder(folder, verify_seal(folder))
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one run.
+    """The tables of a run.
 
     Attributes:
-        folder: of them all.
-        about: what they are made of, and by which rules.
+        folder: the folder of all tables.
+        about: the sources and the rules of the tables.
     """
 
     folder: Path
     about: Mapping[str, Any]
 
     def are_ours(self) -> bool:
-        """Whether they are there as this user made them, from just that."""
+        """Return True if this user made the tables from exactly these sources."""
         path = self.folder / MARK
         key = _key()
         if key is None or not path.is_file():
@@ -101,12 +101,12 @@ class Tables:
         }
 
     def clear(self) -> None:
-        """Away with what is there."""
+        """Remove all tables."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
-        """All are there."""
+        """Mark the tables as complete."""
         said = {**self.about, "files": self._files()}
         key = _key()
         mark = {} if key is None else {"mark": _mark(key, said)}
@@ -126,7 +126,7 @@ def _mark(key: bytes, said: Mapping[str, Any]) -> str:
 
 
 def _key() -> bytes | None:
-    """This user's key; None where none can be kept, so that no table is trusted."""
+    """Return this user's key; None if no key can be stored, so that no table is trusted."""
     try:
         path = cache_folder() / _KEY
         if not path.exists():

@@ -1,4 +1,4 @@
-"""What every check on Spark builds its tables with."""
+"""Building blocks for the tables of all checks on Spark."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ FIRST_KEY, LAST_KEY = 0, (1 << 63) - 1
 
 
 def small_frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFrame":
-    """A small table from rows of the driver."""
+    """Return a small table from rows of the driver."""
     fields = [column.split() for column in ddl.split(", ")]
     columns: list[Any] = [*zip(*rows, strict=True)] if rows else [[] for _ in fields]
     table = pa.table(
@@ -32,7 +32,7 @@ def small_frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFr
 
 
 def key_column() -> "Column":
-    """Incarnation and sequence in one number that sorts as they do."""
+    """Return incarnation and sequence in a number with the same order."""
     from pyspark.sql import functions as F
 
     high = F.shiftleft(F.col("incarnation").cast("BIGINT"), SEQUENCE_BITS)
@@ -40,12 +40,15 @@ def key_column() -> "Column":
 
 
 def owed_column() -> "Column":
-    """Whether a publication lies between the fences; that a fence is not owed is not said."""
+    """Return a column that is True between the fences.
+
+    Fences themselves must be excluded elsewhere.
+    """
     from pyspark.sql import functions as F
 
     return F.col("key").between(F.col("after_opening"), F.col("before_closing"))
 
 
 def key_of(incarnation: int, sequence: int) -> int:
-    """The same for one publication."""
+    """Return the key of a publication, as in `key_column`."""
     return incarnation << SEQUENCE_BITS | min(sequence, (1 << SEQUENCE_BITS) - 1)

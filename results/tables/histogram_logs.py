@@ -1,9 +1,9 @@
-"""Latencies of a run as HdrHistogram logs, the form that other tools read and add up.
+"""Latencies of a run as HdrHistogram logs, a form that other tools can read and merge.
 
 A log for each phase and metric, with an interval for each second in which publications were due;
-values are microseconds, to three digits. What is in no log is counted in none: deliveries to
-nobody's application, fences, those whose stamps are of two clocks, and where load generators wrote
-down a sample, what is not in it.
+values are microseconds, to three digits. The logs omit deliveries that no application received,
+fences, deliveries with stamps of two clocks, and, if load generators recorded a sample, deliveries
+outside the sample.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _BITS: Final = 11
 
 
 def write_histogram_logs(spark: "SparkSession", loaded: LoadedRun, folder: Path) -> list[Path]:
-    """Write `<phase>-<metric>.hlog` for each phase with deliveries; their paths."""
+    """Write `<phase>-<metric>.hlog` for each phase with deliveries; return the paths."""
     written = []
     for metric in METRICS:
         rows = _counts(loaded.table(spark, "deliveries"), f"lat_{metric}_us").toArrow().to_pylist()
@@ -40,11 +40,11 @@ def write_histogram_logs(spark: "SparkSession", loaded: LoadedRun, folder: Path)
 
 
 def log_lines(rows: Sequence[Mapping[str, Any]], about: str, begin: int) -> Iterator[str]:
-    """The lines of one log.
+    """Yield the lines of a log.
 
     Args:
-        rows: second, value in µs and how many, by second.
-        begin: the first second of the run; readers take no times before 0.
+        rows: second, value in µs and count, by second.
+        begin: the first second of the run; readers accept no times before 0.
     """
     from hdrh.histogram import HdrHistogram
 
@@ -61,7 +61,7 @@ def log_lines(rows: Sequence[Mapping[str, Any]], about: str, begin: int) -> Iter
 
 
 def _counts(deliveries: "DataFrame", column: str) -> "DataFrame":
-    """Phase, second, value and how many have it, in order."""
+    """Return phase, second, value and count, in order."""
     from pyspark.sql import functions as F
 
     value = F.greatest(F.col(column), F.lit(0))

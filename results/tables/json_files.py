@@ -8,25 +8,25 @@ from typing import Any
 
 
 class ResultsError(Exception):
-    """A run that cannot be worked on because of what the user asked for."""
+    """A run that cannot be processed because of the user's request."""
 
     exit_status = 2
 
 
 class IntegrityError(Exception):
-    """A file of a run is not what was written when the run ended; says which, and how.
+    """A file of a run has changed since the run's end; names the file and the difference.
 
-    Neither the tool nor the brokers are to blame: somebody or something changed the files.
+    Neither the tool nor the brokers are at fault: the files were changed from outside.
     """
 
     exit_status = 8
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object in a file.
+    """Return the JSON object in a file.
 
     Raises:
-        IntegrityError: the file is missing or holds something else.
+        IntegrityError: the file is missing or has other content.
     """
     try:
         value = json.loads(path.read_bytes())
@@ -40,7 +40,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML document in a file.
+    """Return the TOML document in a file.
 
     Raises:
         IntegrityError: the file is missing or cannot be read.
@@ -54,7 +54,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a file, one a line; a line torn off at the end is left out.
+    """Yield the JSON objects in a file, one per line; a torn last line is left out.
 
     Raises:
         IntegrityError: the file is missing, or a line before the last cannot be read.
@@ -82,12 +82,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_json_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
-    """Write JSON objects, one a line."""
+    """Write JSON objects, one per line."""
     write_whole(path, "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, never part of it."""
+    """Write a file atomically: a reader finds the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""The raw logs of a run → the Parquet tables of `results.tables.schema`.
+"""Loader of a run's raw logs into the Parquet tables of `results.tables.schema`.
 
-Record files are cut at record boundaries and read by Spark's workers, each piece with one
-`numpy` call; a row is never touched in Python. What is small (a row per process, per second,
-per fault) is written directly, because a Spark job for it would take longer than reading it.
+Record files are cut at record boundaries and read by Spark's workers, each piece with a single
+`numpy` call; a row is never touched in Python. Small tables (a row per process, per second, per
+fault) are written directly, because a Spark job would take longer than reading the file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,11 +47,11 @@ LAYERS = ("wire", "application")
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run whose tables are there.
+    """A run with loaded tables.
 
     Attributes:
-        run: its small facts.
-        logs: which logs there are.
+        run: the small facts of the run.
+        logs: the logs of the run.
     """
 
     run: Run
@@ -59,7 +59,7 @@ class LoadedRun:
 
     @property
     def shares_a_clock(self) -> bool:
-        """Whether some publisher and some subscriber stamped by the same clock."""
+        """Return True if some publisher and some subscriber share a clock."""
         hosts: dict[str, list[str]] = {"publisher": [], "subscriber": [], "broker": []}
         for process in self.logs.processes:
             hosts[process.role].append(process.host)
@@ -68,26 +68,26 @@ class LoadedRun:
         )
 
     def table(self, spark: "SparkSession", name: str) -> "DataFrame":
-        """One of its tables."""
+        """Return a table of the run."""
         return spark.read.schema(TABLES[name].ddl).parquet(str(table_folder(self.run, name)))
 
 
 def table_folder(run: Run, name: str) -> Path:
-    """Where a table of a run lies."""
+    """Return the folder of a run's table."""
     return run.derived / "tables" / name
 
 
 def load_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> LoadedRun:
-    """Read and check the logs of a run, and write its tables where we have not done so yet.
+    """Read and check the logs of a run, and write its tables unless present.
 
-    Tables that somebody else wrote, or that were changed since, are written anew.
+    Tables of another user, and tables changed since, are written again.
 
     Args:
-        force: write the tables even if they are there.
+        force: write the tables even if present.
 
     Raises:
         ResultsError: there is no run in that folder.
-        IntegrityError: a file of the run is not what was written when it ended.
+        IntegrityError: a file of the run has changed since the run's end.
     """
     run = read_run(run_dir)
     logs = read_logs(run)
@@ -107,9 +107,9 @@ def load_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> Lo
 
 
 def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
-    """The tables with a row per message.
+    """Write the tables with a row per message.
 
-    While rows are read and joined they are numbers only; names are put in at the end.
+    Rows contain only numbers while being read and joined; names are added at the end.
     """
     clock = Clock(run)
     names = Names(logs, run.run_id, clock)
@@ -149,7 +149,7 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
 
 @dataclass(frozen=True)
 class Clock:
-    """From a host's monotonic clock to the run's time line and its phases."""
+    """A conversion from hosts' monotonic clocks to the run's time line and phases."""
 
     origin_ns: int
     clocks: Clocks
@@ -166,7 +166,7 @@ class Clock:
         object.__setattr__(self, "phase_starts_ns", tuple(phase.from_ns for phase in phases))
 
     def moved(self, stamps: Any, host: str) -> Any:
-        """Stamps of a host's clock on the run's time line."""
+        """Return stamps of a host's clock on the run's time line."""
         if self.clocks.share(host, self.clocks.reference) or not len(stamps):
             return stamps - self.origin_ns
         ends = np.array([stamps.min(), stamps.max()])
@@ -175,21 +175,21 @@ class Clock:
         return stamps - ahead - self.origin_ns
 
     def errors_us(self, host: str, others: Sequence[str]) -> Any:
-        """By how much latencies from each of these hosts may be wrong here; -1 if unknown."""
+        """Return the error of latencies from each host to this host, in µs; -1 if unknown."""
         errors = [self.clocks.error_between_ns(other, host, self.until_ns) for other in others]
         return np.array([-1 if error is None else -(-error // 1000) for error in errors], "i8")
 
     def phases_of(self, moved: Any) -> Any:
-        """The place among the phases' names that each of these moments lies in."""
+        """Return for each time the index of its phase in the phases' names."""
         places = np.searchsorted(np.array(self.phase_starts_ns, "i8"), moved, side="right")
         return places.astype("i4")
 
 
 class Names:
-    """Numbers that stand for names in all rows of a run, whatever file they come from.
+    """Numbers for names in all rows of a run, common to all files.
 
-    Each file has tables of its own; `sources_of` and `subscriptions_of` lead from a file's
-    numbers to ours.
+    Each file has separate string tables; `sources_of` and `subscriptions_of` map a file's numbers
+    to the run's numbers.
     """
 
     def __init__(self, logs: Logs, run_id: str, clock: Clock) -> None:
@@ -222,20 +222,20 @@ class Names:
         self._run_id = run_id
 
     def sources_of(self, file: RecordFile) -> Any:
-        """Our number for each of a file's publishers."""
+        """Return the run's number for each of a file's publishers."""
         return np.array([self.sources.index(name) for name in file.tables["publishers"]], "i4")
 
     def hosts_of_sources(self, host: str) -> list[str]:
-        """Where each source's publisher was; `host` for those nobody published."""
+        """Return the host of each source's publisher; `host` for a source without publications."""
         return [self._source_hosts.get(name, host) for name in self.sources]
 
     def subscriptions_of(self, file: RecordFile) -> Any:
-        """Our number for each of a file's subscriptions."""
+        """Return the run's number for each of a file's subscriptions."""
         names = file.tables["subscriptions"]
         return np.array([self.subscriptions.index(name) for name in names], "i4")
 
     def put_in(self, rows: "DataFrame") -> "DataFrame":
-        """The rows with names beside their numbers; null beside null."""
+        """Return the rows with names added to numbers; null for null."""
         from pyspark.sql import functions as F
 
         of = "subscription" if "subscription" in rows.columns else "source"
@@ -250,7 +250,7 @@ class Names:
         )
 
     def take_out(self, publications: "DataFrame") -> "DataFrame":
-        """Publications with numbers in place of the names that a join would carry along."""
+        """Return publications with numbers for the names that a join would carry along."""
         from pyspark.sql import functions as F
 
         return publications.withColumns(
@@ -263,7 +263,7 @@ class Names:
 
 
 def _texts(values: Sequence[str]) -> "Column":
-    """A constant array of texts."""
+    """Return a constant array of texts."""
     from pyspark.sql import functions as F
 
     return F.array(*map(F.lit, values)).cast("ARRAY<STRING>")
@@ -277,24 +277,24 @@ def _all_names(files: Iterable[RecordFile], table: str) -> list[str]:
 
 
 class RecordReader:
-    """Turns records of one layout into rows; sent to Spark's workers as it is."""
+    """A converter of records with a common layout into rows; pickled for Spark's workers."""
 
     layout: str
     ddl: str
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
-        """The rows for some records of a file, `first_row` being the place of the first."""
+        """Return the rows for some records of a file, of which the first is at `first_row`."""
         raise NotImplementedError
 
     def batches(self, file: RecordFile, rows: Any, first_row: int) -> Iterator[pa.RecordBatch]:
-        """The same in as many batches as they want."""
+        """Yield the rows of `batch` in as many batches as necessary."""
         yield self.batch(file, rows, first_row)
 
 
 def read_pieces(
     spark: "SparkSession", files: Iterable[RecordFile], reader: RecordReader
 ) -> "DataFrame":
-    """The records of all these files, as the reader turns them into rows."""
+    """Return the records of all files as rows made by the reader."""
     by_number = dict(enumerate(files))
     pieces = [
         (number, first, min(PIECE_ROWS, file.rows - first))
@@ -319,14 +319,14 @@ def read_pieces(
 
 
 def _batch(ddl: str, columns: Mapping[str, Any]) -> pa.RecordBatch:
-    """A batch with the columns of a DDL text, in its order and types."""
+    """Return a batch with the columns, order and types of a DDL text."""
     fields = [column.split() for column in ddl.split(", ")]
     arrays = [pa.array(columns[name], arrow_type(kind)) for name, kind in fields]
     return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 
 class PublicationReader(RecordReader):
-    """Rows of publications, with what the seed says they hold."""
+    """Rows of publications, with the content expected from the seed."""
 
     layout = "publications"
     ddl = (
@@ -341,7 +341,7 @@ class PublicationReader(RecordReader):
         self._clock = clock
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
-        # Of a source that is no publisher of the workload nothing can be expected.
+        # Without a publisher in the workload, a source has no expected content.
         names = [self._names.publishers.get(pubend) for pubend in file.tables["publishers"]]
         known = [number for number, name in enumerate(names) if name is not None]
         rows = rows[np.isin(rows["publisher"], known)]
@@ -373,7 +373,7 @@ class PublicationReader(RecordReader):
 
 
 def expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[Any, Any]:
-    """Attribute sets and digests that the seed decides for the records of one publisher."""
+    """Return attribute sets and digests expected from the seed, for records of a publisher."""
     publisher = content.publishers[name]
     mixed = np.zeros(len(rows), "u8")
     for incarnation in np.unique(rows["incarnation"]):
@@ -393,7 +393,7 @@ def expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[An
 
 
 class AckReader(RecordReader):
-    """One row per answered publication, from rows that answer ranges of them."""
+    """A row per answered publication, from rows that answer ranges of publications."""
 
     layout = "acks"
     ddl = "source INT, incarnation INT, seq BIGINT, acked_ns BIGINT, answer INT"
@@ -419,10 +419,10 @@ class AckReader(RecordReader):
 
 
 class DeliveryReader(RecordReader):
-    """Rows of what subscribers received; a stretch becomes the deliveries that it stands for.
+    """Rows of received deliveries; a stretch becomes the deliveries that it represents.
 
-    Of these nobody knows more than between which two instants they came. They have the earlier
-    one, with what that may be wrong by as part of their error, and no digest of their own.
+    The receive time of a delivery in a stretch is only bounded by two stamps. Its row has the
+    earlier stamp, an error that includes the difference, and no separate digest.
     """
 
     layout = "deliveries"
@@ -450,13 +450,13 @@ class DeliveryReader(RecordReader):
 
     @staticmethod
     def _is_sampled(file: RecordFile, sequences: Any) -> Any:
-        """Whether latencies may be told: what keeps its time by chance is not like the rest."""
+        """Return a mask of rows with usable latencies: rows that the sample selects by number."""
         sample: Any = file.tables.get("sample") or {"block": 1, "one_in": 1}
         return sequences // sample["block"] % sample["one_in"] == 0
 
     @staticmethod
     def _parts(lengths: Any) -> Iterator[slice]:
-        """Records that stand for about a batch of messages, and at least for one."""
+        """Yield slices of records that represent about a batch of messages, or a single record."""
         ends = np.cumsum(lengths)
         first, before = 0, 0
         while first < len(lengths):
@@ -498,9 +498,9 @@ class DeliveryReader(RecordReader):
 
 
 class PositionReader(RecordReader):
-    """Where deliveries stand in streams that are not their sources'.
+    """Positions of deliveries in streams that are not their sources'.
 
-    Whose they are is said by the rows of deliveries beside them.
+    The rows of deliveries beside the file identify the publications.
     """
 
     layout = "positions"
@@ -526,7 +526,7 @@ class PositionReader(RecordReader):
 
 
 def deliveries_beside(file: RecordFile) -> Any:
-    """The rows of deliveries that a file of positions is about."""
+    """Return the rows of deliveries to which a file of positions refers."""
     path = file.path.with_name("deliveries.rec")
     rows = path.stat().st_size // RECORD_BYTES if path.is_file() else 0
     dtype = RECORDS["deliveries"]
@@ -534,7 +534,7 @@ def deliveries_beside(file: RecordFile) -> Any:
 
 
 def check_positions(files: Iterable[RecordFile]) -> None:
-    """Refuse files of positions that speak of deliveries that are not there.
+    """Refuse files of positions that refer to missing deliveries.
 
     Raises:
         IntegrityError: with the first such record.
@@ -549,15 +549,15 @@ def check_positions(files: Iterable[RecordFile]) -> None:
             )
 
 
-# --- Bringing them together -----------------------------------------------------------------
+# --- Joins ----------------------------------------------------------------------------------
 
 PUBLICATION = ["source", "incarnation", "seq"]
 
 
 def with_acks(publications: "DataFrame", acks: "DataFrame") -> "DataFrame":
-    """Publications with what became of them; `answer` is a place in OUTCOMES.
+    """Return publications with their answers; `answer` is an index into OUTCOMES.
 
-    An acknowledgement counts for more than a refusal, because it is the stronger promise.
+    An acknowledgement takes precedence over a refusal, because it is the stronger promise.
     """
     from pyspark.sql import functions as F
 
@@ -575,19 +575,19 @@ def with_acks(publications: "DataFrame", acks: "DataFrame") -> "DataFrame":
 def with_publications(
     received: "DataFrame", publications: "DataFrame", *, once: bool, rows: int
 ) -> "DataFrame":
-    """Deliveries, each with what is known of its publication; null where nobody sent it.
+    """Return deliveries joined with the facts about their publications; null without a publication.
 
     Args:
-        once: whether it is known that no number of a source was used for two publications.
-        rows: how many publications there are: a few are held by every task while deliveries
-            stream past, so that these need not be moved; of very many, tables are sorted.
+        once: True if no number of a source was used for two publications.
+        rows: the number of publications: a small table is held by every task while deliveries
+            stream past, which avoids moving deliveries; for a very large table, both are sorted.
     """
     from pyspark.sql import functions as F
 
     columns = ["digest", "attrs_expected", "answer", "phase_number", "t_intended_ns", "t_sent_ns"]
     sent = publications.select(*PUBLICATION, *columns)
     if not once:
-        # A number used twice is a finding of its own and must not double its deliveries here.
+        # A number used twice is a separate finding and must not double its deliveries here.
         sent = sent.groupBy(*PUBLICATION).agg(*[F.min(name).alias(name) for name in columns])
     if rows < BROADCAST_PUBLICATIONS:
         sent = F.broadcast(sent)
@@ -599,14 +599,14 @@ def with_publications(
             "lat_service_us": _if_timed(F.col("t_recv_ns") - F.col("t_sent_ns")),
             "same_clock": F.col("err_us") == 0,
             "lat_err_us": F.when(F.col("err_us") >= 0, F.col("err_us")),
-            # Of a stretch who received it has compared contents; there is none where one was wrong.
+            # For a stretch, the receiver has compared contents; a stretch has no wrong content.
             "digest_ok": F.col("is_folded") | (F.col("received_digest") == F.col("digest")),
         }
     )
 
 
 def _if_timed(nanoseconds: Any) -> Any:
-    """In µs; nothing where it is not known when a delivery came."""
+    """Return µs; null without a receive time."""
     from pyspark.sql import functions as F
 
     return F.when(F.col("is_timed"), F.floor(nanoseconds / 1000).cast("BIGINT"))

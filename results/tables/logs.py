@@ -1,7 +1,7 @@
-"""The logs that the processes of a run wrote: which there are, and whether they are whole.
+"""The logs of a run's processes: inventory and completeness.
 
-Record files are checked by `record_files` and read by `load` in parallel. JSON
-lines are a few a second and read at once.
+Record files are checked by `record_files` and read by `load` in parallel. JSON lines arrive at a
+few per second and are read at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_recor
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a run and the folder of what it wrote."""
+    """A process of a run and the folder of its files."""
 
     host: str
     name: str
@@ -33,25 +33,25 @@ class Process:
 
     @property
     def role(self) -> str:
-        """What it did, by what it wrote."""
+        """Return the role of the process, inferred from its files."""
         if "publications" in self.records:
             return "publisher"
         return "subscriber" if "deliveries" in self.records else "broker"
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The JSON lines of one of its files, none where it wrote none."""
+        """Return the JSON lines of a file of the process; empty without a file."""
         return [*read_json_lines(self.folder / name, missing_ok=True)]
 
 
 def read_processes(run: Run) -> list[Process]:
-    """Every process of a run, with its record files checked.
+    """Return every process of a run, with checked record files.
 
     Raises:
         IntegrityError: a record file does not fit its sidecar.
     """
     folders = sorted(path for path in run.folder.glob("raw/*/*") if path.is_dir())
     paths = [path for folder in folders for path in sorted(folder.glob("*.rec"))]
-    # Hashing lets go of the interpreter's lock, so threads are enough.
+    # Hashing releases the interpreter's lock, so threads are enough.
     with ThreadPoolExecutor() as pool:
         files = [*pool.map(lambda path: read_record_file(path, run.run_id), paths)]
     return [
@@ -65,12 +65,12 @@ def read_processes(run: Run) -> list[Process]:
     ]
 
 
-# --- What follows from the logs together ----------------------------------------------------
+# --- Conclusions from all logs together -----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Source:
-    """One publisher as the logs know it."""
+    """A publisher as found in the logs."""
 
     pubend: str
     name: str
@@ -83,10 +83,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Subscription:
-    """One subscription as the logs know it; stamps are on the run's time line.
+    """A subscription as found in the logs; stamps are on the run's time line.
 
     Attributes:
-        started: whether its broker ever accepted it; if not, nothing is owed to it.
+        started: True if a broker accepted the subscription; otherwise no delivery is owed.
         issued_ns, accepted_ns: None for unknown.
     """
 
@@ -102,7 +102,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Logs:
-    """All logs of a run, and what they leave in doubt."""
+    """All logs of a run, with the doubts that the logs leave."""
 
     processes: Sequence[Process]
     sources: Sequence[Source]
@@ -111,18 +111,18 @@ class Logs:
 
     @property
     def rows(self) -> int:
-        """What the records of all files together stand for."""
+        """Return the number of messages that the records of all files represent."""
         return sum(file.places for process in self.processes for file in process.records.values())
 
     def hosts_of(self, table: str) -> dict[str, str]:
-        """Where the publishers or subscriptions of this run were that left logs."""
+        """Return the host of each publisher or subscription with logs."""
         layout = "publications" if table == "publishers" else "deliveries"
         return {
             name: file.host for file in self.files(layout) for name in file.tables.get(table, ())
         }
 
     def files(self, layout: str) -> Iterator[RecordFile]:
-        """The record files of this layout that belong to this run."""
+        """Yield the record files of this layout that belong to this run."""
         for process in self.processes:
             file = process.records.get(layout)
             if file is not None and not file.foreign_run:
@@ -133,7 +133,7 @@ def read_logs(run: Run) -> Logs:
     """Find and check all logs of a run.
 
     Raises:
-        IntegrityError: a log is not what was written.
+        IntegrityError: a log has changed.
     """
     processes = read_processes(run)
     doubts: list[str] = []
@@ -149,10 +149,10 @@ def read_logs(run: Run) -> Logs:
 
 
 def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str], list[Notice]]:
-    """What each subscription was told of each source that it does not get, in order.
+    """Return the notices of withheld publications for each subscription and source, in order.
 
     Args:
-        moved: puts a stamp of a host's clock on the run's time line.
+        moved: converts a stamp of a host's clock to the run's time line.
     """
     found: dict[tuple[str, str], list[Notice]] = {}
     for file in logs.files("deliveries"):
@@ -178,13 +178,13 @@ def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, 
 
 
 def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str], list[Gap]]:
-    """What each subscription was told of each source that it does not get, in order.
+    """Return the announced gaps for each subscription and source, in order.
 
     Args:
-        moved: puts a stamp of a host's clock on the run's time line.
+        moved: converts a stamp of a host's clock to the run's time line.
 
     Raises:
-        IntegrityError: a line says nothing that can be.
+        IntegrityError: a line is malformed.
     """
     found: dict[tuple[str, str], list[Gap]] = {}
     for host, path, line in _lines(logs, "gaps.jsonl"):
@@ -200,10 +200,10 @@ def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str
 
 
 def commits_of(logs: Logs) -> dict[tuple[str, str], list[Commit]]:
-    """What the application of each subscription was done with of each source, in order.
+    """Return the application's commits for each subscription and source, in order.
 
     Raises:
-        IntegrityError: a line says nothing that can be.
+        IntegrityError: a line is malformed.
     """
     found: dict[tuple[str, str], list[Commit]] = {}
     for _, path, line in _lines(logs, "commits.jsonl"):
@@ -236,7 +236,7 @@ def _is_of_no_source(line: Mapping[str, Any]) -> bool:
 
 
 def _range_in(path: Path, line: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Incarnation, first and last sequence number; and `place` is a number too."""
+    """Return incarnation, first and last sequence number; checks that `place` is a number, too."""
     numbers = [line.get(name) for name in ("incarnation", "first", "last", "place")]
     if not all(type(number) is int for number in numbers):
         raise IntegrityError(f"{path}: {numbers} are no numbers")
@@ -301,7 +301,7 @@ def _types(sets: Sequence[Mapping[str, Any]]) -> list[dict[str, type]]:
 def _subscriptions(
     processes: Sequence[Process], run: Run, doubts: list[str]
 ) -> Iterator[Subscription]:
-    """Those that were accepted, and those that left nothing but deliveries."""
+    """Yield accepted subscriptions, and subscriptions that only left deliveries."""
     wanted = run.subscribers()
     seen: set[str] = set()
     logged: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a run directory says about itself: manifest, specification, faults, clocks.
+"""The self-description of a run directory: manifest, specification, faults, clocks.
 
 All of it is small and read at once, without Spark. The logs are read by `results.tables.logs`.
 """
@@ -33,7 +33,7 @@ RUN_STATES = ("running", "complete", "partial", "aborted")
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a run, on its own time line."""
+    """A phase of a run, on the run's time line."""
 
     name: str
     from_ns: int
@@ -42,17 +42,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class Run:
-    """The small facts of one run, with all times moved to the run's own time line.
+    """The small facts of a run, with all times converted to the run's time line.
 
     Attributes:
         folder: of the run.
-        origin_ns: what the hosts' monotonic clock said at the start of the measure phase.
+        origin_ns: the hosts' monotonic clock at the start of the measure phase.
         fault_rows: rows of the `faults` table, each with its `parts` (`risks.parts_of`).
-        doubts: what is missing from these facts themselves.
-        seal: what its files were found to be.
-        clocks: how far the clocks of its hosts are apart.
-        promises: what its protocol said of deliveries.
-        overlay: what it says of an overlay that is no tree: links, routes, and who knows whom.
+        doubts: missing facts.
+        seal: the verified seal of the files.
+        clocks: the differences of the hosts' clocks.
+        promises: the protocol's promises about deliveries.
+        overlay: an overlay that is no tree: links, routes, and each broker's surroundings.
     """
 
     folder: Path
@@ -70,7 +70,7 @@ class Run:
 
     @cached_property
     def derived(self) -> Path:
-        """Where what is made from it is: tables, verdict, evidence, figures, report."""
+        """Return the folder of derived files: tables, verdict, evidence, figures, report."""
         return derived_folder(self.folder, self.seal)
 
     @property
@@ -83,17 +83,17 @@ class Run:
 
     @property
     def content(self) -> ExpectedContent:
-        """What publications must have held."""
+        """Return the expected content of publications."""
         return ExpectedContent.of_workload(self.workload, self.run_id)
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the run is judged against."""
+        """Return the guarantee by which the run is judged."""
         return Guarantee(**self.workload.get("guarantee", {}))
 
     @property
     def words(self) -> ProtocolWords:
-        """What people call its protocol, and how that recovers."""
+        """Return the protocol's names for people, and its means of recovery."""
         said = self.manifest.get("protocol_words")
         return ProtocolWords.of_mapping(said) if said else former_words(self.protocol, self.delta)
 
@@ -103,51 +103,51 @@ class Run:
 
     @property
     def routes(self) -> Routes | None:
-        """What is passed between brokers; None: the one path in the tree that the links make."""
+        """Return the routes between brokers; None for the unique paths in the tree of links."""
         return Routes.of_rows(self.overlay["routes"]) if self.overlay else None
 
     @property
     def delta(self) -> int | None:
-        """How many brokers in a row the tree is wired to get around; None where it is none."""
+        """Return the tolerated number of adjacent failed brokers in a tree; None without a tree."""
         if self.overlay:
             return None
-        # Before topology/2, one table had it beside the parameters of the protocol.
+        # Before topology/2, the value was in one table with the protocol's parameters.
         section = self.topology.get("tree")
         return int((section or self.topology.get("parameters") or {}).get("delta", 1))
 
     @property
     def newcomers(self) -> tuple[str, ...]:
-        """The brokers of the tree that had joined it since it was deployed."""
+        """Return the brokers of the tree that had joined since the deployment."""
         return tuple(map(str, self.manifest.get("joined", ())))
 
     @property
     def faults(self) -> list[Fault]:
-        """The faults as the checkers need them."""
+        """Return the faults in the form for checkers."""
         return faults_of(self.fault_rows)
 
     @property
     def hosts_of_load(self) -> list[str]:
-        """Where publishers and subscribers were."""
+        """Return the hosts of publishers and subscribers."""
         roles = (self.manifest.get("roles") or {}).values()
         return sorted({role["host"] for role in roles if role["role"] != "broker"})
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether deliveries were still arriving when the drain ended."""
+        """Return True if deliveries were still arriving at the end of the drain."""
         drain = self.manifest.get("drain")
         return isinstance(drain, dict) and drain.get("ended_by") == "bound"
 
     @property
     def is_simulated(self) -> bool:
-        """Whether its brokers were."""
+        """Return True if the run's brokers were simulated."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
 
     def moved(self, stamp_ns: int, host: str) -> int:
-        """A stamp of a host's clock on the run's time line."""
+        """Return a stamp of a host's clock on the run's time line."""
         return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
 
     def clock_error_ns(self, a: str, b: str) -> int | None:
-        """How far stamps of two hosts may be apart on the time line; None where nobody knows."""
+        """Return the largest difference of two hosts' stamps on the time line; None if unknown."""
         until_ns = self.origin_ns + self.phase("measure").to_ns
         return self.clocks.error_between_ns(a, b, until_ns)
 
@@ -157,16 +157,16 @@ class Run:
 
     @property
     def has_measured(self) -> bool:
-        """Whether its measure phase came to an end."""
+        """Return True if the measure phase was completed."""
         return any(phase.name == "measure" for phase in self.phases)
 
     def phase(self, name: str) -> Phase:
-        """The phase of this name; one without length at the origin where there was none."""
+        """Return the phase of this name; an empty phase at the origin if missing."""
         found = [phase for phase in self.phases if phase.name == name]
         return found[0] if found else Phase(name, 0, 0)
 
     def subscribers(self) -> dict[str, tuple[str, str]]:
-        """Broker and predicate of each subscriber that the workload asks for, by client name."""
+        """Return broker and predicate of each subscriber in the workload, by client name."""
         found = {}
         at_broker: dict[str, int] = {}
         for entry in self.workload.get("subscribers", ()):
@@ -179,12 +179,11 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The small facts of the run in `folder`, once its files are known to be what they were.
+    """Return the small facts of the run in `folder`, after verification of its files.
 
     Raises:
         ResultsError: there is no run.
-        IntegrityError: a file is not what was written when the run ended, or what is there cannot
-            be a run's.
+        IntegrityError: a file has changed since the run's end, or the content is not a run's.
     """
     folder = Path(folder).resolve()
     if not (folder / "manifest.json").is_file():

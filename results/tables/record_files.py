@@ -1,6 +1,6 @@
-"""One record file: that it is what its sidecar says, and the little that is looked at at once.
+"""A record file: verification against its sidecar, and the facts that a first pass collects.
 
-Columns are checked in one pass, with numpy; what rows say is read by `load`, in parallel.
+Columns are checked in a single pass, with numpy; `load` reads the rows, in parallel.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ RECORDS: Mapping[str, np.dtype[Any]] = {
          ("", "V4")]
     ),
 }  # fmt: skip
-# Column → the string table of the sidecar that it points into, or the values it may have.
+# Column → the sidecar's string table for its values, or the largest valid value.
 POINTERS = {"publisher": "publishers", "subscription": "subscriptions", "stream": "streams"}
 LARGEST_VALUE = {"kind": 5, "layer": 1, "outcome": 2}
-# The stamp of when a row was written, by a clock that only goes forward.
+# The stamp of writing a row, on a clock that only increases.
 STAMPS = {
     "publications": "sent_ns",
     "acks": "acked_ns",
@@ -48,29 +48,29 @@ STAMPS = {
     "deliveries": "received_ns",
     "positions": "received_ns",
 }
-# The column with a row's highest sequence number, of those who answer or reserve numbers.
+# The column with a row's highest sequence number, for rows that answer or reserve numbers.
 NUMBERS = {"acks": "last", "intents": "last"}
 NOTICE = 3
 STRETCH = 5
 LONGEST_ACK = 1 << 24
 LONGEST_STRETCH = 1 << 20
-"""Deliveries; more do not come within the tenth of a second that a stretch has."""
+"""The largest number of deliveries in a stretch, which covers a tenth of a second."""
 LARGEST_SEQUENCE = (1 << 47) - 1  # so that incarnation and sequence fit into one 64-bit key
 
 _CHUNK_ROWS = 1 << 15
 
 SourceNumber = tuple[int, int]
-"""A publisher's place in a file's table, and its incarnation."""
+"""A publisher's index in a file's table, and its incarnation."""
 
 
 @dataclass
 class Numbers:
-    """Which sequence numbers of one source a file has.
+    """The sequence numbers of a source in a file.
 
     Attributes:
-        highest: of them; 0 for none.
-        logged: how many different ones from 1 on; for publications only.
-        first_lost: the lowest from 1 on that is not there; for publications only.
+        highest: the highest number; 0 for none.
+        logged: the count of distinct numbers from 1 on; for publications only.
+        first_lost: the lowest missing number from 1 on; for publications only.
     """
 
     highest: int = 0
@@ -78,7 +78,7 @@ class Numbers:
     first_lost: int = 1
 
     def add(self, rising: Any) -> None:
-        """Take in numbers that go on above all before them."""
+        """Add rising numbers above all earlier numbers."""
         rising = rising[rising >= 1]
         if not len(rising):
             return
@@ -91,18 +91,18 @@ class Numbers:
 
 @dataclass
 class Scan:
-    """What one pass over a file's records found.
+    """The findings of a pass over a file's records.
 
     Attributes:
-        rising: of publications, whether each source's sequence numbers only went up, so that
-            none was used twice.
-        numbers: of publications, acks and intents.
-        notices: of deliveries, the records that announce what is withheld, with their places.
-        folded: of deliveries, how many places the records before each chunk take beyond one each,
-            and at last those of the whole file.
-        in_stretches: of deliveries, how many are told by stretches.
-        longest_ms: of these, how long one took at most.
-        back_ns: by how much the clock went back at most between two rows.
+        rising: for publications, True if each source's sequence numbers only increased, so no
+            number was used twice.
+        numbers: for publications, acks and intents.
+        notices: for deliveries, the records that announce withheld publications, with places.
+        folded: for deliveries, the number of extra places of the records before each chunk, and
+            at last of the whole file.
+        in_stretches: for deliveries, the number of deliveries in stretches.
+        longest_ms: the longest duration of a stretch.
+        back_ns: the largest step back of the clock between two rows.
         untimed: rows without a stamp.
     """
 
@@ -119,7 +119,7 @@ class Scan:
     _last_ns: int | None = None
 
     def add(self, records: Any) -> None:
-        """Take in the next records of the file."""
+        """Add the next records of the file."""
         self._add_stamps(records[STAMPS[self.layout]])
         if self.layout == "publications":
             self._add_published(records)
@@ -139,7 +139,7 @@ class Scan:
         self._rows += len(records)
 
     def count_again(self, records: Any) -> None:
-        """All publications once more, of which some came again or late."""
+        """Count all publications again, because some arrived twice or late."""
         self.numbers = {}
         for source, values in _by_source(records, "sequence"):
             self.numbers[source] = numbers = Numbers()
@@ -160,7 +160,7 @@ class Scan:
 
 
 def folded_in(records: Any) -> Any:
-    """How many places each record of deliveries takes beyond its own: those of a stretch."""
+    """Return the number of extra places of each record of deliveries: those of a stretch."""
     return np.where(records["kind"] == STRETCH, records["digest"].astype("i8") - 1, 0)
 
 
@@ -172,16 +172,16 @@ def _by_source(records: Any, column: str) -> Iterator[tuple[SourceNumber, Any]]:
 
 @dataclass(frozen=True)
 class RecordFile:
-    """One record file with what its sidecar says.
+    """A record file with the content of its sidecar.
 
     Attributes:
-        rows: whole records in it.
-        torn_bytes: of a record that was cut off at its end.
-        closed: whether the process ended it in order.
-        foreign_run: the run it belongs to where that is another one, else "".
-        tables: names by the numbers that records have.
+        rows: the number of whole records.
+        torn_bytes: the bytes of a truncated last record.
+        closed: True if the process closed the file in order.
+        foreign_run: the file's run if it is another run, else "".
+        tables: names by the numbers in records.
         facts: everything else in the sidecar.
-        scan: what is in it.
+        scan: the findings about the content.
     """
 
     path: Path
@@ -198,17 +198,17 @@ class RecordFile:
 
     @property
     def places(self) -> int:
-        """How many messages its records stand for."""
+        """Return the number of messages that the records represent."""
         return self.rows + self.scan.folded[-1]
 
     def place_of(self, row: int) -> int:
-        """The place of the first message that a record stands for, the first of a chunk."""
+        """Return the place of the first message of a record, which must be the first of a chunk."""
         assert row % _CHUNK_ROWS == 0, f"record {row} begins no chunk"
         return row + (self.scan.folded[row // _CHUNK_ROWS] if self.scan.folded[-1] else 0)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that the process wrote down for this run is there."""
+        """Return True if everything that the process recorded for this run is present."""
         return self.closed and not self.foreign_run
 
     @property
@@ -217,16 +217,16 @@ class RecordFile:
         return f"{self.host}/{self.process}/{self.path.name}"
 
     def numbers(self) -> dict[tuple[str, int], Numbers]:
-        """The scan's numbers by the names of sources."""
+        """Return the scan's numbers by the names of sources."""
         publishers = self.tables.get("publishers", ())
         return {(publishers[of], inc): n for (of, inc), n in self.scan.numbers.items()}
 
 
 def read_record_file(path: Path, run_id: str) -> RecordFile:
-    """What the sidecar of a record file says, and that the file is what it says.
+    """Return a record file, verified against its sidecar.
 
     Raises:
-        IntegrityError: it is not.
+        IntegrityError: the file differs from its sidecar.
     """
     sidecar = read_json(path.with_name(path.name + ".json"))
     layout = path.stem
@@ -279,7 +279,7 @@ def _scan(file: RecordFile, expected_hash: str) -> Scan:
 
 
 def _verify_columns(file: RecordFile, rows: Any, place: int) -> None:
-    """Numbers that lead out of a table or have no meaning."""
+    """Refuse numbers outside of a table or without a meaning."""
     for column in rows.dtype.names:
         if column in POINTERS:
             limit = len(file.tables.get(POINTERS[column], ())) - 1

@@ -1,4 +1,4 @@
-"""What brokers have asked each other for again: request by request, and added up.
+"""Retransmission requests between brokers: single requests, and sums.
 
 Paper: [GD02] §4.2 (nack ranges, cumulated; consolidation).
 """
@@ -16,10 +16,10 @@ _EVENT = "retransmission_requested"
 
 
 def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
-    """Return the requests of all brokers in the order of time, those of a broker cumulated.
+    """Return the requests of all brokers in order of time, cumulated per broker.
 
-    A broker that does not know where a stream begins requests it from tick 0 on. A request
-    therefore counts for no more time than has passed since the run began.
+    A broker without the start of a stream requests the stream from tick 0 on. A request therefore
+    counts at most for the time since the run began.
     """
     names = run.topology["brokers"]
     began_ns = min((phase.from_ns for phase in run.phases), default=0)
@@ -47,7 +47,7 @@ def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
 
 
 def total_rows(requests: Sequence[Row], brokers: Sequence[str]) -> Iterator[Row]:
-    """What each broker has asked for, and what others have asked it for."""
+    """Yield the requests of each broker, and the requests to it from others, in ns of ticks."""
     by_it: Counter[str] = Counter()
     of_it: Counter[str] = Counter()
     for row in requests:

@@ -1,7 +1,7 @@
 """The rows of a run's record files, counted by column for the witnesses.
 
-Record files are mapped, not read: counting touches columns, with numpy. What follows from the
-counts when they are compared with other files stands in `results.witnesses`.
+Record files are mapped, not read: counting touches columns, with numpy. `results.witnesses`
+compares the counts with other files and draws the conclusions.
 """
 
 import math
@@ -141,7 +141,7 @@ class _Columns:
 
     @cached_property
     def _sent(self) -> Mapping[SourceKey, tuple[Any, Any, Any]]:
-        """By source, its numbers ascending, and when each was sent and meant to be sent."""
+        """Return by source the ascending numbers, the send times and the intended send times."""
         found: dict[SourceKey, list[Any]] = {}
         for _, file in self._of("publications"):
             rows = _mapped(file)
@@ -175,7 +175,7 @@ class _Columns:
         return self._run.moved(int(sent[place]), self._host_of(source))
 
     def _stamps(self, file: RecordFile, rows: Any, column: str, which: int) -> Any:
-        """The stamp of the publication that each row names; 0 for one that was never sent."""
+        """Return the stamp of the publication that each row names; 0 if it was never sent."""
         found = np.zeros(len(rows), "i8")
         for of, mask in _by(rows, "publisher"):
             known = self._sent.get((file.tables["publishers"][of[0]], of[1]))
@@ -192,7 +192,7 @@ class _Columns:
     def _within(
         self, file: RecordFile, rows: Any, stamp: str, number: str, blockage: Blockage
     ) -> Any:
-        """The rows whose publication was sent and which were written within a blockage."""
+        """Return the rows of sent publications that were written within a blockage."""
         shift = self._run.origin_ns
         rows = rows[rows[stamp] > 0]
         sent = self._stamps(file, rows, number, 1)
@@ -208,7 +208,7 @@ class _Columns:
         return rows[keep]
 
     def _offset(self, host: str, stamps: Any) -> Any:
-        """The offsets of a host's clock at these stamps: a line between the outer two."""
+        """Return the offsets of a host's clock at these stamps: a line between the outer two."""
         if not len(stamps):
             return np.zeros(0, "i8")
         clocks = self._run.clocks
@@ -316,7 +316,7 @@ def _mapped(file: RecordFile) -> Any:
 
 
 def _by(rows: Any, *columns: str) -> Iterator[tuple[tuple[int, int, int], Any]]:
-    """(publisher, incarnation, value of a second column) → the rows that have them."""
+    """Yield (publisher, incarnation, value of a second column) with the mask of matching rows."""
     code = rows["publisher"].astype("i8") << 48 | rows["incarnation"].astype("i8") << 32
     if len(columns) > 1:
         code = code | rows[columns[1]]

@@ -1,8 +1,8 @@
 """The tables of a run: their columns, types, units and meaning.
 
-Everything that reads or writes a table goes by these definitions, and SCHEMA.md is made from
-them. Times are nanoseconds, 0 at the start of the measure phase. All integers are signed,
-because Parquet readers disagree on unsigned ones. Columns are added, never renamed.
+All code that reads or writes a table uses these definitions, and SCHEMA.md is generated from the
+definitions. Times are nanoseconds, 0 at the start of the measure phase. All integers are signed,
+because Parquet readers disagree on unsigned integers. Columns are added, never renamed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ SCHEMA_VERSION = 6
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, Spark type, and what it holds in which unit."""
+    """A column: name, Spark type, and content with unit."""
 
     name: str
     type: str
@@ -26,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table.
+    """A table.
 
     Attributes:
         partition: the column that is in folder names instead of in the files, or "".
@@ -43,11 +43,11 @@ class Table:
 
     @property
     def ddl(self) -> str:
-        """The columns as Spark reads them."""
+        """Return the columns as Spark DDL."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
     def arrow_schema(self) -> "pa.Schema":
-        """The columns as Arrow writes them, with their meaning."""
+        """Return the columns as an Arrow schema, with their meaning."""
         import pyarrow as pa
 
         return pa.schema(
@@ -59,7 +59,7 @@ class Table:
 
 
 def arrow_type(spark_type: str) -> Any:
-    """The Arrow type for a Spark type of ours."""
+    """Return the Arrow type for a Spark type of ours."""
     import pyarrow as pa
 
     simple = {
@@ -572,7 +572,7 @@ TABLES: Mapping[str, Table] = {
 
 
 def schema_markdown() -> str:
-    """The text of SCHEMA.md."""
+    """Return the text of SCHEMA.md."""
     return "\n".join(_markdown_lines()) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""The seal of a run: SHA256SUMS, written when it ended, by whoever wrote its files.
+"""The seal of a run: SHA256SUMS, written at the run's end by the program that wrote the files.
 
-Judging a run adds files that are made from the others. Their lines are kept up to date; those of
-what the run itself left are never written again, and a run without a seal does not get one.
+Judging a run adds derived files. The lines of derived files are kept up to date; the lines of the
+run's own files are never written again, and a run without a seal does not get a seal.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from results.tables.json_files import IntegrityError, write_whole
 CHECKSUMS = "SHA256SUMS"
 NOT_SEALED = ("tables",)
 """Made anew from the rest at any time, and not the same bytes twice."""
-# `check`, `plot` and `report` make these again from files that are verified first, so a run whose
-# figures were changed is still whole. Who believes one of them as it lies there, without making
-# it again, asks `verify_derived`: its line is in the seal.
+# `check`, `plot` and `report` make these again from verified files, so a run with changed figures
+# is still whole. A reader that uses such a file without making the file again calls
+# `verify_derived`: its line is in the seal.
 DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
 
 _PROBLEMS_NAMED = 4
@@ -24,11 +24,11 @@ _PROBLEMS_NAMED = 4
 
 @dataclass(frozen=True)
 class Seal:
-    """What a run's files were found to be.
+    """The result of verifying a run's files.
 
     Attributes:
-        is_there: whether the run has a seal at all; if so, it holds.
-        digest: equal for equal files, but for those that are made from the others.
+        is_there: True if the run has a seal, which then holds.
+        digest: equal for equal files, regardless of derived files.
     """
 
     is_there: bool
@@ -36,12 +36,12 @@ class Seal:
 
 
 def seal(folder: Path) -> None:
-    """Write SHA256SUMS over all files of a run but its tables: whoever does so answers for them."""
+    """Write SHA256SUMS over all files of a run but its tables; the caller vouches for the files."""
     _write(folder, {name: _sha256(path) for name, path in _files(folder).items()})
 
 
 def seal_derived(folder: Path) -> None:
-    """Bring the lines of what is made from the other files up to date, where there is a seal."""
+    """Update the lines of derived files, if there is a seal."""
     if not (folder / CHECKSUMS).is_file():
         return
     lines = {name: line for name, line in _listed(folder).items() if not is_derived(name)}
@@ -50,13 +50,13 @@ def seal_derived(folder: Path) -> None:
 
 
 def verify_seal(folder: Path) -> Seal:
-    """Compare a run's files with its SHA256SUMS, where it has one.
+    """Compare a run's files with its SHA256SUMS, if there is a seal.
 
-    Files that are made from the others (verdict, evidence, figures, report) may differ.
+    Derived files (verdict, evidence, figures, report) may differ.
 
     Raises:
-        IntegrityError: a file was changed, removed or added, names the first few; or there is
-            something that is no file.
+        IntegrityError: a file was changed, removed or added, names the first few; or there is an
+            entry that is no file.
     """
     found = {name: path for name, path in _files(folder).items() if not is_derived(name)}
     actual = {name: _sha256(path) for name, path in found.items()}
@@ -78,13 +78,13 @@ def verify_seal(folder: Path) -> Seal:
 
 
 def verify_derived(folder: Path, name: str) -> None:
-    """Compare one file that is made from the others with its line, where the run has a seal.
+    """Compare a derived file with its line, if the run has a seal.
 
     Args:
-        name: from the run's folder, as in "figures/dft11.fig9.json".
+        name: relative to the run's folder, as in "figures/dft11.fig9.json".
 
     Raises:
-        IntegrityError: it was changed or added since it was made.
+        IntegrityError: the file was changed or added since its derivation.
     """
     assert is_derived(name), f"{name} is a file that the run itself left"
     if not (folder / CHECKSUMS).is_file():
@@ -97,12 +97,12 @@ def verify_derived(folder: Path, name: str) -> None:
 
 
 def is_derived(name: str) -> bool:
-    """Whether a file of a run is made from the others."""
+    """Return True if a file of a run is derived from the others."""
     return name.partition("/")[0] in DERIVED
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file below a folder, by its name from there."""
+    """Return SHA-256 of each file below a folder, by relative name."""
     return {
         path.relative_to(folder).as_posix(): _sha256(path)
         for path in sorted(folder.rglob("*"))
@@ -111,10 +111,10 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """All files by name, but the seal and what no seal covers.
+    """Return all sealed files by name.
 
     Raises:
-        IntegrityError: something is neither file nor folder: a link may lead to what is not sealed.
+        IntegrityError: an entry is neither file nor folder: a link may lead to unsealed content.
     """
     found = {}
     for path in sorted(folder.rglob("*")):

@@ -28,7 +28,7 @@ _BROKER_COLUMNS = {
 
 
 def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
-    """Every table that does not hold a row per message, by name."""
+    """Return every table without a row per message, by name."""
     requests = request_rows(run, logs)
     rows: dict[str, list[Any]] = {
         "runs": [_run_row(run)],
@@ -60,7 +60,7 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
 
 
 def arrow_table(table: Table, run_id: str, rows: list[Any]) -> pa.Table:
-    """Rows as a table of ours; a column a row does not have is null."""
+    """Return rows as a table of ours; a missing column is null."""
     schema = table.arrow_schema()
     columns = {name: [row.get(name) for row in rows] for name in table.names}
     columns["run_id"] = [run_id] * len(rows)
@@ -69,7 +69,7 @@ def arrow_table(table: Table, run_id: str, rows: list[Any]) -> pa.Table:
 
 
 def _texts(values: Any) -> dict[str, str]:
-    """A map of texts from whatever a JSON object holds."""
+    """Return a map of texts from the values of a JSON object."""
     return {str(name): _text(value) for name, value in (values or {}).items()}
 
 
@@ -112,7 +112,7 @@ def _run_row(run: Run) -> Row:
 
 
 def _flat(values: Any, path: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names; entries of lists are counted from 0."""
+    """Return nested settings by dotted names; entries of lists are counted from 0."""
     if isinstance(values, Mapping):
         items: Any = values.items()
     elif isinstance(values, list) and any(isinstance(value, Mapping) for value in values):
@@ -243,7 +243,10 @@ def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
 
 
 def _cpu_ratio(before: tuple[int, float] | None, line: Row) -> float | None:
-    """Processor time since the row before; none for a process's first row or after a restart."""
+    """Return the processor time since the last row, per elapsed time.
+
+    None for a process's first row or after a restart.
+    """
     if before is None or not isinstance(line.get("cpu_s"), int | float):
         return None
     elapsed_ns, used_s = line["t_ns"] - before[0], line["cpu_s"] - before[1]

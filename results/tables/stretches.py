@@ -1,4 +1,4 @@
-"""What a stretch in the logs of deliveries stands for, from what the seed says of its source."""
+"""Expansion of stretches in the logs of deliveries, from the content that the seed determines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ _LEAST_LOOKED_AT = 64
 
 
 class StretchReader:
-    """Unfolds stretches; sent to Spark's workers as it is.
+    """An expander of stretches; pickled for Spark's workers.
 
-    A stretch of n deliveries up to a number is the last n publications up to it that the
-    subscription's predicate matches. There is no fence in it.
+    A stretch of n deliveries up to a number represents the last n publications up to that number
+    that match the subscription's predicate. A stretch contains no fence.
 
     Args:
-        publishers: the publisher that each source is.
-        predicates: of each subscription.
+        publishers: source → publisher.
+        predicates: subscription → predicate.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class StretchReader:
         self._tables: dict[str, Any] = {}
 
     def unfolded(self, file: RecordFile, rows: Any) -> tuple[Any, Any, Any]:
-        """Of every delivery that records stand for: its number, its record, its place in that.
+        """Return sequence number, record and place within the record of every delivery.
 
         Raises:
-            IntegrityError: there are not so many publications that match.
+            IntegrityError: too few publications match.
         """
         counts = np.where(rows["kind"] == STRETCH, rows["digest"], 1).astype("i8")
         spread = np.repeat(np.arange(len(rows)), counts)
@@ -91,7 +91,7 @@ class StretchReader:
         return np.concatenate(found)[-count:]
 
     def _wanted(self, subscription: str) -> Any:
-        """Of each attribute set, whether the subscription's predicate matches it."""
+        """Return a mask of the attribute sets that match the subscription's predicate."""
         predicate = self._predicates.get(subscription, "true")
         table = self._tables.get(predicate)
         if table is None:
@@ -102,7 +102,7 @@ class StretchReader:
 
 
 def splitmix64(numbers: Any) -> Any:
-    """One step of splitmix64 on a column of unsigned 64-bit numbers."""
+    """Return one step of splitmix64 on a column of unsigned 64-bit numbers."""
     mixed = numbers + np.uint64(GOLDEN)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(MIX_A)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(MIX_B)

@@ -208,6 +208,81 @@ def find_protocol_names(
     return findings
 
 
+def find_import_circles(modules: Mapping[str, Module]) -> list[Finding]:
+    """Return a finding for each group of files that import each other, late imports included."""
+    imported = {
+        name: sorted({found.target for found in imports_of(module, modules)} & modules.keys())
+        for name, module in modules.items()
+    }
+    findings = []
+    for circle in strongly_connected(imported):
+        first = modules[circle[0]]
+        what = f"{' and '.join(circle)} import each other"
+        findings.append(Finding(first.path, 1, what, "layers import downward only"))
+    return findings
+
+
+def strongly_connected(graph: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return the groups of nodes that reach each other, with two nodes or more, each sorted.
+
+    Tarjan's algorithm, without recursion.
+    """
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    groups = []
+    for start in graph:
+        if start in order:
+            continue
+        order[start] = lowest[start] = len(order)
+        stack.append(start)
+        work = [(start, iter(graph[start]))]
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in order:
+                    order[target] = lowest[target] = len(order)
+                    stack.append(target)
+                    work.append((target, iter(graph[target])))
+                    break
+                if target in stack:
+                    lowest[node] = min(lowest[node], order[target])
+            else:
+                work.pop()
+                if work:
+                    parent = work[-1][0]
+                    lowest[parent] = min(lowest[parent], lowest[node])
+                if lowest[node] == order[node]:
+                    group = stack[stack.index(node) :]
+                    del stack[stack.index(node) :]
+                    if len(group) > 1:
+                        groups.append(sorted(group))
+    return groups
+
+
+def find_imports_of_commands(
+    modules: Mapping[str, Module], commands: str, entry: Sequence[str]
+) -> list[Finding]:
+    """Return a finding for each import from a library up into the commands.
+
+    Args:
+        commands: the package of the commands.
+        entry: modules that start them.
+    """
+    return [
+        Finding(
+            module.path,
+            found.line,
+            f"{module.name} imports {found.target}",
+            "a command calls libraries; a library does not call commands",
+        )
+        for module in modules.values()
+        if not fits(module.name, commands) and module.name not in entry
+        for found in imports_of(module, modules)
+        if fits(found.target, commands)
+    ]
+
+
 def find_impurities(
     modules: Mapping[str, Module],
     pure: Sequence[str],

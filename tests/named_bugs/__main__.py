@@ -5,6 +5,7 @@ A bug that does not fit the source any more is marked, and the exit status is 8.
 
 import sys
 
+from brokerd.protocols.delta_tree.checks.ablations import NOT_SIMULATED
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.named_bugs import AnchorLost, NamedBug, bugs_of, mistaken_functions
@@ -19,7 +20,7 @@ def main() -> int:
         for bug in bugs_of(protocol).values():
             row = ablations.get(bug.name)
             command = f"pubsubctl simulate mutants {bug.name}"
-            stories = f"tests/protocols/{protocol}"
+            stories = NOT_SIMULATED.get(bug.name, f"tests/protocols/{protocol}")
             seen = stories if row is None else row.unseen or command
             lost += _print(bug, seen)
     for each in ROWS:

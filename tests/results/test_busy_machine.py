@@ -74,11 +74,10 @@ def swapped(run: RunFolder) -> None:
 def silent_client(at_s: float = 2.5, broker: str = "s1") -> Change:
     def change(run: RunFolder) -> None:
         at_ns = ORIGIN_NS + round(at_s * SECOND)
-        line = {
-            "t_ns": at_ns, "client": "s1-sub-1", "broker": broker, "session": 1, "event": "down",
-            "reason": "silent",
-        }  # fmt: skip
-        write_lines(run.path(f"raw/{NEAR}/sessions.jsonl"), [line])
+        session = {"client": "s1-sub-1", "broker": broker, "session": 1}
+        up = {"t_ns": ORIGIN_NS - 4 * SECOND, **session, "event": "up"}
+        down = {"t_ns": at_ns, **session, "event": "down", "reason": "silent"}
+        write_lines(run.path(f"raw/{NEAR}/sessions.jsonl"), [up, down])
 
     return change
 

@@ -1,9 +1,9 @@
-"""Experiments on how the protocol behaves around a failure, on simulated brokers.
+"""Experiments on the protocol's behaviour around a failure, on simulated brokers.
 
-What the paper gives no figure for: how long a bypass takes, how long a subscription takes to
-start, what fault tolerance costs in duplicates and bytes, what a partition excludes and for how
-long, and what gathers at its edge. Every draw is a small story of `behaviours`, judged by the
-oracle like everything on simulated brokers.
+The paper has no figure for these measures: the time of a bypass, the time until a subscription
+starts, the cost of fault tolerance in duplicates and bytes, the publications that a partition
+excludes and for how long, and the queue at the edge of a partition. Every draw is a small story of
+`behaviours`, judged by the oracle as everything on simulated brokers.
 """
 
 from collections.abc import Mapping
@@ -32,27 +32,27 @@ Fanout = Annotated[int, Field(ge=2, le=1_000, strict=True)]
 
 
 class BehaviourExperiment(ExperimentFile):
-    """What all of them say: a file that names the figure, the draws per point and the seed."""
+    """The common keys of these experiments: the figure, the draws per point and the seed."""
 
     schema_: Annotated[Literal["pubsubctl/behaviour-experiment/1"], Field(alias="schema")]
     runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
 
     def points(self) -> list[Row]:
-        """The points of the experiment, each as the columns that tell it from the others."""
+        """Return the points of the experiment, as columns that distinguish the points."""
         raise NotImplementedError
 
     def scale(self) -> Row:
-        """How large the experiment is, for claims that ask for a size."""
+        """Return the size of the experiment, for claims that require a size."""
         return {"runs": self.runs}
 
 
 class BypassExperiment(BehaviourExperiment):
-    """How long after a silent failure deliveries go on behind it.
+    """The time from a silent failure until deliveries behind it continue.
 
     Attributes:
-        suspicion_ms: silence after which a peer is suspected; a heartbeat goes out three times
-            as often.
-        publish_every_ms: what the times are exact to.
+        suspicion_ms: silence after which a peer is suspected; heartbeats are sent three times as
+            often.
+        publish_every_ms: resolution of the times.
     """
 
     question: Literal["bypass"]
@@ -80,11 +80,12 @@ class BypassExperiment(BehaviourExperiment):
 
 
 class StartsExperiment(BehaviourExperiment):
-    """How long subscriptions take to start in trees of several sizes, some brokers failed.
+    """The time until subscriptions start, in trees of several sizes with failed brokers.
 
     Attributes:
-        failed_percent: of the brokers, for good, before anybody subscribes.
-        subscriptions: one after the other, per draw, at brokers drawn from the live ones.
+        failed_percent: share of brokers that fail for good before any subscription.
+        subscriptions: number of subscriptions per draw, in sequence, at brokers drawn from the live
+            brokers.
     """
 
     question: Literal["starts"]
@@ -109,10 +110,10 @@ class StartsExperiment(BehaviourExperiment):
 
 
 class OverheadExperiment(BehaviourExperiment):
-    """What brokers receive twice and send to each other, per delivery.
+    """Duplicates and bytes between brokers, per delivery.
 
     Attributes:
-        failed: brokers that fall silent for good during the first half of the window.
+        failed: number of brokers that fail silently for good during the first half of the window.
         variants: parameters of delta_tree by the name of the variant; {} is the default.
     """
 
@@ -153,7 +154,7 @@ class _ChainExperiment(BehaviourExperiment):
     """A line of brokers with a publisher at one end and a subscriber at the other.
 
     Attributes:
-        lengths: how many brokers in a row in the middle fail.
+        lengths: numbers of consecutive brokers in the middle that fail.
     """
 
     brokers: Brokers
@@ -180,10 +181,10 @@ class _ChainExperiment(BehaviourExperiment):
 
 
 class ExclusionsExperiment(_ChainExperiment):
-    """What a subscription made during a partition is not given, and when that ends.
+    """Publications that a subscription made during a partition misses, and the end of this state.
 
     Attributes:
-        partitioned_s: how long the partition lasts on from the subscription.
+        partitioned_s: length of the partition from the subscription on.
     """
 
     question: Literal["exclusions"]
@@ -201,10 +202,10 @@ class ExclusionsExperiment(_ChainExperiment):
 
 
 class QueueExperiment(_ChainExperiment):
-    """How many publications wait at the broker before the failed ones, over time.
+    """The number of queued publications at the broker before the failed brokers, over time.
 
     Attributes:
-        before_s, broken_s, after_s: how long all is well, brokers are down, and all is well.
+        before_s, broken_s, after_s: time without failures, with failed brokers, and without again.
     """
 
     question: Literal["queue"]

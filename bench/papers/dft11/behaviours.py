@@ -1,7 +1,7 @@
-"""The stories behind `behaviour_experiments`: one draw each, told on simulated brokers.
+"""The stories of `behaviour_experiments`: a draw on simulated brokers.
 
-A broker that fails falls silent: nobody is told, and its neighbours find out by themselves. All
-instants are of the virtual clock, to the event.
+A broker fails silently: no peer is notified, and the neighbours detect the failure. All instants
+are of the virtual clock, exact to the event.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 SETTLE_S = 15
-"""Until everything that can be had again after a failure is there."""
+"""Time after a failure until everything reachable is restored."""
 
 PATIENCE_S = 60
-"""How long something is waited for before it counts as never."""
+"""Waiting time for an event before it counts as never."""
 
 BEHIND, INSIDE = "behind", "inside"
 
@@ -41,10 +41,10 @@ _CONTENT = encode_attributes({"n": 1})
 
 
 def tell(experiment: BehaviourExperiment, point: Row, run: int) -> Tables:
-    """One draw: its rows by table, and in `judged_draws` what the oracle says of it.
+    """Return the rows of a draw by table, with the oracle's judgement in `judged_draws`.
 
     Raises:
-        AssertionError: the story did not go as every run of it must.
+        AssertionError: the story deviates from the course of every run.
     """
     drawn = Random(f"{experiment.seed}/{sorted(point.items())}/{run}")
     with no_garbage_collection():
@@ -66,7 +66,7 @@ Story = tuple[str, list[Row], SimulatedCluster]
 
 
 def _bypass(experiment: BypassExperiment, point: Row, drawn: Random) -> Story:
-    """A broker on the way of one publisher falls silent; how soon does everybody behind go on?"""
+    """Measure the time from a silent failure on a publisher's path until deliveries continue."""
     silence_ns = point["suspicion_ms"] * MILLISECOND_NS
     topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
     session = SessionParameters(suspicion_ns=silence_ns, heartbeat_ns=silence_ns // 3)
@@ -104,7 +104,7 @@ def _bypass(experiment: BypassExperiment, point: Row, drawn: Random) -> Story:
 
 
 def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
-    """Some brokers have failed for good; how long does a subscription take to start?"""
+    """Measure the time until a subscription starts, with some brokers failed for good."""
     topology = balanced_tree(point["brokers"], experiment.fanout, point["delta"])
     cluster = _cluster(topology, drawn)
     numbers = range(point["brokers"])
@@ -136,7 +136,7 @@ def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
 
 
 def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Story:
-    """Brokers fall silent one after the other; what does it cost that nothing is lost?"""
+    """Measure the cost of lossless delivery while brokers fail silently one after the other."""
     topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
     values = {"delta": point["delta"], "assist": "off", **experiment.variants[point["variant"]]}
     cluster = _cluster(
@@ -186,10 +186,10 @@ def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Stor
 
 
 def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> Story:
-    """Somebody subscribes while brokers in a row are down; what is he not given, and how long?
+    """Measure the exclusions of a subscription made while consecutive brokers are down.
 
-    One publisher is beyond the failed brokers all the time; another is on the middle one, and
-    publishes once that is back.
+    A publisher is beyond the failed brokers all the time. Another is at the middle failed broker,
+    and publishes once the broker has restarted.
     """
     topology, down = _chain(experiment, point)
     cluster = _cluster(topology, drawn, every_step=True)
@@ -208,7 +208,7 @@ def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> 
     step_ns = SECOND_NS // experiment.publications_per_s
     lasts_ns = point["partitioned_s"] * SECOND_NS
     _publish_steadily(cluster, far, step_ns, lasts_ns + PATIENCE_S * SECOND_NS // 2)
-    # Attempts to reach what is silent come and go; the heal is to meet them at any point.
+    # Connection attempts to silent brokers recur; the heal is to meet them at any point.
     cluster.run_for(point["partitioned_s"] + 2.5 * drawn.random())
     _come_back(cluster, down)
     healed_ns = cluster.schedule.now_ns
@@ -255,7 +255,7 @@ def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> 
 
 
 def _queue(experiment: QueueExperiment, point: Row, drawn: Random) -> Story:
-    """Brokers in a row are down for a while; how much waits at the last one before them?"""
+    """Measure the queue at the last broker before consecutive brokers that are down for a while."""
     topology, down = _chain(experiment, point)
     cluster = _cluster(topology, drawn, every_step=True)
     far, near = topology.brokers[0], topology.brokers[-1]
@@ -293,7 +293,7 @@ _STORIES: Mapping[type[BehaviourExperiment], Callable[[Any, Row, Random], Story]
 }
 
 
-# --- What the stories are told with ---------------------------------------------------------
+# --- Parts of stories -----------------------------------------------------------------------
 
 
 def _cluster(
@@ -304,14 +304,14 @@ def _cluster(
     *,
     every_step: bool = False,
 ) -> SimulatedCluster:
-    """Brokers that have met; nothing is under way.
+    """Return connected brokers in a quiet state.
 
-    Without relayed sessions, which the paper has not, unless the parameters say so.
+    Relayed sessions are off, as in the paper, unless the parameters set them.
 
     Args:
-        every_step: whether every step of every broker is checked and the first violation ends
-            the story. Needed where subscriptions start past failures: only then does the oracle
-            know what their gates may withhold.
+        every_step: True to check every step of every broker, and to end the story at the first
+            violation. Necessary if subscriptions start past failures: only then does the oracle
+            determine the publications that gates may withhold.
     """
     cluster = SimulatedCluster(
         topology,
@@ -329,7 +329,7 @@ def _cluster(
 def _chain(
     experiment: ExclusionsExperiment | QueueExperiment, point: Row
 ) -> tuple[Topology, list[str]]:
-    """A line, and the brokers of its middle that go down."""
+    """Return a line, and the brokers in the middle that fail."""
     topology = chain(experiment.brokers, experiment.delta)
     first = (experiment.brokers - point["length"]) // 2
     return topology, list(topology.brokers[first : first + point["length"]])
@@ -341,13 +341,13 @@ def _fall_silent(cluster: SimulatedCluster, brokers: list[str]) -> None:
 
 
 def _come_back(cluster: SimulatedCluster, brokers: list[str]) -> None:
-    """As after a machine's restart: what was not on disk is gone."""
+    """Restart brokers as after a restart of the machine: state that was not on disk is lost."""
     for broker in brokers:
         cluster.broker(broker).restart()
 
 
 def _publish_steadily(cluster: SimulatedCluster, broker: str, every_ns: int, lasts_ns: int) -> None:
-    """One publication each so often, from now on."""
+    """Schedule publications at a constant interval, from now on."""
     now_ns = cluster.schedule.now_ns
     for when_ns in range(now_ns + every_ns, now_ns + lasts_ns, every_ns):
         cluster.schedule.at(when_ns, _publish, cluster, broker, 0)

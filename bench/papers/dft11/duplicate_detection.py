@@ -1,7 +1,7 @@
-"""Which way of telling duplicates bears which failures, and what each of them costs.
+"""Comparison of methods of duplicate detection: tolerated failures, and costs.
 
-Every variant gets the same schedules: trees, workloads and failures drawn from seeds, without
-durations. What cannot hold is meant to be seen failing.
+Every variant receives the same schedules: trees, workloads and failures drawn from seeds, without
+durations. Variants that cannot tolerate the failures are expected to fail.
 
     pubsubctl simulate dedupe
 
@@ -35,10 +35,10 @@ from brokerd.wire.codec import encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way of telling duplicates, with what goes with it.
+    """A method of duplicate detection, with its parameters.
 
     Attributes:
-        bears: whether it is meant to bear failing links, and failing brokers, too.
+        bears: True if the variant should tolerate failing links, and True if also failing brokers.
     """
 
     dedupe: str = "source"
@@ -74,7 +74,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One schedule for one variant."""
+    """A schedule for a variant."""
 
     variant: str
     schedule_class: str
@@ -83,10 +83,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of it.
+    """The outcome of a job.
 
     Attributes:
-        kind: DUP, ORDER, LOSS or STALL; another rule's name, or "" when all held.
+        kind: DUP, ORDER, LOSS or STALL; another rule's name, or "" without a violation.
         duplicates: publications that a broker received again.
         wire_bytes: frames of publications and their confirmations between brokers.
     """
@@ -102,11 +102,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A variant under one class of schedules.
+    """A variant with a class of schedules.
 
     Attributes:
-        kinds: how many schedules ended with each kind of violation.
-        deliveries, duplicates, resent, disagreements, wire_bytes: in schedules without one.
+        kinds: number of schedules by kind of violation.
+        deliveries, duplicates, resent, disagreements, wire_bytes: sums over schedules without a
+            violation.
     """
 
     variant: str
@@ -124,12 +125,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What telling duplicates takes, measured on real objects and frames.
+    """The cost of duplicate detection, measured on real objects and frames.
 
     Attributes:
-        publishers: whose publications a broker has received.
-        state_bytes: of one broker, the last of a line.
-        header_bytes: added to one publication on the wire, in runs of so many.
+        publishers: number of publishers of the received publications.
+        state_bytes: state of the last broker of a line.
+        header_bytes: bytes added per publication on the wire, by length of run.
     """
 
     dedupe: str
@@ -139,11 +140,11 @@ class Cost:
     header_bytes: dict[int, float]
 
 
-# ---------------------------------------------------------------- which bears what
+# ---------------------------------------------------------------- tolerance
 
 
 def compare(schedules: int, processes: int = 1) -> Iterator[Outcome]:
-    """Every variant under every class of schedules, `schedules` of each."""
+    """Return an iterator over the outcomes of every variant, with `schedules` per class."""
     jobs = [
         (Job(variant, schedule_class, seed),)
         for schedule_class in CLASSES
@@ -154,12 +155,12 @@ def compare(schedules: int, processes: int = 1) -> Iterator[Outcome]:
 
 
 def number_of_runs(schedules: int) -> int:
-    """How many outcomes `compare` yields."""
+    """Return the number of outcomes of `compare`."""
     return len(CLASSES) * len(VARIANTS) * schedules
 
 
 def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:
-    """A row for each variant and class, in the order of VARIANTS and CLASSES."""
+    """Return a row for each variant and class, in the order of VARIANTS and CLASSES."""
     cells: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         cells.setdefault((outcome.job.variant, outcome.job.schedule_class), []).append(outcome)
@@ -172,7 +173,7 @@ def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def run_job(job: Job) -> Outcome:
-    """Run one schedule."""
+    """Run a schedule."""
     variant = VARIANTS[job.variant]
     meter = _Meter()
     report = PlanRun(
@@ -208,7 +209,7 @@ def _row(variant: str, schedule_class: str, outcomes: list[Outcome]) -> Row:
 
 
 def _seeds(schedule_class: str, schedules: int) -> Iterator[int]:
-    """The first seeds whose plans have the failures that the class is about."""
+    """Yield the first seeds with plans that have the failures of the class."""
     seed = found = 0
     while found < schedules:
         kinds = [m.kind for m in _plan(schedule_class, seed).moves if type(m) is Failing]
@@ -220,7 +221,10 @@ def _seeds(schedule_class: str, schedules: int) -> Iterator[int]:
 
 
 def _plan(schedule_class: str, seed: int, variant: Variant | None = None) -> Plan:
-    """Both δ and both shapes in turn; nothing stays broken, for what is held would wait for it."""
+    """Return a plan with both δ and both shapes in turn.
+
+    No element stays broken, because held publications would wait for it.
+    """
     delta = 1 + seed % 2
     at_once = delta if schedule_class.endswith(" δ") else 3 * delta + 2
     setting = Setting(
@@ -244,7 +248,7 @@ def _plan(schedule_class: str, seed: int, variant: Variant | None = None) -> Pla
 
 
 class _Meter:
-    """Counts what brokers send each other of publications and confirmations."""
+    """A counter of publications and confirmations between brokers."""
 
     def __init__(self) -> None:
         self.wire_bytes = 0
@@ -260,7 +264,7 @@ class _Meter:
                     self.copies.append(message)
 
 
-# ---------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------- costs
 
 RUN_LENGTHS = (1, 16, 256)
 PUBLISHERS = (10, 100, 1_000)
@@ -269,7 +273,7 @@ PUBLISHERS = (10, 100, 1_000)
 def measure_costs(
     deltas: Iterable[int] = (1, 2, 3), publishers: Iterable[int] = PUBLISHERS
 ) -> list[Cost]:
-    """State and bytes on the wire of both ways, beyond 2δ + 1 brokers from all sources."""
+    """Return state and wire bytes of both methods, beyond 2δ + 1 brokers from all sources."""
     return [
         _measure(dedupe, delta, count)
         for delta in deltas
@@ -318,7 +322,7 @@ def _frame_bytes(message: PublicationCopy) -> int:
 
 
 def table_bytes(table: dict[Any, Any]) -> int:
-    """A table with its keys and values, whose objects nobody else is taken to hold."""
+    """Return the size of a table with its keys and values, counted as unshared objects."""
     size = sys.getsizeof(table)
     for key, value in table.items():
         for held in (key, value):
@@ -328,7 +332,7 @@ def table_bytes(table: dict[Any, Any]) -> int:
 
 
 def as_document(rows: Iterable[Row], costs: Iterable[Cost]) -> dict[str, Any]:
-    """All of it as plain values."""
+    """Return rows and costs as plain values."""
     return {
         "rows": [asdict(row) for row in rows],
         "costs": [

@@ -1,10 +1,8 @@
-"""Experiments on the shape of a tree: which brokers fail is drawn, and the tree tells the rest.
+"""Experiments on the shape of a tree: failed brokers are drawn, the tree determines the rest.
 
-Where the protocol itself can be asked too (active sessions), it is, on simulated brokers, and
-must say the same.
-
-The raw rows say everything a figure needs, and which brokers had failed, so that any row can be
-worked out again by other means.
+Simulated brokers check the result if the protocol has the same measure (active sessions). The raw
+rows contain all data of a figure, and the failed brokers, so that any row can be computed again by
+other means.
 
 Paper: [DFT11] §IX, Figs. 9, 11, 12.
 """
@@ -28,16 +26,16 @@ SCHEMA = "pubsubctl/graph-experiment/1"
 
 
 class GraphExperiment(ExperimentFile):
-    """What is asked of which trees, closed: the file says it all.
+    """A closed description of measures and trees.
 
     Attributes:
-        figure: what is drawn from it.
-        question: connectivity (pairs cut off), neighbourhoods (brokers within Δ) or
+        figure: the figure of the experiment.
+        question: connectivity (disconnected pairs), neighbourhoods (brokers within Δ) or
             active-sessions (of live brokers).
         shape: balanced-degree: no broker has more than `fanout` neighbours.
-        failed: how many brokers fail; for neighbourhoods none do.
+        failed: numbers of failing brokers; none for neighbourhoods.
         runs: draws per number of failed brokers.
-        protocol_runs: for how many of these draws simulated brokers are asked as well.
+        protocol_runs: number of draws that simulated brokers check.
     """
 
     schema_: Annotated[Literal["pubsubctl/graph-experiment/1"], Field(alias="schema")]
@@ -78,11 +76,11 @@ def run_graph_experiment(
     """Carry out an experiment; the same experiment gives the same rows.
 
     Args:
-        runs: where run folders lie.
-        drawn: told after each draw how many there have been, of how many.
+        runs: folder of run folders.
+        drawn: receives the number of finished draws and the total after each draw.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
     """
     trees = {fanout: _tree(experiment, fanout) for fanout in experiment.fanouts}
     return write_experiment(
@@ -102,7 +100,7 @@ def run_graph_experiment(
 
 
 def failed_brokers(experiment: GraphExperiment, fanout: int, failed: int, run: int) -> list[int]:
-    """The brokers that fail in one draw, the same ones for every δ, in ascending order."""
+    """Return the failing brokers of a draw, the same for every δ, in ascending order."""
     draw = Random(f"{experiment.seed}/{fanout}/{failed}/{run}")
     return sorted(draw.sample(range(experiment.brokers), failed))
 
@@ -114,7 +112,7 @@ def _tree(experiment: GraphExperiment, fanout: int) -> Topology:
 def _tables(
     experiment: GraphExperiment, trees: Mapping[int, Topology], drawn: Callable[[int, int], None]
 ) -> dict[str, Iterator[Row]]:
-    """The rows of every table that the experiment fills, made while they are written."""
+    """Return the rows of every table of the experiment, as iterators."""
     graphs = {fanout: Connectivity(topology) for fanout, topology in trees.items()}
     if experiment.question == "neighbourhoods":
         return {"neighbourhoods": _neighbourhood_rows(experiment, graphs)}
@@ -200,9 +198,9 @@ def _session_rows(
 
 
 def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) -> dict[int, int]:
-    """Active sessions per live broker, as simulated brokers have them once nothing is under way.
+    """Return active sessions per live broker, from simulated brokers in a quiet state.
 
-    They have met in a whole tree; then `failed` died, all at once.
+    The brokers connect in a whole tree; then all brokers of `failed` die at once.
     """
     cluster = SimulatedCluster(
         topology.with_delta(delta), "delta_tree", strict=False, trace=False

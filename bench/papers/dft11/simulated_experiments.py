@@ -1,11 +1,11 @@
-"""Experiments in which the protocol itself runs, on simulated brokers, at the papers' scale.
+"""Experiments with the protocol itself, on simulated brokers, at the papers' scale.
 
-Every broker has a publisher and a subscriber that wants everything. They meet in a whole tree;
-then brokers die for good, and what is published afterwards is counted where it arrives. The
-oracle judges every single delivery meanwhile.
+Every broker has a publisher and a subscriber for everything. All brokers connect in a whole tree.
+Then brokers die for good, and deliveries of later publications are counted. The oracle judges every
+delivery.
 
-Clusters are built in worker processes, one per tree, δ and draw; each point is measured in a
-process forked from the cluster that has been set up, so that nothing is set up twice.
+Clusters are built in worker processes, one per tree, δ and draw. Each point is measured in a fork
+of the process with the prepared cluster, so that no set-up is repeated.
 
 Paper: [DFT11] §IX-B, Fig. 10.
 """
@@ -44,10 +44,10 @@ from brokerd.wire.attributes import encode_attributes
 SCHEMA = "pubsubctl/simulated-experiment/1"
 
 SETTLE_S = 10
-"""Between the failures and the window, where they come before it."""
+"""Time between failures and window, for failures before the window."""
 
 LAST_WORD_S = 1
-"""What the last publication of a window has left to arrive in it."""
+"""Time of the window after the last publication, for its deliveries."""
 
 SET_UP_LIMIT_S = 600
 
@@ -55,18 +55,19 @@ Row = dict[str, Any]
 
 
 class SimulatedExperiment(ExperimentFile):
-    """What is measured on which trees, closed: the file says it all.
+    """A closed description of measures and trees.
 
     Attributes:
-        figure: what is drawn from it.
-        question: deliveries (what arrives of what is published past failures).
+        figure: the figure of the experiment.
+        question: deliveries (of publications past failures).
         shape: balanced-degree: no broker has more than `fanout` neighbours.
-        failed: how many brokers fail, for good.
-        fail: before the window, or during its first half, each at its own moment.
-        measured_s: how long the window is.
-        publications_per_broker: of each live broker, spread evenly at random over the window.
-        runs: draws (of who fails, who publishes when, and how long messages take) per point.
-        full_runs: the same where the whole experiment is asked for.
+        failed: numbers of brokers that fail for good.
+        fail: before the window, or during the first half of the window, at independent moments.
+        measured_s: length of the window.
+        publications_per_broker: publications of a live broker, at uniform random times of the
+            window.
+        runs: draws (of failures, publication times, and message latencies) per point.
+        full_runs: draws per point for the full experiment.
     """
 
     schema_: Annotated[Literal["pubsubctl/simulated-experiment/1"], Field(alias="schema")]
@@ -101,24 +102,24 @@ class SimulatedExperiment(ExperimentFile):
 
 
 class Progress(Protocol):
-    """Whom to tell how far an experiment has come."""
+    """A display of an experiment's progress."""
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """A new phase begins, which will take about so long (None: nobody knows)."""
+        """Show a new phase, with the expected duration if there is an estimate."""
 
     def update(self, numbers: Mapping[str, Any]) -> None:
-        """What is known now."""
+        """Show numbers."""
 
 
 class SimulationFailed(Exception):
-    """A process that simulates ended without an answer; says what it had to say."""
+    """A simulating process that ended without a result, with its message."""
 
     exit_status: ClassVar[int] = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """What one worker process sets up, and measures every number of failures on."""
+    """The work of a worker process: a cluster, measured with every number of failures."""
 
     fanout: int
     delta: int
@@ -135,14 +136,14 @@ def run_simulated_experiment(
     processes: int,
     labels: Mapping[str, str] | None = None,
 ) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows but for processor times.
+    """Carry out an experiment; equal experiments give equal rows apart from processor times.
 
     Args:
-        runs: where run folders lie.
-        processes: how many clusters are simulated at the same time.
+        runs: folder of run folders.
+        processes: number of clusters that are simulated at the same time.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
 
     Raises:
         SimulationFailed: a worker process died or failed.
@@ -170,17 +171,17 @@ def run_simulated_experiment(
 def failed_brokers(
     experiment: SimulatedExperiment, fanout: int, failed: int, run: int
 ) -> list[int]:
-    """The brokers that fail in one draw, the same ones for every δ, in ascending order.
+    """Return the failing brokers of a draw, the same for every δ, in ascending order.
 
-    Those that fail in a draw with fewer failures fail here too: with few draws per point, a curve
-    is to show what more failures cost, not which brokers were drawn.
+    The failures of a draw include the failures of the same draw with a smaller number. With few
+    draws per point, a curve then shows the cost of more failures rather than the drawn brokers.
     """
     draw = Random(f"{experiment.seed}/{fanout}/{run}")
     return sorted(draw.sample(range(experiment.brokers), max(experiment.failed))[:failed])
 
 
 def _known_rows(experiment: SimulatedExperiment) -> dict[str, list[Row]]:
-    """What is known without any broker: who fails, and whom that cuts off from whom."""
+    """Return the rows that need no simulation: failed brokers, and disconnected pairs."""
     failures: list[Row] = []
     connectivity: list[Row] = []
     for fanout in experiment.fanouts:
@@ -208,10 +209,10 @@ def _known_rows(experiment: SimulatedExperiment) -> dict[str, list[Row]]:
 def _simulate(
     experiment: SimulatedExperiment, progress: Progress, processes: int
 ) -> dict[str, list[Row]]:
-    """The tables of all points, each in the order of fan-out, δ, failed and draw."""
+    """Return the tables of all points, in the order of fan-out, δ, failed and draw."""
     waiting = [
         _Cluster(fanout, delta, run)
-        for delta in sorted(experiment.deltas, reverse=True)  # the longest first
+        for delta in sorted(experiment.deltas, reverse=True)  # longest simulations first
         for fanout in experiment.fanouts
         for run in range(experiment.runs)
     ]
@@ -274,7 +275,7 @@ def _end(cluster: _Cluster, process: SpawnProcess) -> None:
 
 
 def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Cluster) -> NoReturn:
-    """Set a cluster up, then measure one point after the other, each in a fork of this process."""
+    """Set up a cluster, then measure its points one after the other in forks of this process."""
     begin_worker()
     signalled, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
@@ -292,7 +293,7 @@ def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Clus
                 ended = status_of(child, signalled)
                 child = 0
                 if ended:
-                    break  # the fork has said why, if it could
+                    break  # the fork has reported the reason, if possible
             else:
                 status = 0
     except Exception:
@@ -301,7 +302,7 @@ def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Clus
         if child:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        os._exit(status)  # taking a large cluster apart would last longer than a point
+        os._exit(status)  # the release of a large cluster would take longer than a point
 
 
 def _measure_in_fork(
@@ -328,13 +329,13 @@ def _measure_in_fork(
 
 
 def status_of(child: int, signalled: int) -> int:
-    """The exit status of a child process, which is waited for until it ends.
+    """Wait for the end of a child process, and return its exit status.
 
-    A signal that comes just before the wait does not interrupt it; what its handler has written
-    into `signalled`, the pipe of `signal.set_wakeup_fd`, does.
+    A signal just before the wait does not interrupt the wait, but its handler's byte in
+    `signalled`, the pipe of `signal.set_wakeup_fd`, does.
 
     Raises:
-        SystemExit: this process was sent a signal; the child may go on.
+        SystemExit: this process received a signal; the child may continue.
     """
     child_ended = os.pidfd_open(child)
     try:
@@ -352,9 +353,10 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Let nobody look for reference cycles meanwhile.
+    """Disable the garbage collector inside the block.
 
-    Simulated brokers leave few, and hold so much that a third of the time would go into looking.
+    Simulated brokers create few reference cycles, and so many objects that a third of the time
+    would be spent in the collector.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -371,7 +373,7 @@ def no_garbage_collection() -> Iterator[None]:
 def set_up(
     experiment: SimulatedExperiment, fanout: int, delta: int, run: int, assist: str = "off"
 ) -> SimulatedCluster:
-    """A whole tree of brokers, with all subscriptions known everywhere and nothing under way.
+    """Return a whole tree of brokers in a quiet state, with all subscriptions known everywhere.
 
     Args:
         assist: see DeltaTreeParameters; the paper has no relayed sessions.
@@ -393,12 +395,12 @@ def set_up(
 
 
 def publisher_at(broker: str) -> str:
-    """The name of the publisher at a broker."""
+    """Return the name of the publisher at a broker."""
     return f"p-{broker}"
 
 
 def subscriber_at(broker: str) -> str:
-    """The name of the subscriber at a broker."""
+    """Return the name of the subscriber at a broker."""
     return f"s-{broker}"
 
 
@@ -407,9 +409,9 @@ def _subscriber(cluster: SimulatedCluster, broker: str) -> dict[int, None]:
 
 
 class Point:
-    """One point of a figure: a number of failures in a cluster that has been set up.
+    """A point of a figure: a number of failures in a prepared cluster.
 
-    Only brokers that outlive the window publish, and only what reaches such brokers counts.
+    Only brokers that survive the window publish, and only deliveries at such brokers count.
     """
 
     def __init__(
@@ -426,7 +428,7 @@ class Point:
         self._whole: Row = {}
 
     def measure(self, cluster: SimulatedCluster) -> Iterator[int]:
-        """Let the brokers fail and the others publish; yields at each second of the window."""
+        """Let brokers fail and other brokers publish; yield at each second of the window."""
         began_s, events = time.process_time(), cluster.broker_events
         schedule, topology = cluster.schedule, cluster.topology
         sent = cluster.network.counters["messages_sent"]
@@ -486,7 +488,7 @@ class Point:
         }
 
     def tables(self) -> dict[str, list[Row]]:
-        """The rows that were measured, by table."""
+        """Return the measured rows by table."""
         return {
             "simulated_points": [self._whole],
             "simulated_brokers": self._brokers,
@@ -494,7 +496,10 @@ class Point:
         }
 
     def _suppressed(self, cluster: SimulatedCluster, before: Mapping[int, int]) -> tuple[int, int]:
-        """Publications that a live subscriber did not get, and those no barrier accounts for."""
+        """Return the number of publications missed by live subscribers, and of unexplained misses.
+
+        A barrier between live brokers explains a miss.
+        """
         graph = Connectivity(cluster.topology)
         delta = int(self._where["delta"])
         reached = {
@@ -515,7 +520,7 @@ class Point:
         return suppressed, unexplained
 
     def _plan_publications(self, cluster: SimulatedCluster) -> dict[int, int]:
-        """Give every live publisher its instants; how many there are in each second."""
+        """Schedule the publications of every live publisher; return the number per second."""
         span_ns = (self._experiment.measured_s - LAST_WORD_S) * SECOND_NS
         counts: dict[int, int] = {}
         for number in self._live:
@@ -534,14 +539,14 @@ class Point:
 
 
 def _end_for_good(cluster: SimulatedCluster, broker: str) -> None:
-    """A machine fails: the broker, its publisher and its subscriber."""
+    """Let a machine fail: the broker, its publisher and its subscriber."""
     cluster.broker(broker).kill()
     for client in (publisher_at(broker), subscriber_at(broker)):
         cluster.clients[client].leave()
 
 
 def _deliveries(cluster: SimulatedCluster, broker: str) -> list[tuple[SourceId, int]]:
-    """What the one subscription there has got, in order."""
+    """Return the deliveries of the only subscription at a broker, in order."""
     (received,) = cluster.clients[subscriber_at(broker)].received.values()
     return received
 

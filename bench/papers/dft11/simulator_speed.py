@@ -1,8 +1,8 @@
-"""How fast the simulator is: events that brokers handle in a second of one core's time.
+"""Speed of the simulator: events of brokers per second of processor time.
 
-`pubsubctl simulate speed` prints it. What is simulated is figure 10 of [DFT11] in small, with the
-protocol whole; nothing but the oracle watches. The times are the processor's, so that a busy
-machine disturbs them little.
+`pubsubctl simulate speed` prints the numbers. The simulation is a small version of Fig. 10 of
+[DFT11] with the whole protocol; only the oracle watches. Times are processor time, so that a busy
+machine has little influence.
 """
 
 import time
@@ -23,11 +23,11 @@ BROKERS, FANOUT, DELTA, FAILED = 100, 5, 3, 17
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one phase took.
+    """The measurement of a phase.
 
     Attributes:
-        broker_events: events that the cores of all brokers handled.
-        processor_s: of this process.
+        broker_events: events handled by the cores of all brokers.
+        processor_s: processor time of this process.
     """
 
     what: str
@@ -36,14 +36,14 @@ class Speed:
 
     @property
     def per_second(self) -> int:
-        """Events in a second of one core."""
+        """Events per second of a core."""
         return round(self.broker_events / self.processor_s)
 
 
 def measure_speed(brokers: int = BROKERS, failed: int = FAILED) -> list[Speed]:
-    """Subscribing, publishing in a whole tree, and publishing past failures, one after the other.
+    """Measure subscriptions, publications in a whole tree, and publications past failures.
 
-    The last row is a story in which every step of every broker is checked, as in a swarm.
+    The last row is a story with checks of every step of every broker, as in a swarm.
     """
     with no_garbage_collection():
         return [*_phases(brokers, failed)]

@@ -1,8 +1,8 @@
-"""What waits for links that stay down: the same stories, without and with relayed sessions.
+"""Stalls because of links that stay down: the same stories, without and with relayed sessions.
 
-All brokers live; up to δ links go down while everybody publishes, in both directions or in one,
-and stay down for the whole run. What has not been delivered long after the last publication has
-waited for them. Then they come back, and everything owed must arrive.
+All brokers live; up to δ links go down during publications, in both directions or in one direction,
+and stay down for the whole run. Deliveries that are missing long after the last publication waited
+for the links. Then the links are restored, and everything owed must arrive.
 
     pubsubctl simulate stalls --seeds 0..99
 
@@ -26,15 +26,16 @@ PUBLISH_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """One story's end, before anything is healed.
+    """The state at the end of a story, before any heal.
 
     Attributes:
         broken: (kind, broker, broker) of each link that was down.
-        owed: deliveries of publications made while links were down, by subscriptions made
-            before; and how many of them are missing.
-        late: subscriptions made while links were down, and how many of them have not started.
-        closed: pairs of a late subscription and a broker with a publisher that it does not hear.
-        unacknowledged: publications of which the publisher does not know that they are done.
+        owed: deliveries of publications made while links were down, for earlier subscriptions.
+        missing: missing deliveries among owed.
+        late: subscriptions made while links were down.
+        not_started: subscriptions among late that have not started.
+        closed: pairs of a late subscription and a broker with a publisher without a path.
+        unacknowledged: publications without an acknowledgement at their publisher.
     """
 
     seed: int
@@ -49,15 +50,15 @@ class Stalls:
 
     @property
     def stalled(self) -> bool:
-        """Whether anything waits."""
+        """True if anything waits."""
         return bool(self.missing or self.not_started or self.closed or self.unacknowledged)
 
 
 def count_stalls(seed: int, delta: int, assist: str) -> Stalls:
-    """Play one story.
+    """Run a story.
 
     Raises:
-        InvariantViolated: something was delivered wrongly, or is missing once all is healed.
+        InvariantViolated: a delivery was wrong, or is missing after the heal.
     """
     random = Random(f"stalls {seed} {delta}")
     topology = _draw_topology(random, delta)
@@ -96,7 +97,7 @@ def count_stalls(seed: int, delta: int, assist: str) -> Stalls:
 
 
 def total_stalls(stories: Iterable[Stalls]) -> dict[str, int]:
-    """Everything added up, with the number of stories and of those in which anything waited."""
+    """Return the sums of all counts, with the number of stories and of stalled stories."""
     names = ("owed", "missing", "late", "not_started", "closed", "unacknowledged")
     total = dict.fromkeys(("stories", "stalled", "links", *names), 0)
     for story in stories:
@@ -148,7 +149,7 @@ def _draw_topology(random: Random, delta: int) -> Topology:
 
 
 def _draw_links(random: Random, topology: Topology) -> tuple[tuple[str, str, str], ...]:
-    """One link of the tree and, where δ allows it, others: of the tree, or of a bypass."""
+    """Return a link of the tree and, if δ allows, further links of the tree or of a bypass."""
     tree, names = PrimaryTree(topology), topology.brokers
     a, b = random.choice(topology.links)
     pairs = [random.choice(((a, b), (b, a)))]

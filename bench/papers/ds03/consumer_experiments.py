@@ -1,9 +1,10 @@
-"""How many events subscribers get that keep nothing, each committed at their broker by itself.
+"""Throughput of subscribers without state, with a commit per event at their broker.
 
     pubsubctl bench ds03.jms
 
-A publishers' broker and a subscribers' broker, on this machine; all subscribers want all events,
-and have each committed before they take the next. They are let go when all is published.
+There is a publishers' broker and a subscribers' broker, on this machine. All subscribers receive
+all events, and wait for the commit of an event before the next event. Consumption starts when
+everything is published.
 
 Paper: [DS03] §5.2 (JMS auto-acknowledge).
 """
@@ -45,15 +46,15 @@ Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 
 
 class ConsumerExperiment(ExperimentFile):
-    """So many deliveries, for few subscribers and for many.
+    """A number of deliveries, for few subscribers and for many.
 
     Attributes:
-        subscribers: how many, one after the other.
-        ways: lanes and, with 0 for any, how many commits share a transaction at most.
-        deliveries: of each run together; all of them are for everybody.
-        seconds: after which a run ends that is not done.
-        event_bytes: of each event's payload.
-        processes: in which the subscribers are.
+        subscribers: numbers of subscribers, in sequence.
+        ways: lanes, and greatest number of commits per transaction, with 0 for any.
+        deliveries: total of each run; every event is for all subscribers.
+        seconds: time limit of a run.
+        event_bytes: size of an event's payload.
+        processes: number of processes of the subscribers.
     """
 
     schema_: Annotated[Literal["pubsubctl/consumer-experiment/1"], Field(alias="schema")]
@@ -66,7 +67,7 @@ class ConsumerExperiment(ExperimentFile):
     repetitions: Positive
 
     def scale(self) -> Row:
-        """How large it is."""
+        """Return the size of the experiment."""
         return {
             "subscribers": max(self.subscribers),
             "subscribers_least": min(self.subscribers),
@@ -85,11 +86,11 @@ def run_consumer_experiment(
     """Carry out an experiment on this machine.
 
     Args:
-        runs: where run folders lie.
-        said: told which run is next.
+        runs: folder of run folders.
+        said: receives the name of the next run.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
     """
     runs.mkdir(parents=True, exist_ok=True)
     return write_experiment(
@@ -123,7 +124,7 @@ def _rows(
 def measured(
     experiment: ConsumerExperiment, subscribers: int, lanes: int, batch: int, folder: Path
 ) -> dict[str, Any]:
-    """One run, with its files in an empty folder."""
+    """Return the result of a run, with its files in an empty folder."""
     addresses = _configure(folder, lanes, batch)
     started: list[subprocess.Popen[str]] = []
     try:
@@ -151,7 +152,7 @@ def measured(
             client.stdin.write("\n")
             client.stdin.flush()
         said = [json.loads(client.communicate()[0]) for client in clients]
-        trio.run(trio.sleep, 1.5)  # brokers write their counters down once a second
+        trio.run(trio.sleep, 1.5)  # brokers record their counters once a second
         counters = _counters(folder / "s1")
     finally:
         for process in reversed(started):
@@ -177,7 +178,7 @@ def _configure(folder: Path, lanes: int, batch: int) -> Mapping[str, str]:
     topology = folder / "topology.toml"
     topology.write_text(_TOPOLOGY.format(lanes=lanes, batch=batch), encoding="utf-8")
     holders = [socket.socket() for _ in NAMES]
-    for holder in holders:  # all at once, so that no port is given out twice
+    for holder in holders:  # bound at the same time, so that all ports differ
         holder.bind(("127.0.0.1", 0))
     addresses = {
         name: f"127.0.0.1:{holder.getsockname()[1]}"
@@ -212,7 +213,7 @@ def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 async def _publish(address: str, events: int, size: int) -> None:
-    """All events, logged when this returns."""
+    """Publish all events. All events are logged on return."""
     blob = encode_attributes({"kind": "a"})
     async with connect(address, "publisher", publishes=True) as client:
         at_once = 100
@@ -223,7 +224,7 @@ async def _publish(address: str, events: int, size: int) -> None:
 
 
 def _counters(folder: Path) -> Mapping[str, int]:
-    """The broker's own, as it has written them last."""
+    """Return the last recorded counters of a broker."""
     (path,) = (folder / "log").rglob("stats.jsonl")
     found: Mapping[str, int] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     return found

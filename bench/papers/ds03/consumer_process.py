@@ -1,8 +1,9 @@
-"""Consumers of one process, which count: `python -m bench.papers.ds03.consumer_process`.
+"""Counting consumers in one process: `python -m bench.papers.ds03.consumer_process`.
 
-Its arguments are the broker's address, the first number and how many they are, how many events each
-is to have, and for how many seconds it goes on at most once a line comes on its standard input. It
-says a JSON line when all have begun, and one with what they have consumed at the end.
+The arguments are the broker's address, the first number and the number of consumers, the number of
+events per consumer, and the time limit in seconds from the start. A line on standard input is the
+start. The process prints a JSON line when all consumers have begun, and a line with the consumed
+events at the end.
 """
 
 import json
@@ -19,11 +20,11 @@ _BEGIN_TOGETHER = 25
 
 
 class Consumers:
-    """All of one process.
+    """All consumers of a process.
 
     Attributes:
-        consumed: events that are committed.
-        last_s: when the last one was, since they were let go.
+        consumed: number of committed events.
+        last_s: time of the last commit, since the start.
     """
 
     def __init__(self, address: str, names: Sequence[str], events: int, seconds: float) -> None:
@@ -39,7 +40,7 @@ class Consumers:
         self._turns = trio.CapacityLimiter(_BEGIN_TOGETHER)
 
     async def run(self) -> None:
-        """Begin, wait for the word, and consume."""
+        """Begin, wait for the start, and consume."""
         async with trio.open_nursery() as nursery:
             for name in self._names:
                 nursery.start_soon(self._consume, name)
@@ -66,7 +67,7 @@ class Consumers:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """See the module."""
+    """Run the consumers; see the module."""
     address, first, count, events, seconds = arguments
     names = [f"consumer{number}" for number in range(int(first), int(first) + int(count))]
     consumers = Consumers(address, names, int(events), float(seconds))

@@ -1,10 +1,9 @@
-"""What it costs to keep what durable subscribers may miss, in each of some ways.
+"""Cost of storage for publications that durable subscribers may miss, by method.
 
     pubsubctl bench ds03.pfs
 
-All ways keep the same events for the same subscribers on the same disk, are durable once for each
-second of the workload and drop what is older than some seconds; what they give back is compared
-with what it should be.
+All methods store the same events for the same subscribers on the same disk, fsync once per second
+of the workload, and drop events after some seconds. Reads are compared with the expected events.
 
 Paper: [DS03] §5.1.2.
 """
@@ -27,14 +26,14 @@ Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 
 
 class StorageExperiment(ExperimentFile):
-    """A workload, as fast as it goes.
+    """A workload at the highest rate.
 
     Attributes:
-        seconds: of the workload.
-        kinds: of events, in turn; each subscriber wants one kind.
-        event_bytes: with its headers.
-        kept_s: what is older is dropped.
-        repetitions: of all ways, one after the other, each time in another order.
+        seconds: length of the workload.
+        kinds: kinds of events, in turn; a subscriber wants a single kind.
+        event_bytes: size of an event with its headers.
+        kept_s: age at which events are dropped.
+        repetitions: repetitions of all methods in sequence, in a different order every time.
     """
 
     schema_: Annotated[Literal["pubsubctl/storage-experiment/1"], Field(alias="schema")]
@@ -47,7 +46,7 @@ class StorageExperiment(ExperimentFile):
     repetitions: Positive
 
     def scale(self) -> Row:
-        """How large it is."""
+        """Return the size of the experiment."""
         return {
             "events": self.seconds * self.events_per_s,
             "subscribers": self.subscribers,
@@ -63,17 +62,17 @@ def run_storage_experiment(
     said: Callable[[str], None] = lambda _: None,
     labels: Mapping[str, str] | None = None,
 ) -> Path:
-    """Carry out an experiment on the disk that run folders are on.
+    """Carry out an experiment on the disk of the run folders.
 
     Args:
-        runs: where run folders lie.
-        said: told which way is measured next.
+        runs: folder of run folders.
+        said: receives the name of the next method.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
 
     Raises:
-        AssertionError: a way did not give back what it was given.
+        AssertionError: a method returned other events than it stored.
     """
     runs.mkdir(parents=True, exist_ok=True)
     scratch = runs / f".storage-{os.getpid()}"
@@ -105,7 +104,7 @@ def _rows(
 
 
 def measured(experiment: StorageExperiment, way: type[Way], folder: Path) -> dict[str, Any]:
-    """One way, in an empty folder."""
+    """Return the result of a method, in an empty folder."""
     everybody = range(1, experiment.subscribers + 1)
     by_kind = [
         [each for each in everybody if each % experiment.kinds == kind]
@@ -161,7 +160,7 @@ def _check(
 
 
 def _written_bytes() -> int:
-    """What this process has handed to the operating system to be written."""
+    """Return the number of bytes that this process has passed to write calls."""
     for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")
         if name == "wchar":

@@ -1,7 +1,7 @@
-"""Ways for a subscribers' broker to keep what somebody may have missed, all durable once a second.
+"""Methods of storage for missed events at a subscribers' broker, durable once per second.
 
-Each keeps which events were for which subscribers, on the file system in a folder, and gives what
-was for one of them back; some keep the events as well.
+A method stores the events of each subscriber, on the file system in a folder, and returns the
+events of a subscriber; some methods store the contents as well.
 
 Paper: [DS03] §5.1.2.
 """
@@ -24,14 +24,14 @@ _PAGE_BYTES: Final = 1 << 20
 _ALL: Final = 1 << 40
 
 Wanted = Mapping[int, Sequence[int]]
-"""Of each of some events, which go by ticks, the subscribers that it is for."""
+"""The subscribers of each event, by tick."""
 
 
 class Way(ABC):
-    """One way, in a folder of its own; ticks only go up.
+    """A method of storage, in a folder of its own; ticks ascend.
 
     Attributes:
-        syncs: how often it has waited for the disk.
+        syncs: number of waits for the disk.
     """
 
     def __init__(self, folder: Path, subscribers: Sequence[int]) -> None:
@@ -41,23 +41,23 @@ class Way(ABC):
 
     @abstractmethod
     def write(self, events: Mapping[int, bytes], wanted: Wanted) -> None:
-        """Keep some events: they are durable when this returns."""
+        """Store events. The events are durable on return."""
 
     @abstractmethod
     def drop(self, through: int) -> None:
-        """Nobody will ask for what is up to here; that it is gone may wait for what comes next."""
+        """Drop events up to a tick; the removal may wait for the next write."""
 
     @abstractmethod
     def missed(self, subscriber: int, after: int) -> list[int]:
-        """The ticks of the events behind `after` that are for a subscriber, lowest first."""
+        """Return the ticks of a subscriber's events behind `after`, in ascending order."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
 class _OnVolume(Way):
-    """In logs of one volume, as a broker writes them: one group a second."""
+    """Storage in logs of one volume, as in a broker: a group per second."""
 
     def __init__(self, folder: Path, subscribers: Sequence[int]) -> None:
         super().__init__(folder, subscribers)
@@ -74,7 +74,6 @@ class _OnVolume(Way):
         self.syncs += 1
 
     def close(self) -> None:
-        """See Way."""
         self._volume.close()
 
 
@@ -89,7 +88,6 @@ class Matches(_OnVolume):
         return [self._log.name]
 
     def write(self, events: Mapping[int, bytes], wanted: Wanted) -> None:
-        """See Way."""
         entries = []
         index = self._log.next
         for tick, subscribers in wanted.items():
@@ -101,13 +99,11 @@ class Matches(_OnVolume):
         self._write(entries)
 
     def drop(self, through: int) -> None:
-        """See Way."""
         for effect in self._log.chop(through):
             assert isinstance(effect, Chop), f"{effect}"
             self._chops.append(LogEntry(EntryKind.CHOPPED, effect.log, effect.first))
 
     def missed(self, subscriber: int, after: int) -> list[int]:
-        """See Way."""
         reader = BatchReader(self._log, subscriber, _ALL)
         reader.begin(after, _ALL, 0)
         while True:
@@ -117,7 +113,7 @@ class Matches(_OnVolume):
             self._read(effects)
 
     def _read(self, effects: list[LogEffect]) -> None:
-        """Answer what is asked of the log, as a log writer does."""
+        """Answer read requests of the log, as a log writer does."""
         while effects:
             read = effects.pop()
             assert not isinstance(read, Append | Chop), f"{read}"
@@ -127,7 +123,7 @@ class Matches(_OnVolume):
 
 
 class EventsPerSubscriber(_OnVolume):
-    """A log of events for each subscriber, on the same volume: what the paper compares with."""
+    """A log of events for each subscriber, on the same volume: the paper's comparison."""
 
     def __init__(self, folder: Path, subscribers: Sequence[int]) -> None:
         self._ticks: dict[int, list[int]] = {each: [] for each in subscribers}
@@ -138,7 +134,6 @@ class EventsPerSubscriber(_OnVolume):
         return [f"events.{each}" for each in self._ticks]
 
     def write(self, events: Mapping[int, bytes], wanted: Wanted) -> None:
-        """See Way."""
         entries = []
         for tick, subscribers in wanted.items():
             event = (events[tick],)
@@ -149,7 +144,6 @@ class EventsPerSubscriber(_OnVolume):
         self._write(entries)
 
     def drop(self, through: int) -> None:
-        """See Way."""
         for each, ticks in self._ticks.items():
             gone = sum(tick <= through for tick in ticks)
             if gone:
@@ -159,7 +153,6 @@ class EventsPerSubscriber(_OnVolume):
                 self._chops.append(entry)
 
     def missed(self, subscriber: int, after: int) -> list[int]:
-        """See Way."""
         first = self._first[subscriber]
         end = first + len(self._ticks[subscriber])
         ticks: list[int] = []
@@ -172,7 +165,7 @@ class EventsPerSubscriber(_OnVolume):
 
 
 class _InSqlite(Way):
-    """In SQLite, a transaction a second, as safe as a broker's rows (WAL, synchronous = FULL)."""
+    """Storage in SQLite, a transaction per second, as safe as a broker's rows (WAL, FULL)."""
 
     tables: Sequence[str]
 
@@ -186,7 +179,6 @@ class _InSqlite(Way):
         self._dropped = 0
 
     def write(self, events: Mapping[int, bytes], wanted: Wanted) -> None:
-        """See Way."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._insert(events, wanted)
         for table in self.tables:
@@ -199,11 +191,9 @@ class _InSqlite(Way):
     def _insert(self, events: Mapping[int, bytes], wanted: Wanted) -> None: ...
 
     def drop(self, through: int) -> None:
-        """See Way."""
         self._dropped = through
 
     def missed(self, subscriber: int, after: int) -> list[int]:
-        """See Way."""
         name = self.tables[0].partition(" ")[0]
         rows = self._connection.execute(
             f"SELECT tick FROM {name} WHERE subscriber = ? AND tick > ? ORDER BY tick",
@@ -212,7 +202,6 @@ class _InSqlite(Way):
         return [tick for (tick,) in rows]
 
     def close(self) -> None:
-        """See Way."""
         self._connection.close()
 
 
@@ -231,7 +220,7 @@ class SqlitePerSubscriber(_InSqlite):
 
 
 class SqliteOnce(_InSqlite):
-    """Each event once, and a row for each subscriber; rows of one second lie side by side."""
+    """A row per event, and a row per subscriber; rows of the same second are adjacent."""
 
     tables = (
         "matches (tick INTEGER, subscriber INTEGER, PRIMARY KEY (tick, subscriber))",
@@ -247,10 +236,10 @@ class SqliteOnce(_InSqlite):
 
 
 class _InFiles(Way):
-    """In plain files, each synced once a second; a new one for each part of the time."""
+    """Storage in plain files, fsynced once per second; a new file for each part of the time."""
 
     PARTS: Final = 5
-    """So many seconds are in one file, which goes when all of it has been dropped."""
+    """Seconds per file, which is removed when all seconds have been dropped."""
 
     def __init__(self, folder: Path, subscribers: Sequence[int]) -> None:
         super().__init__(folder, subscribers)
@@ -259,7 +248,7 @@ class _InFiles(Way):
         self._open: dict[int, int] = {}
 
     def _append(self, pieces: Mapping[int, bytes], last: int) -> None:
-        """Append to the file of each of these subscribers."""
+        """Append to the files of the subscribers."""
         if self._seconds % self.PARTS == 0:
             self._close()
             part = self.folder / f"{self._seconds:06d}"
@@ -278,7 +267,6 @@ class _InFiles(Way):
             self.syncs += 1
 
     def drop(self, through: int) -> None:
-        """See Way."""
         while len(self._parts) > 1 and self._parts[0][1] <= through:
             part, _ = self._parts.pop(0)
             for path in part.iterdir():
@@ -295,15 +283,13 @@ class _InFiles(Way):
         self._open = {}
 
     def close(self) -> None:
-        """See Way."""
         self._close()
 
 
 class FilePerSubscriber(_InFiles):
-    """The events of each subscriber in a file of its own."""
+    """The events of each subscriber in a separate file."""
 
     def write(self, events: Mapping[int, bytes], wanted: Wanted) -> None:
-        """See Way."""
         by_subscriber: dict[int, list[bytes]] = {}
         for tick, those in wanted.items():
             for each in those:
@@ -312,7 +298,6 @@ class FilePerSubscriber(_InFiles):
         self._append({each: b"".join(some) for each, some in by_subscriber.items()}, max(events))
 
     def missed(self, subscriber: int, after: int) -> list[int]:
-        """See Way."""
         ticks = [
             int.from_bytes(content[place : place + WORD], "big")
             for content in self._contents(subscriber)
@@ -322,10 +307,9 @@ class FilePerSubscriber(_InFiles):
 
 
 class FileOnce(_InFiles):
-    """Each event once in one file, with the subscribers that it is for: as little as can be."""
+    """All events in one file, with their subscribers: the least possible amount of data."""
 
     def write(self, events: Mapping[int, bytes], wanted: Wanted) -> None:
-        """See Way."""
         pieces = []
         for tick, those in wanted.items():
             event = events[tick]
@@ -334,7 +318,6 @@ class FileOnce(_InFiles):
         self._append({0: b"".join(pieces)}, max(events))
 
     def missed(self, subscriber: int, after: int) -> list[int]:
-        """See Way."""
         ticks = []
         for content in self._contents(0):
             place = 0
@@ -364,4 +347,4 @@ WAYS: Final[Mapping[str, type[Way]]] = {
     "file_per_subscriber": FilePerSubscriber,
     "file_once": FileOnce,
 }
-"""By name; the first is ours."""
+"""Methods by name; the first is the method of this project."""

@@ -1,1 +1,1 @@
-"""[GES]: what its routing costs, and whether it is right, on hierarchies of any kind."""
+"""Experiments of [GES]: cost and correctness of routing, on hierarchies of any kind."""

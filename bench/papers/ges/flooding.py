@@ -1,4 +1,4 @@
-"""Graphs of all brokers, flooded without sessions or time, and what they should be."""
+"""Connectivity graphs of all brokers, flooded without sessions or time, for comparisons."""
 
 from collections import deque
 from random import Random
@@ -12,15 +12,15 @@ from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 
 
 class Flooded:
-    """The graphs of all brokers of a hierarchy, and the statements that are under way.
+    """The graphs of all brokers of a hierarchy, and the statements in flight.
 
-    Those from one broker to another arrive in order, otherwise in any, by chance.
+    Statements between the same brokers arrive in order; all other orders are random.
 
     Attributes:
         section: the hierarchy.
-        places, views: of each broker.
-        up: the connections that there are, with their factors.
-        received: who got which statement, in order.
+        places, views: place and view by broker.
+        up: the present connections, with their factors.
+        received: (broker, statement) of all arrivals, in order.
     """
 
     def __init__(self, topology: Topology, random: Random) -> None:
@@ -36,7 +36,7 @@ class Flooded:
         self._waiting: dict[Link, deque[Statement]] = {}
 
     def connect(self, a: BrokerNumber, b: BrokerNumber, factor: int = 1) -> None:
-        """Two brokers have a session: each tells the other all, and all others of it."""
+        """Connect two brokers: exchange all statements, and flood the connection."""
         self.up[a, b] = factor
         for here, there in ((a, b), (b, a)):
             for statement in self.views[here].known():
@@ -44,20 +44,20 @@ class Flooded:
             self._say(here, there, factor)
 
     def disconnect(self, a: BrokerNumber, b: BrokerNumber) -> None:
-        """Two brokers have none any more; what was under way between them is lost."""
+        """Disconnect two brokers; statements in flight between them are lost."""
         del self.up[a, b]
         for here, there in ((a, b), (b, a)):
             self._waiting.pop((here, there), None)
             self._say(here, there, DOWN)
 
     def charge(self, a: BrokerNumber, b: BrokerNumber, factor: int) -> None:
-        """The cost of a connection changes."""
+        """Change the cost of a connection."""
         self.up[a, b] = factor
         for here, there in ((a, b), (b, a)):
             self._say(here, there, factor)
 
     def step(self) -> bool:
-        """Let one message arrive; False when there is none."""
+        """Let a message arrive; return False without a message."""
         if not self._waiting:
             return False
         here, there = self._random.choice(sorted(self._waiting))
@@ -71,7 +71,7 @@ class Flooded:
         return True
 
     def settle(self) -> None:
-        """Let all arrive."""
+        """Let all messages arrive."""
         while self.step():
             pass
 

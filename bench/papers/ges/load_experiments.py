@@ -1,11 +1,12 @@
-"""Which of two links publications take while one of them is slow, or carries less than there is.
+"""Choice between two links while one of them is slow, or has too little capacity.
 
-Two clusters of three brokers are joined by two links of the same cost. A publisher in one of them
-publishes at a constant rate for a subscriber in the other, while a case slows the link down that is
-taken: by a delay of its own, or by letting no more than so many publications a second through, so
-that what is too much waits before it. A probe waits there, too.
+Two clusters of three brokers are joined by two links of the same cost. A publisher in one cluster
+publishes at a constant rate for a subscriber in the other. A case slows the link in use: by a
+delay, or by a limit of publications per second, so that excess publications wait before the link. A
+probe waits there, too.
 
-Paper: [GES] §3 (link costs are updated for overload every few seconds); experiment G14 of ours.
+Paper: [GES] §3 (link costs are updated for overload every few seconds); experiment G14 of this
+project.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,20 +31,20 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 SCHEMA: Final = "pubsubctl/link-load-experiment/1"
 SOURCE, SINK = "w1", "e1"
 SLOW, OTHER = ("w2", "e2"), ("w3", "e3")
-"""The link that is slowed down, and the one beside it."""
+"""The slowed link, and the parallel link."""
 _TICK_S: Final = 0.1
-"""So often a link with a capacity works off what waits before it."""
+"""Interval at which a link with a capacity forwards waiting publications."""
 
 
 class Case(BaseModel):
-    """What happens to the slow link.
+    """A disturbance of the slow link.
 
     Attributes:
-        name: of its rows.
-        title: of its panel.
-        delay_ms: that each message takes longer, one way; or else
-        capacity: publications a second that it lets through.
-        measured: brokers measure what links cost.
+        name: name in rows.
+        title: title of the panel.
+        delay_ms: additional delay of each message, one way; or else
+        capacity: publications per second.
+        measured: True if brokers measure the costs of links.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,14 +63,14 @@ class Case(BaseModel):
 
 
 class LinkLoadExperiment(ExperimentFile):
-    """What is done to the slow link, closed: the file says it all.
+    """A closed description of the disturbances of the slow link.
 
     Attributes:
-        rate: publications a second.
-        latency_ms: of every link, one way.
+        rate: publications per second.
+        latency_ms: latency of every link, one way.
         slow_link_ms, check_s: see `slow_link_ns` and `cost_check_ns` of GesParameters.
-        slow_from_s, slow_until_s: between which a link is slow.
-        seconds: that a case lasts.
+        slow_from_s, slow_until_s: begin and end of the disturbance.
+        seconds: length of a case.
     """
 
     schema_: Annotated[Literal["pubsubctl/link-load-experiment/1"], Field(alias="schema")]
@@ -90,7 +91,7 @@ class LinkLoadExperiment(ExperimentFile):
 
 
 def two_clusters() -> Topology:
-    """Three brokers in each, all linked, and two links between them."""
+    """Return two clusters of three linked brokers, with two links in between."""
     names = [f"{side}{number}" for side in "we" for number in (1, 2, 3)]
     inside = [[f"{side}{a}", f"{side}{b}"] for side in "we" for a, b in ((1, 2), (1, 3), (2, 3))]
     addresses = {name: f"{'we'.index(name[0])}.{int(name[1]) - 1}" for name in names}
@@ -102,7 +103,7 @@ def two_clusters() -> Topology:
 
 
 class _Observed:
-    """What is seen of a case: publications over the slow link, and how late each was delivered."""
+    """The observations of a case: publications over the slow link, and latencies of deliveries."""
 
     def __init__(self, topology: Topology) -> None:
         self._slow = tuple(topology.number_of(name) for name in SLOW)
@@ -113,7 +114,7 @@ class _Observed:
         self.now_ns: Callable[[], int] = lambda: 0
 
     def watch(self, broker: BrokerView, event: Any, effects: Sequence[Effect]) -> None:
-        """See Watcher."""
+        """Record publications over the slow link, and latencies."""
         for effect in effects:
             if type(effect) is Send and type(effect.message) is RoutedPublications:
                 if (broker.number, effect.peer) == self._slow:
@@ -125,7 +126,7 @@ class _Observed:
 
 
 def follow_case(experiment: LinkLoadExperiment, case: Case) -> Iterator[Row]:
-    """A row for each second of a case; the same arguments give the same rows."""
+    """Yield a row for each second of a case; the same arguments give the same rows."""
     topology = two_clusters()
     seen = _Observed(topology)
     latency_ns = experiment.latency_ms * MILLISECOND_NS
@@ -166,7 +167,7 @@ def follow_case(experiment: LinkLoadExperiment, case: Case) -> Iterator[Row]:
 
 
 def _publish(cluster: SimulatedCluster, seen: _Observed, rate: int, tick: int) -> None:
-    """Publish what falls into a tick, evenly."""
+    """Publish the publications of a tick, evenly spaced."""
     ticks = round(1 / _TICK_S)
     count = rate * (tick + 1) // ticks - rate * tick // ticks
     for _ in range(count):
@@ -178,7 +179,7 @@ def _publish(cluster: SimulatedCluster, seen: _Observed, rate: int, tick: int) -
 
 
 def _slowed(link: Any, case: Case, waiting: float, *, is_slow: bool) -> float:
-    """Let the link be as slow as a case has it by now; gives what waits before it."""
+    """Set the delay of the link by the case; return the number of waiting publications."""
     if not case.capacity:
         delay_ns = case.delay_ms * MILLISECOND_NS
         waiting = 0.0
@@ -200,11 +201,11 @@ def run_link_load_experiment(
     """Carry out an experiment; the same experiment gives the same rows.
 
     Args:
-        runs: where run folders lie.
-        phase: told what begins.
+        runs: folder of run folders.
+        phase: receives the name of each phase.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
     """
     topology = two_clusters()
     return write_experiment(

@@ -1,7 +1,7 @@
-"""What the routing of [GES] costs in link transmissions, and whether it is right.
+"""Cost of the routing of [GES] in link transmissions, and checks of its correctness.
 
-All brokers flood what they are connected to, and route by what comes of it, as they will with
-sessions; who is interested in a publication is known to all who ask. Links do not fail.
+All brokers flood their connections, and route by the resulting graphs, as with sessions. The
+brokers that are interested in a publication are known everywhere. Links do not fail.
 
     pubsubctl simulate routing
 
@@ -24,28 +24,29 @@ from brokerd.protocols.ges.units import Unit
 
 TOPOLOGIES = ("t22-hi", "t22-lo")
 PUBLISHER, MEASURING = "n22", "n10"
-"""The broker of the publisher, and that of a subscriber who always matches."""
+"""The broker of the publisher, and the broker of a subscriber that always matches."""
 CLIENTS = 5
-"""At each other broker."""
+"""Number of clients at each other broker."""
 MATCH_PERCENT = (100, 50, 25, 10, 0)
 EVENTS_OF_HIERARCHY = 20
 FACTORS = ((1,), (1, 2, 4, 8), (1, 64))
-"""By which the costs of links are multiplied, as drawn for a hierarchy."""
+"""Factors of the costs of links, as drawn for a hierarchy."""
 _REROUTES = 4
 
 
 class RoutingWrong(Exception):
-    """A graph or the way of a publication was not what it should be; says which and how."""
+    """An incorrect graph or path of a publication; names the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What publications of one match rate took.
+    """The cost of publications at a match rate.
 
     Attributes:
-        pattern: whether each client has its own interest or those of a broker share one.
-        reached: brokers other than the publisher's that got one, mean.
-        transmissions: links that one was sent over, mean.
+        pattern: "each client" for an interest per client, "each broker" for a common interest of a
+            broker's clients.
+        reached: mean number of receiving brokers, without the publisher's broker.
+        transmissions: mean number of links per publication.
     """
 
     topology: str
@@ -57,10 +58,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One random hierarchy, found right.
+    """A random hierarchy that passed all checks.
 
     Attributes:
-        largest: units in the largest graph that a broker has.
+        largest: units in the largest graph of a broker.
     """
 
     seed: int
@@ -81,12 +82,12 @@ class Routing:
         ]
 
     def publish(self, origin: BrokerNumber, interested: Iterable[BrokerNumber]) -> int:
-        """How many links one publication is sent over.
+        """Route a publication, and return the number of link transmissions.
 
         Raises:
-            RoutingWrong: not just the interested brokers got it, or one twice; it was sent on
-                again by a broker for the same end; there was no way, or a unit was looked into
-                without anybody in it being interested.
+            RoutingWrong: the receiving brokers are not the interested brokers, each once; a broker
+                repeated a transmission for the same end; there was no path; or a unit without an
+                interested broker was entered.
         """
         wanted = {number: None for number in interested if number != origin}
         inside = _units_of([self._addresses[number] for number in (*wanted, origin)])
@@ -115,7 +116,7 @@ class Routing:
 
 
 def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> Flooded:
-    """All brokers' graphs once all links are there."""
+    """Return the graphs of all brokers after the flooding of all links."""
     found = Flooded(topology, random)
     links = list(found.section.links)
     random.shuffle(links)
@@ -128,7 +129,7 @@ def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -
 
 
 def measure(topology: Topology, events: int, seed: int) -> Iterator[Traffic]:
-    """What publications take at each match rate; interests are drawn anew for each of them."""
+    """Yield the cost of publications at each match rate; interests are drawn per publication."""
     random = Random(f"routing {seed}")
     routing = Routing(flooded(topology, random))
     origin, always = topology.number_of(PUBLISHER), topology.number_of(MEASURING)
@@ -148,7 +149,7 @@ def measure(topology: Topology, events: int, seed: int) -> Iterator[Traffic]:
 
 
 def check(seed: int) -> Checked:
-    """Draw a hierarchy, its interests and the costs of its links, and route on it.
+    """Draw a hierarchy, interests and link costs, and check the routing.
 
     Raises:
         RoutingWrong: names the seed.
@@ -175,10 +176,10 @@ def check(seed: int) -> Checked:
 
 
 def check_graphs(found: Flooded) -> None:
-    """Make sure that each broker's graph is what the whole system looks like from there.
+    """Check that each broker's graph equals the outline of the whole system for the broker.
 
     Raises:
-        RoutingWrong: one is not; or a statement has left the unit that it is of.
+        RoutingWrong: a graph differs; or a statement has left its unit.
     """
     for broker, view in enumerate(found.views):
         should = outline(dict(enumerate(found.addresses)), found.up, broker)
@@ -192,7 +193,7 @@ def check_graphs(found: Flooded) -> None:
 
 
 def _units_of(addresses: Iterable[Unit]) -> dict[Unit, list[Unit]]:
-    """Per unit, those in it, one level below, in which these brokers are."""
+    """Return by unit the inner units, one level below, that contain these brokers."""
     found: dict[Unit, dict[Unit, None]] = {}
     for address in sorted(addresses):
         for length in range(len(address)):

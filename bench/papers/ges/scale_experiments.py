@@ -1,8 +1,8 @@
-"""How hierarchies grow: path lengths and clusters, graphs of brokers, and what a profile costs.
+"""Growth of hierarchies: path lengths and clusters, graphs of brokers, and costs of profiles.
 
-Hierarchies are generated, of units of as many members as the experiment says, and so are a ring
-and a random graph of as many brokers and (about) as many links. The graph of a broker is worked out
-from the whole system, as swarms do to check it; a profile is told by the brokers' own code.
+Hierarchies are generated from units with a given number of members, with a ring and a random graph
+of as many brokers and (about) as many links for comparison. The graph of a broker is computed from
+the whole system, as in the checks of swarms; profiles are propagated by the brokers' own code.
 
 Paper: [GES] §2 (small worlds, block limit), §3 (abbreviated system views, profile propagation).
 """
@@ -33,19 +33,20 @@ from brokerd.wire.attributes import decode_attribute_table
 
 SCHEMA: Final = "pubsubctl/scale-experiment/1"
 Hierarchies = Mapping[tuple[int, int], Topology]
-"""By how many brokers there are and how many members units have."""
+"""Topologies by number of brokers and members of units."""
 Size = Annotated[int, Field(ge=4, le=8192, strict=True)]
 Fanout = Annotated[int, Field(ge=2, le=BLOCK_LIMIT, strict=True)]
 
 
 class ScaleExperiment(ExperimentFile):
-    """What is counted of which hierarchies, closed: the file says it all.
+    """A closed description of counts and hierarchies.
 
     Attributes:
-        brokers: how many there are, one hierarchy for each and each fanout.
-        fanouts: members of a unit, at most; of the first one also a ring and a random graph.
-        neighbours: of each broker of a ring, an even number.
-        looked_at: brokers whose graph is worked out, drawn by chance, and whose profile changes.
+        brokers: numbers of brokers, with a hierarchy for every number and fanout.
+        fanouts: greatest numbers of members of a unit; the first also has a ring and a random
+            graph.
+        neighbours: number of neighbours in a ring, an even number.
+        looked_at: number of random brokers with a computed graph and a changed profile.
     """
 
     schema_: Annotated[Literal["pubsubctl/scale-experiment/1"], Field(alias="schema")]
@@ -64,11 +65,11 @@ def run_scale_experiment(
     """Carry out an experiment; the same experiment gives the same rows.
 
     Args:
-        runs: where run folders lie.
-        phase: told what begins.
+        runs: folder of run folders.
+        phase: receives the name of each phase.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
     """
     found = {
         (brokers, fanout): hierarchy(brokers, fanout)
@@ -144,26 +145,26 @@ def _hierarchies(
 
 
 def topology_in_words(topology: Topology, fanout: int) -> str:
-    """What is looked at, for people."""
+    """Return a description of the topology for the user."""
     return f"{len(topology.brokers):,} brokers, {fanout} in a unit"
 
 
 def section_of(topology: Topology) -> Hierarchy:
-    """The hierarchy of a topology that has one."""
+    """Return the hierarchy of a topology of this kind."""
     section = topology.of_kind("hierarchy").section
     assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
     return section
 
 
 def ring_links(brokers: int, neighbours: int) -> list[Link]:
-    """A ring in which each broker has links to so many that are nearest."""
+    """Return a ring with links from each broker to its nearest brokers."""
     steps = range(1, min(neighbours // 2, (brokers - 1) // 2) + 1)
     pairs = [(here, (here + step) % brokers) for here in range(brokers) for step in steps]
     return [(min(pair), max(pair)) for pair in pairs]
 
 
 def random_links(brokers: int, links: int, random: Random) -> list[Link]:
-    """So many links between any two brokers, of which a ring in random order connects all."""
+    """Return random links, which include a ring in random order to connect all brokers."""
     order = random.sample(range(brokers), brokers)
     found = {
         (min(a, b), max(a, b)): None for a, b in zip(order, [*order[1:], order[0]], strict=True)
@@ -175,9 +176,9 @@ def random_links(brokers: int, links: int, random: Random) -> list[Link]:
 
 
 def deciding(section: Hierarchy, origin: BrokerNumber) -> int:
-    """How many brokers decide by a broker's profile, which are all the paper sends it to.
+    """Return the number of brokers that use a broker's profile, the receivers in the paper.
 
-    They are, in each unit around it, the gatekeepers between the units that it is made of.
+    The receivers are, in each unit around the broker, the gatekeepers between the inner units.
 
     Paper: [GES] §3 (which gatekeepers have which profiles).
     """
@@ -192,7 +193,7 @@ def deciding(section: Hierarchy, origin: BrokerNumber) -> int:
 
 
 def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, int]:
-    """How many messages a change of one broker's profile takes, and how many answers, in order."""
+    """Return the numbers of messages and answers for a change of a broker's profile, in order."""
     neighbours: list[dict[BrokerNumber, Any]] = [{} for _ in section.brokers]
     for a, b in section.links:
         neighbours[a][b] = section.addresses[b]
@@ -215,7 +216,7 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
     everywhere: list[Any] = []
 
     def settle() -> Counter[str]:
-        """Let all arrive; how many messages of each kind there were."""
+        """Let all messages arrive; return the number of messages by kind."""
         counts: Counter[str] = Counter()
         waiting = deque([origin])
         while waiting:

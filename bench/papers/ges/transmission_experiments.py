@@ -1,10 +1,10 @@
-"""Over how many links a publication goes, by how many clients want it, on simulated brokers.
+"""Links per publication, by the number of interested clients, on simulated brokers.
 
-As in the paper one client publishes, one far away wants everything, and each other broker has five
-that want a share. Whom a publication is for is drawn for each of them and stands in its attributes
-(one per broker, a bit per client), so that one cluster with the same subscriptions serves all
-shares. Brokers count what they send on;
-the oracle judges every delivery meanwhile, and nothing may be missing.
+As in the paper, a client publishes, a distant client wants everything, and each other broker has
+five clients that want a share. The receivers of a publication are drawn and stand in its attributes
+(an attribute per broker, a bit per client), so that a cluster with constant subscriptions serves
+all shares. Brokers count their forwarded publications. The oracle judges every delivery, and
+nothing may be missing.
 
     pubsubctl simulate ges.fig7
 
@@ -33,15 +33,15 @@ Percent = Annotated[int, Field(ge=0, le=100, strict=True)]
 
 
 class TransmissionExperiment(ExperimentFile):
-    """What is counted on which hierarchies, closed: the file says it all.
+    """A closed description of counts and hierarchies.
 
     Attributes:
-        publisher: the broker of the client that publishes.
-        measuring: the broker of a subscriber that everything is for.
-        clients: subscribers at each broker but these two.
-        match_percent: of so many of the publications are for each, drawn by chance.
-        interests: drawn for each client, or alike for all clients of one broker.
-        publications: per point.
+        publisher: the broker of the publishing client.
+        measuring: the broker of a subscriber that receives everything.
+        clients: subscribers at each other broker.
+        match_percent: shares of the publications for a client, drawn at random.
+        interests: drawn for each client, or equal for all clients of a broker.
+        publications: publications per point.
     """
 
     schema_: Annotated[Literal["pubsubctl/transmission-experiment/1"], Field(alias="schema")]
@@ -55,10 +55,10 @@ class TransmissionExperiment(ExperimentFile):
 
 
 class Progress(Protocol):
-    """Whom to tell how far it has come."""
+    """A display of the experiment's progress."""
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """A new phase begins."""
+        """Show a new phase."""
 
 
 def run_transmission_experiment(
@@ -70,10 +70,10 @@ def run_transmission_experiment(
     """Carry out an experiment; the same experiment gives the same rows.
 
     Args:
-        runs: where run folders lie.
+        runs: folder of run folders.
 
     Returns:
-        The new run's folder.
+        The folder of the new run.
     """
     topologies = {name: load_topology(name) for name in experiment.topologies}
     return write_experiment(
@@ -109,7 +109,7 @@ def _rows(
 
 
 class Setting:
-    """A hierarchy of brokers and its clients, who are all known everywhere."""
+    """A hierarchy of brokers and its clients, with all subscriptions known everywhere."""
 
     def __init__(self, experiment: TransmissionExperiment, topology: Topology) -> None:
         self._experiment = experiment
@@ -134,7 +134,7 @@ class Setting:
         self.cluster.run_until_quiet()
 
     def measure(self, interest: str, match_percent: int) -> dict[str, Any]:
-        """What one share of interested clients costs, per publication."""
+        """Return the cost of a share of interested clients, per publication."""
         before, deliveries = self.cluster.statistics(), self.cluster.oracle.deliveries
         violations = sum(self.cluster.oracle.violations.values())
         owed = reached = 0
@@ -156,9 +156,9 @@ class Setting:
         }
 
     def _draw(self, interest: str, match_percent: int) -> list[dict[str, int]]:
-        """Of each publication, per broker with such, for which of its clients it is, as bits.
+        """Return for each publication the interested clients by broker, as bits.
 
-        Each client gets just the share: what is left to chance is with whom it shares one.
+        A client receives exactly the share; only the combination of clients is random.
         """
         count, clients = self._experiment.publications, self._experiment.clients
         shares = range(clients) if interest == EACH_CLIENT else range(1)

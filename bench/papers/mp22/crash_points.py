@@ -1,9 +1,9 @@
-"""The design's crash points, on simulated brokers: one dies there, and comes back a while later.
+"""The design's crash points, on simulated brokers: a broker dies there, and restarts later.
 
-Of the design's fifteen those are not here that a simulated broker does not have: a full disk (C8)
-and a torn record (C15). Where topics move (C14) the first server comes only when the others own
-all of them. Of the report's three files (C7) there
-is one record, of which a crash keeps all or nothing.
+Two of the design's fifteen points are missing, because simulated brokers lack them: a full disk
+(C8) and a torn record (C15). For moves of topics (C14), the first server starts when the other
+servers own all topics. The report's three files (C7) are a single record here, of which a crash
+keeps all or nothing.
 
 Paper: [MP22] §4, §5.1.
 """
@@ -41,7 +41,7 @@ MORE_KINDS: Final = "abcdefghijklmnopqrstuvwxyz"
 MOVING: Final = "C14"
 STEP_S: Final = 0.02
 STEPS: Final = 5
-"""Between two publications."""
+"""Number of steps between two publications."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class CrashPoint:
     """A step at which a broker dies.
 
     Attributes:
-        is_it: whether a step is one.
-        before: it dies before the effects of that step are carried out, else right after.
+        is_it: returns True for such a step.
+        before: True for death before the effects of the step, False for death right after.
     """
 
     is_it: Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]
@@ -58,7 +58,7 @@ class CrashPoint:
 
 
 def _gets(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
-    """A broker gets a message that is for it, as `field` says."""
+    """Return a test for the receipt of a message addressed to the broker by `field`."""
 
     def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
         if type(event) is not MessageReceived or type(event.message) is not kind:
@@ -70,7 +70,7 @@ def _gets(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[
 
 
 def _says(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
-    """A broker says something of its own, once that is on its disk."""
+    """Return a test for the send of a message of the broker's own, after its fsync."""
 
     def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
         return type(event) is not MessageReceived and any(
@@ -111,7 +111,7 @@ def _has_moved(row: Sequence[Any]) -> bool:
 def _commits(
     table: str, is_it: Callable[[Sequence[Any]], bool]
 ) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
-    """A broker writes such a row."""
+    """Return a test for a write of a matching row."""
 
     def commits(_broker: SimulatedBroker, _event: Event, effects: Sequence[Effect]) -> bool:
         return any(
@@ -147,15 +147,15 @@ CRASHES: Final[Mapping[str, CrashPoint]] = {
 }
 
 LATE: Final = "v1"
-"""Comes when the others own all topics, where these are to move."""
+"""The server that starts when the other servers own all topics, in stories of moves."""
 _PROXIES_ONLY: Final = frozenset({"C10"})
 
 
 class Killer:
-    """Kills the broker that comes to a crash point for the `nth` time of all, once.
+    """A watcher that kills the broker at the `nth` occurrence of a crash point, once.
 
     Args:
-        down_s: for so long.
+        down_s: time until the restart.
     """
 
     def __init__(self, name: str, nth: int, down_s: float) -> None:
@@ -168,7 +168,7 @@ class Killer:
         self._back_ns: int | None = None
 
     def watch(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
-        """See World; nobody dies while that is being made."""
+        """Kill the broker at the crash point, but not during the creation of the world."""
         if self.world is None or self.killed or not self._point.is_it(broker, event, effects):
             return
         if self._name in _PROXIES_ONLY and not broker.name.startswith("x"):
@@ -189,7 +189,7 @@ class Killer:
         self.world.cluster.broker(self.killed).kill()
 
     def pass_time(self, world: World, seconds: float) -> None:
-        """Let time pass; who was down for long enough comes back."""
+        """Let time pass, and restart the broker after its downtime."""
         for _ in range(max(1, round(seconds / STEP_S))):
             world.cluster.run_for(STEP_S)
             if self._back_ns is not None and self._back_ns <= world.now_ns:
@@ -198,7 +198,7 @@ class Killer:
 
 
 def crash(experiment: CrashExperiment, point: Row, run: int, seed: int) -> Row:
-    """What came of one run in which a broker died at a crash point."""
+    """Return the result of a run in which a broker died at a crash point."""
     name = point["crash_point"]
     random = Random(f"crash {name} {seed}")
     killer = Killer(name, 1 + random.randrange(3), random.choice((0.0, 0.3, 1.5)))
@@ -237,7 +237,7 @@ def crash(experiment: CrashExperiment, point: Row, run: int, seed: int) -> Row:
 def _play(
     experiment: CrashExperiment, world: World, killer: Killer, random: Random, kinds: Sequence[str]
 ) -> None:
-    """Subscriptions begin one after the other, so that topics get their owners; then all else."""
+    """Subscribe in sequence, so that topics receive owners, and then publish."""
     for home, wanted in zip(HOMES, (kinds, kinds[::-1]), strict=True):
         for kind in wanted:
             world.cluster.subscribe(home, f"kind = '{kind}'", client=f"s-{home}")

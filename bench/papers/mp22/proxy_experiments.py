@@ -1,8 +1,8 @@
 """Experiments on topics behind proxies, on simulated brokers: files, points and rows.
 
-What the report leaves unmeasured and a simulated clock tells better than a busy machine: how
-topics are spread over servers, who waits for a server that stalls, whether what is promised holds
-wherever a broker dies, and how often what a slow server has not answered is asked again.
+The report does not measure these, and a simulated clock is more exact than a busy machine: the
+distribution of topics over servers, the effect of a stalled server, the promises after a crash at
+any point, and the repetitions of requests to a slow server.
 
 Paper: [MP22] §3, §4, which measures nothing itself.
 """
@@ -46,21 +46,21 @@ CRASH_POINTS: Final[Mapping[str, str]] = {
     "C14-given": ARBITER,
     "C14-owned": ARBITER,
 }
-"""The design's crash points that a simulated broker has, each with the ownership that has it."""
+"""The design's crash points on simulated brokers, with the ownership that has the point."""
 
 
 class Progress(Protocol):
-    """Whom to tell how far an experiment has come."""
+    """A display of an experiment's progress."""
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """A new phase begins."""
+        """Show a new phase."""
 
     def update(self, numbers: Mapping[str, Any]) -> None:
-        """What is known now."""
+        """Show numbers."""
 
 
 class ProxyExperiment(ExperimentFile):
-    """What all of them say.
+    """The common keys of these experiments.
 
     Attributes:
         runs: draws of each point.
@@ -72,20 +72,21 @@ class ProxyExperiment(ExperimentFile):
     servers: Few
 
     def points(self) -> list[Row]:
-        """The points of the experiment, each as the columns that tell it from the others."""
+        """Return the points of the experiment, as columns that distinguish the points."""
         raise NotImplementedError
 
     def scale(self) -> Row:
-        """How large the experiment is, for claims that ask for a size."""
+        """Return the size of the experiment, for claims that require a size."""
         return {"servers": self.servers, "runs": self.runs}
 
 
 class SpreadExperiment(ProxyExperiment):
-    """How many topics each server comes to own.
+    """The number of topics that each server owns.
 
     Attributes:
-        topics: how many there are.
-        asked_percent: of them, drawn by chance, that each of two homes asks for, over two proxies.
+        topics: number of topics.
+        asked_percent: share of topics, drawn at random, that each of two access brokers requests,
+            over two proxies.
     """
 
     question: Literal["spread"]
@@ -101,11 +102,11 @@ class SpreadExperiment(ProxyExperiment):
 
 
 class StallExperiment(ProxyExperiment):
-    """Who waits while a server takes everything in and answers nothing, dies, and comes back.
+    """The effect of a server that receives everything and answers nothing, dies, and restarts.
 
     Attributes:
-        topics: so many values, each published equally often.
-        before_s, stalled_s, down_s, after_s: how long each part lasts.
+        topics: number of values, published equally often.
+        before_s, stalled_s, down_s, after_s: length of each part.
     """
 
     question: Literal["stall"]
@@ -124,11 +125,11 @@ class StallExperiment(ProxyExperiment):
 
 
 class CrashExperiment(ProxyExperiment):
-    """Whether what is promised holds when a broker dies at each of the design's crash points.
+    """The promises of the protocol after a crash at each of the design's crash points.
 
     Attributes:
-        crash_points: which.
-        publications: while that happens, of each of two publishers.
+        crash_points: names of crash points.
+        publications: publications of each of two publishers during the story.
     """
 
     question: Literal["crashes"]
@@ -149,11 +150,11 @@ class CrashExperiment(ProxyExperiment):
 
 
 class TimeoutExperiment(ProxyExperiment):
-    """How often what a stalled server has not stored is put again.
+    """The number of repeated puts of publications that a stalled server has not stored.
 
     Attributes:
-        timeouts_ms: how long a home waits for an answer at first.
-        stalls_ms: how long the server answers nothing.
+        timeouts_ms: initial timeouts of an access broker.
+        stalls_ms: lengths of the stall.
     """
 
     question: Literal["timeouts"]

@@ -25,11 +25,11 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 
 MOST_LISTED: Final = 256
-"""Values in one predicate."""
+"""Greatest number of values in a predicate."""
 
 
 def tell(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
-    """The rows of one draw."""
+    """Return the rows of a draw."""
     seed = experiment.seed * 1_000 + run
     match experiment:
         case SpreadExperiment():
@@ -48,7 +48,7 @@ def tell(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
 
 
 def values_of(parameters: MultiProxyParameters) -> dict[int, str]:
-    """For each topic a value that is in it."""
+    """Return a value for each topic."""
     topics, found, number = Topics(parameters, decode_attribute_table), dict[int, str](), 0
     while len(found) < parameters.topics:
         found.setdefault(topics.of_value(f"k{number}"), f"k{number}")
@@ -57,7 +57,7 @@ def values_of(parameters: MultiProxyParameters) -> dict[int, str]:
 
 
 def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
-    """Per server how many topics it is asked for when all proxies have heard of all servers."""
+    """Yield the number of requested topics per server, once all proxies have all servers."""
     followed: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, ...]] = {}
     stated: dict[BrokerNumber, tuple[int, ...]] = {}
 
@@ -81,7 +81,7 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
     owned: dict[BrokerNumber, set[int]] = {}
     for (_, server), topics in followed.items():
         owned.setdefault(server, set()).update(topics)
-    if ownership == PAPER:  # whose homes go on at the server that had a topic, until it is empty
+    if ownership == PAPER:  # access brokers remain at a topic's former server until it is empty
         owned = {server: set(topics) for server, topics in stated.items()}
     for server, name in enumerate(world.topology.brokers):
         if name.startswith("v"):
@@ -89,11 +89,11 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
             yield {"ownership": ownership, "run": run, "server": name, "topics": count}
 
 
-# ------------------------------------------------------------ a server that stalls
+# ------------------------------------------------------------ stalled servers
 
 
 def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
-    """Per second and for whose topics: how long what was published then took to come."""
+    """Yield the latency of publications per second, and by the server of their topics."""
     stored_at: dict[tuple[BrokerNumber, int], BrokerNumber] = {}
 
     def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
@@ -155,7 +155,7 @@ def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> I
 
 
 def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) -> Row:
-    """How often what was published during a stall was put, and what of it the server knew."""
+    """Return the number of puts per publication during a stall, and of puts known to the server."""
     put: dict[int, int] = {}
     known = 0
 
@@ -181,7 +181,7 @@ def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) ->
         world.publish("e1", "a")
         cluster.run_for(pause_s)
     before, first_ns = len(world.sent_ns), world.now_ns
-    # Frozen, it does not even read; with one server all of them are stalled.
+    # A frozen server does not even read; with a single server everything is stalled.
     cluster.broker("v1").freeze()
     while world.now_ns < first_ns + point["stall_ms"] * MILLISECOND_NS:
         world.publish("e1", "a")
@@ -208,8 +208,9 @@ def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) ->
 
 
 def nested(timeout_ms: int, stall_ms: int) -> int:
-    """How often one put reaches a server by the report's rules: three tries of the client, and of
-    each three of the proxy, as long as there is no answer. Worked out, not run.
+    """Return the number of arrivals of a put at a server by the report's rules, computed.
+
+    The client makes three tries, and for each the proxy makes three, as long as there is no answer.
 
     Paper: [MP22] §3 (100 ms, three times, at each hop).
     """

@@ -1,4 +1,4 @@
-"""Proxies, servers and two homes, simulated: what is published, and when it comes."""
+"""Simulated proxies, servers and two access brokers, with times of publications and deliveries."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,19 +23,19 @@ NETWORK: Final = NetworkParameters(
 )
 HOMES: Final = ("e1", "e2")
 SETTLING_S: Final = 12
-"""More than two of the periods in which servers tell proxies what they own."""
+"""More than two periods of the servers' announcements of ownership to proxies."""
 
 
 def said(effects: Sequence[Effect]) -> list[Any]:
-    """The messages that a step sends."""
+    """Return the messages that a step sends."""
     return [effect.message for effect in effects if type(effect) is Send]
 
 
 class World:
-    """Proxies x1, x2, …, servers v1, …, and two homes, one millisecond apart.
+    """Proxies x1, x2, …, servers v1, …, and two access brokers, one millisecond apart.
 
     Args:
-        watch: told of every step before its effects are carried out.
+        watch: receives every step before its effects are carried out.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class World:
         self.cluster.run_for(1)
 
     def arbiter(self, kind: str) -> str:
-        """The server that decides who owns the topic of a kind."""
+        """Return the server that decides about the owner of a kind's topic."""
         topic = Topics(self.parameters, decode_attribute_table).of_value(kind)
         return self.topology.brokers[
             Places(0, self.topology, self.parameters.topics).arbiters[topic]
@@ -81,46 +81,45 @@ class World:
 
     @property
     def now_ns(self) -> int:
-        """By the one clock there is."""
+        """The time of the only clock."""
         return self.cluster.schedule.now_ns
 
     def publish(self, at: str, kind: str) -> Published:
-        """One publication at a home."""
+        """Publish at an access broker."""
         sent = self.cluster.publish(at, kind=kind)
         self.sent_ns[str(sent)] = self.now_ns
         return sent
 
     def violations(self) -> dict[str, int]:
-        """What the oracle has to say when all should have come."""
+        """Return the violations that the oracle finds after all deliveries should have arrived."""
         self.cluster.oracle.judge_end()
         return dict(self.cluster.oracle.violations)
 
 
 class Seen:
-    """What applications get, and when. See ClientObserver."""
+    """A ClientObserver that records times of deliveries."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def connected(self, client: Any, source: Any) -> None:
-        """See ClientObserver."""
+        """Do nothing."""
 
     def started(self, client: Any, number: int) -> None:
-        """See ClientObserver."""
+        """Do nothing."""
 
     def delivered(
         self, client: Any, number: int, source: Any, sequence: int, blob: bytes, payload: Any
     ) -> None:
-        """See ClientObserver."""
         world = self._world
         publisher = world.cluster.name_of(source)
         world.came_ns.setdefault(f"{publisher}/{sequence}", []).append(world.now_ns)
 
     def withheld(self, client: Any, notice: Any) -> None:
-        """See ClientObserver."""
+        """Do nothing."""
 
     def gap(self, client: Any, number: int, source: Any, *rest: Any) -> None:
-        """See ClientObserver."""
+        """Do nothing."""
 
     def acknowledged(self, client: Any, sequence: int) -> None:
-        """See ClientObserver."""
+        """Do nothing."""

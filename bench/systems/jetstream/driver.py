@@ -1,10 +1,10 @@
-"""NATS JetStream: one file-backed stream on one server or a group of them, with message ids.
+"""NATS JetStream: one file-backed stream on one server or a group of servers, with message ids.
 
-A publisher sends a publication again until it is acknowledged, with the same `Nats-Msg-Id`. A
-subscriber has a durable consumer per subject, to which the server pushes or from which the client
-pulls (`consumer`), and acknowledges each delivery; with
-`acknowledge = "double"` it waits until the server has confirmed that, as is documented for exactly
-once; what comes again because a confirmation was lost is acknowledged again, and not taken twice.
+A publisher repeats a publication until the acknowledgement, with the same `Nats-Msg-Id`. A
+subscriber has a durable consumer per subject, with push or pull delivery (`consumer`), and
+acknowledges each delivery. With `acknowledge = "double"` the subscriber waits for the server's
+confirmation, as documented for exactly once. A redelivery after a lost confirmation is acknowledged
+again, and not processed twice.
 """
 
 import asyncio
@@ -48,18 +48,18 @@ FETCHED: Final = 256
 _LOOK_S: Final = 0.1
 _PULL_S: Final = 1.0
 _NOBODY: Final = 1
-"""A port that nobody listens on."""
+"""A port without a listener."""
 _SYNC_SETTABLE: Final = (2, 10)
 _DEFAULT_SYNC: Final = "2m"
 
 _Stored = tuple[int, datetime]
-"""A message of the stream: numbers may come again where a server has lost the last ones."""
+"""A message of the stream. Sequence numbers may repeat after a server lost the last messages."""
 
 
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
-    """Servers that know each other where there are several."""
+    """Return the servers, which form a cluster if there are several."""
     check_one_of(settings, "consumer", CONSUMERS)
     check_one_of(settings, "acknowledge", ACKNOWLEDGEMENTS)
     if number_of(settings, "replicas") > len(servers):
@@ -88,7 +88,7 @@ def start(
             where = f'listen: "127.0.0.1:{cluster}"'
             routes = _routes(server, servers)
             if server.through:
-                # Servers tell each other where others are, and would go around the relay.
+                # Servers advertise addresses to each other, and would bypass the relay.
                 where += f', advertise: "127.0.0.1:{_NOBODY}"'
             lines.append(f"cluster {{ name: load, {where}, routes: [{routes}] }}")
         path = server.folder / "nats.conf"
@@ -102,13 +102,13 @@ def _routes(server: Server, servers: Sequence[Server]) -> str:
 
 
 def is_up(server: Server, settings: Settings) -> bool:
-    """Whether its own health check is content."""
+    """Return True if the server's own health check succeeds."""
     found = asked(server.further_ports[0], "/healthz")
     return isinstance(found, dict) and found.get("status") == "ok"
 
 
 def leader(servers: Sequence[Server], settings: Settings) -> str:
-    """Which server leads the stream."""
+    """Return the leader of the stream; "" if unknown."""
     for server in servers:
         found = asked(server.further_ports[0], "/jsz?streams=true") or {}
         for account in found.get("account_details", ()):
@@ -144,7 +144,7 @@ class JetStreamClient:
             settle(lost, "the connection was closed")
 
         async def ignored(error: Exception) -> None:
-            pass  # what comes of it is told to whoever waits for an answer
+            pass  # the callers that wait for an answer receive the error
 
         with told_as(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
             self._connection = await nats.connect(
@@ -180,7 +180,7 @@ class JetStreamClient:
         subjects = [">"] if everything else topics
         with told_as(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
             for place, subject in enumerate(subjects):
-                # A consumer's name may have no dots; which client's it is, its name says.
+                # The name of a consumer contains the client's name, but no dots.
                 durable = f"{self._about.name.replace('.', '-')}-{place}"
                 config = ConsumerConfig(
                     ack_policy=AckPolicy.EXPLICIT,
@@ -237,7 +237,7 @@ class JetStreamClient:
         self._came.put(Delivery(message.subject.removeprefix(PREFIX), message.data, message))
 
     async def _pull(self, pulled: "JetStreamContext.PullSubscription") -> None:
-        """Ask for more again and again; who waits for the connection says when it is lost."""
+        """Fetch messages repeatedly until the connection is lost; `wait_lost` reports the loss."""
         import nats.errors
         import nats.js.errors
 
@@ -246,7 +246,7 @@ class JetStreamClient:
                 for message in await pulled.fetch(FETCHED, timeout=_PULL_S):
                     await self._on_message(message)
             except nats.errors.TimeoutError:
-                continue  # there was nothing
+                continue  # no message arrived
             except (nats.errors.Error, nats.js.errors.Error):
                 await asyncio.sleep(_LOOK_S)
 
@@ -261,7 +261,7 @@ class JetStreamClient:
             try:
                 await self._connection.close()
             except (nats.errors.Error, OSError):
-                pass  # it is gone either way
+                pass  # the connection is closed either way
 
 
 def _stored(message: "Msg") -> _Stored:

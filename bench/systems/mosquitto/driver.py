@@ -1,8 +1,8 @@
 """Mosquitto: MQTT 3.1.1 with quality of service 0, 1 or 2 both ways, and persistent sessions.
 
-The client library keeps what was not acknowledged over a lost connection and sends it again, as the
-standard asks of a session; its own network thread connects again. That thread waits while the
-application takes a publication in, so that the library acknowledges none before.
+The client library keeps unacknowledged publications over a lost connection and repeats them, as the
+standard requires of a session; its own network thread reconnects. The thread waits while the
+application processes a publication, so that the library acknowledges no publication before.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ QUALITIES: Final = (0, 1, 2)
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
-    """Brokers that keep their state in their folders; of several, all are bridged to the last."""
+    """Return brokers with state in their folders; several brokers are bridged to the last."""
     check_one_of(settings, "qos", QUALITIES)
     return [_start(program, server, servers, settings) for server in servers]
 
@@ -62,7 +62,7 @@ def _start(program: str, server: Server, servers: Sequence[Server], settings: Se
             f"address 127.0.0.1:{port}",
             f"topic # both {settings['qos']}",
             "cleansession false",
-            "try_private true",  # else what came over a bridge would go back over it
+            "try_private true",  # otherwise bridges would return messages to their senders
             "notifications_local_only true",
             "restart_timeout 1",
         ]
@@ -71,12 +71,12 @@ def _start(program: str, server: Server, servers: Sequence[Server], settings: Se
 
 
 def dials(names: Sequence[str]) -> Sequence[tuple[str, str]]:
-    """Every bridge: to the last."""
+    """Return every bridge, from each server to the last."""
     return [(name, names[-1]) for name in names[:-1]]
 
 
 def is_up(server: Server, settings: Settings) -> bool:
-    """Whether it answers somebody who connects, and has its bridge where it is to have one."""
+    """Return True if the server answers a connection, and its bridge, if any, is up."""
     hello = bytes([0x10, 0x0C, 0, 4]) + b"MQTT" + bytes([4, 2, 0, 10, 0, 0])
     bridges = b"$SYS/broker/connection/+/state"
     wanted = bytes([0x82, len(bridges) + 5, 0, 1, 0, len(bridges)]) + bridges + b"\0"
@@ -94,13 +94,13 @@ def is_up(server: Server, settings: Settings) -> bool:
                 if not (more := connection.recv(256)):
                     return False
                 said += more
-            return said.endswith(b"1")  # what a bridge publishes of itself: 1 while it stands
+            return said.endswith(b"1")  # the state of a bridge: 1 while connected
     except OSError:
         return False
 
 
 class MqttClient:
-    """A SystemClient; paho's thread tells the loop what happens."""
+    """A SystemClient; paho's thread passes events to the loop."""
 
     def __init__(self, attachment: Attachment) -> None:
         from paho.mqtt.client import Client, MQTTv311
@@ -148,7 +148,7 @@ class MqttClient:
 
     async def subscribe(self, topics: Sequence[str]) -> None:
         if self._has_session:
-            return  # it has the subscriptions; what it sends at once would be before the answer
+            return  # the session has the subscriptions, and may deliver before an answer
         _, number = self._client.subscribe([(topic, self._qos) for topic in topics])
         assert number is not None
         done = self._subscribed.setdefault(number, self._loop.create_future())
@@ -169,8 +169,8 @@ class MqttClient:
             if failure := self._client.publish(topic, body, 0).rc:
                 raise NotAcknowledged(f"paho says {failure}")
             return
-        # On a new connection paho sends again all that it was given, however much may be in
-        # flight, and the broker puts out who sends more than it takes.
+        # On a new connection paho repeats all publications without regard to the limit in
+        # flight, and the broker disconnects clients that exceed the limit.
         async with self._room:
             number = self._client.publish(topic, body, self._qos).mid
             try:
@@ -184,8 +184,8 @@ class MqttClient:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # the other end was faster
-        # Else paho's thread would not see it; what it acknowledges now does not get through.
+                pass  # the other end closed first
+        # Otherwise paho's thread would not notice. Later acknowledgements are not sent.
         self._answer_nothing_more()
         await asyncio.wait({self._lost}, timeout=ANSWER_S)
 
@@ -201,7 +201,7 @@ class MqttClient:
             waiting.set()
 
     def _in_loop(self, handle: Callable[..., None]) -> Callable[..., None]:
-        """The callback for paho's thread that has this done in the loop's."""
+        """Return a callback for paho's thread that calls `handle` in the loop's thread."""
 
         def told(*arguments: Any) -> None:
             self._loop.call_soon_threadsafe(handle, *arguments)
@@ -209,7 +209,7 @@ class MqttClient:
         return told
 
     def _on_pre_connect(self, client: Any, data: Any) -> None:
-        """In paho's thread: connect when that may be."""
+        """Wait in paho's thread until a connection is allowed."""
         self._may_connect.wait()
 
     def _on_connect(self, client: Any, data: Any, flags: Any, reason: Any, *more: Any) -> None:
@@ -233,7 +233,7 @@ class MqttClient:
         settle(self._open.setdefault(number, self._loop.create_future()), None)
 
     def _on_message(self, client: Any, data: Any, message: "MQTTMessage") -> None:
-        """In paho's thread: return when the application has it."""
+        """Pass a message to the application, and wait in paho's thread for its processing."""
         taken = threading.Event()
         delivery = Delivery(message.topic, bytes(message.payload), taken)
         self._loop.call_soon_threadsafe(self._give, delivery)

@@ -1,9 +1,9 @@
 """RabbitMQ: one server or a cluster, AMQP 0-9-1, publisher confirms and manual acknowledgements.
 
-A subscriber has a durable queue of its own, classic or quorum, bound to the topics that it wants;
-publications are persistent. What was not confirmed is published again, and RabbitMQ knows no
-message ids, so it may come twice. A channel that was opened before a quorum queue had a new leader
-may have each publication refused until the old leader is back; so a publisher that has nothing else
+A subscriber has a durable queue of its own, classic or quorum, bound to the topics of its
+subscription; publications are persistent. An unconfirmed publication is repeated, and RabbitMQ has
+no message ids, so duplicates may arrive. A channel from before a change of a quorum queue's leader
+may have each publication refused until the old leader returns. So a publisher with only refusals
 for `refused_ms` attaches again.
 """
 
@@ -55,7 +55,7 @@ PARTITIONS: Final = ("ignore", "pause_minority", "autoheal")
 def start(
     program: str, servers: Sequence[Server], settings: Settings, version: str
 ) -> Sequence[Start]:
-    """Servers, each with everything in its folder, that form a cluster where there are several."""
+    """Return the servers, each with all state in its folder; several servers form a cluster."""
     check_one_of(settings, "queue", KINDS)
     check_one_of(settings, "partitions", PARTITIONS)
     if len(servers) > 1 and settings["queue"] != "quorum":
@@ -84,7 +84,7 @@ def _start(program: str, server: Server, servers: Sequence[Server], settings: Se
         "RABBITMQ_LOGS": "-",
         "RABBITMQ_PID_FILE": folder / "pid",
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 -setcookie load",
-        # Else the script stays, as a parent that a kill would strike in the server's place.
+        # Otherwise the script remains as a parent, and a kill would hit the script instead.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
     lines = [
@@ -120,7 +120,7 @@ def _node(server: Server) -> str:
 
 
 def leader(servers: Sequence[Server], settings: Settings) -> str:
-    """Which server leads the queue that is first by its name."""
+    """Return the leader of the first queue by name; "" if unknown."""
     words = base64.b64encode(b"guest:guest").decode()
     for server in servers:
         path = "/api/queues?columns=name,leader"
@@ -132,13 +132,13 @@ def leader(servers: Sequence[Server], settings: Settings) -> str:
 
 
 def version(program: str) -> str:
-    """By the folder that it is installed in; to ask it would leave a port mapper running."""
+    """Return the version from the installation folder; a version option starts a port mapper."""
     found = [*Path(program).parents[1].glob("lib/rabbitmq_server-*")]
     return found[0].name.replace("_server-", " ") if found else "RabbitMQ"
 
 
 def is_up(server: Server, settings: Settings) -> bool:
-    """Whether it begins a session with somebody who connects."""
+    """Return True if the server answers the begin of a session."""
     try:
         with socket.create_connection(("127.0.0.1", server.port), ANSWER_S) as connection:
             connection.settimeout(ANSWER_S)
@@ -183,7 +183,7 @@ class RabbitClient:
             )
 
     async def _connected(self) -> "AbstractConnection":
-        """To the first of the servers that takes it."""
+        """Return a connection to the first server that accepts."""
         import aio_pika
         import aio_pika.exceptions
 
@@ -248,7 +248,7 @@ class RabbitClient:
                 async with asyncio.timeout(ANSWER_S):
                     await connection.close()
             except (aio_pika.exceptions.AMQPError, OSError, TimeoutError):
-                pass  # it is gone either way
+                pass  # the connection is closed either way
 
     async def leave(self) -> None:
         import aio_pika.exceptions
@@ -258,7 +258,7 @@ class RabbitClient:
                 async with asyncio.timeout(ANSWER_S):
                     await self._queue.delete(if_unused=False, if_empty=False)
         except (aio_pika.exceptions.AMQPError, OSError, TimeoutError):
-            pass  # a run's servers go with it
+            pass  # the servers end with the run
         await self.drop()
 
     def _on_refusal(self, now_s: float) -> None:
@@ -283,7 +283,7 @@ _SETTINGS: Final[Mapping[str, bool | int | str]] = {
 
 SYSTEM = System(
     title="RabbitMQ",
-    # Debian's wrapper in /usr/sbin is for two users only.
+    # Debian's wrapper in /usr/sbin works for two users only.
     program="/usr/lib/rabbitmq/bin/rabbitmq-server",
     package="rabbitmq-server",
     version_option="",

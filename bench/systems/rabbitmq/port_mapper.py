@@ -1,11 +1,11 @@
-"""Erlang's port mapper as a server of a cluster is to see it, and then that server in its place.
+"""A replacement of Erlang's port mapper for one server of a cluster, which starts the server.
 
     python port_mapper.py PORT NAME=PORT,… COMMAND …
 
-It tells at which ports other nodes are, which may be a relay's, and of itself what it has been
-told. Of the protocol (Erlang's distribution protocol, "EPMD protocol") it has what nodes ask for:
-to be registered for as long as their connection lasts, a port, and the names. The command takes the
-place of this process, and the mapper ends with it. Linux only.
+The mapper returns the given ports of other nodes, which may be ports of a relay, and registered
+ports otherwise. It supports the requests of nodes in Erlang's distribution protocol ("EPMD
+protocol"): registration for the time of a connection, a port, and the names. The command replaces
+this process, and the mapper ends with the command. Linux only.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _VERSIONS: Final = (6, 5)
 
 
 class PortMapper:
-    """The nodes that it knows of: `others` always, and those that are registered."""
+    """A map of nodes to ports: `others` always, and registered nodes."""
 
     def __init__(self, port: int, others: Mapping[str, int]) -> None:
         self._port = port
@@ -38,7 +38,7 @@ class PortMapper:
         self._registered: dict[str, int] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request of a connection."""
+        """Answer the only request of a connection."""
         name = ""
         try:
             (length,) = struct.unpack("!H", await reader.readexactly(2))
@@ -52,13 +52,13 @@ class PortMapper:
             if name:
                 await reader.read()
         except (OSError, asyncio.IncompleteReadError, struct.error):
-            pass  # nodes ask again
+            pass  # nodes repeat their requests
         finally:
             self._registered.pop(name, None)
             writer.close()
 
     def answer(self, request: bytes) -> bytes:
-        """What is said to a request; nothing to one that is unknown."""
+        """Return the answer to a request; b"" for an unknown request."""
         kind, name = request[:1], request[1:].decode(errors="replace")
         if kind == _REGISTER:
             return _REGISTERED + struct.pack("!BI", 0, random.randrange(4, 1 << 32))
@@ -80,7 +80,7 @@ async def _serve(listener: socket.socket, mapper: PortMapper) -> None:
 
 
 def main(port: str, others: str, *command: str) -> None:
-    """Listen, so that the server finds it there, and become that server."""
+    """Listen, so that the server finds the mapper, and become the server."""
     rows = [row.partition("=") for row in others.split(",") if row]
     mapper = PortMapper(int(port), {name: int(there) for name, _, there in rows})
     listener = socket.create_server(("127.0.0.1", int(port)))

@@ -1,1 +1,1 @@
-"""What a controller asks on a host before and beside the agent, alone or over SSH."""
+"""Operations of a controller on a host before and beside the agent, locally or over SSH."""

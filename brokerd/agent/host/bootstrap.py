@@ -1,12 +1,12 @@
-"""Puts our program onto a host that has nothing but Python: look, prepare, verify, install.
+"""The installer of the program on a host with nothing but Python: look, prepare, verify, install.
 
-Sent as it is to `python3 -I - COMMAND ROOT …` on the host, so it uses the standard library only
-and may be run by any Python that can tell us which one it is. Each command prints one line of
-JSON. Nothing is fetched from anywhere: what is installed was uploaded, and is installed only
-when it hashes to its name.
+Sent as is to `python3 -I - COMMAND ROOT …` on the host, so the script uses the standard library
+only and may be run by any Python that can report its version. Every command prints one line of
+JSON. Nothing is downloaded: installed files were uploaded, and are installed only if the digests
+match.
 """
 
-from __future__ import annotations  # so that an older Python can say which one it is
+from __future__ import annotations  # so that an older Python can report its version
 
 import fcntl
 import glob
@@ -28,15 +28,18 @@ VENV = re.compile(r"venv-([0-9a-f]{64})")
 
 
 class Refused(Exception):
-    """What is there is not what should be; nothing was installed."""
+    """A refusal: the files are not the expected files; nothing was installed."""
 
 
 class Damaged(Refused):
-    """A file is not what it was when it was uploaded."""
+    """A file that differs from the uploaded file."""
 
 
 def look(root: str, *blobs: str) -> dict[str, Any]:
-    """What is there: Python, root, cores, environments, missing blobs, processes of ours."""
+    """Return the state.
+
+    Python, root, cores, environments, missing blobs, processes of this root.
+    """
     entries = sorted(os.listdir(root)) if os.path.isdir(root) else []
     venvs = [
         (os.stat(os.path.join(root, name, COMPLETE)).st_mtime, found.group(1))
@@ -61,7 +64,7 @@ def look(root: str, *blobs: str) -> dict[str, Any]:
 
 
 def _kernel_says(pattern: str) -> dict[str, str]:
-    """What is in files of the kernel on processors: number of what a file is about → its text."""
+    """Return the text of the kernel's files on processors, by number of the processor or node."""
     found = {}
     for path in glob.glob(f"/sys/devices/system/{pattern}"):
         with open(path, encoding="ascii") as file:
@@ -70,7 +73,7 @@ def _kernel_says(pattern: str) -> dict[str, str]:
 
 
 def prepare(root: str) -> dict[str, Any]:
-    """Make the folders for what is to be uploaded."""
+    """Make the folders for the upload."""
     for folder in (root, os.path.join(root, BLOBS)):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         _own(folder, stat.S_ISDIR)
@@ -79,13 +82,13 @@ def prepare(root: str) -> dict[str, Any]:
 
 
 def verify(root: str, manifest: str) -> dict[str, Any]:
-    """Whether everything that a manifest names is there and is what it names."""
+    """Check that all files of a manifest exist and match their digests."""
     _verified(root, manifest)
     return {}
 
 
 def install(root: str, manifest: str) -> dict[str, Any]:
-    """Install a bundle into its own environment, once; whoever comes second waits."""
+    """Install a bundle into its own environment, once; a second call waits."""
     venv = os.path.join(root, "venv-" + manifest)
     descriptor = os.open(os.path.join(root, BLOBS), os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -105,7 +108,7 @@ def install(root: str, manifest: str) -> dict[str, Any]:
 
 
 def clear(root: str) -> dict[str, Any]:
-    """Remove what was uploaded and installed, where nothing else of ours is."""
+    """Remove uploaded and installed files, if the root contains nothing else of the program."""
     found = look(root)
     if found["entries"] or found["processes"]:
         raise Refused(f"{root}: there is more than a program: {', '.join(found['entries'][:5])}")
@@ -126,7 +129,8 @@ def _install(root: str, files: dict[str, str], venv: str) -> None:
     command += ["--no-index", "--require-hashes", "--only-binary", ":all:", "--no-deps"]
     command += ["--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
     command += ["--find-links", wheels, "-r", os.path.join(wheels, "requirements.txt")]
-    # Of an installation that is cut off nothing stays in the machine's own folder for such files.
+    # An installation that is cut off leaves nothing in the machine's own folder for temporary
+    # files.
     files_meanwhile = os.path.join(venv, "tmp")
     os.mkdir(files_meanwhile, 0o700)
     _run(command, {**os.environ, "TMPDIR": files_meanwhile})
@@ -146,7 +150,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None = None) -> No
 
 
 def _verified(root: str, manifest: str) -> dict[str, str]:
-    """File name → digest of what a manifest names, all of it hashed."""
+    """Return file name → digest for the files of a manifest, all of them hashed."""
     if not re.fullmatch("[0-9a-f]{64}", manifest):
         raise Refused(f"{manifest!r} is no bundle")
     content = _hashed(root, manifest, keep=True)
@@ -186,7 +190,7 @@ def _own(path: str, is_kind: Callable[[int], bool]) -> None:
 
 
 def _processes(root: str) -> int:
-    """How many processes of ours there are for this root."""
+    """Return the number of processes of this root."""
     mark = b"\0".join([b"bench.run.machine", b"agent", b"--root", os.fsencode(root)]) + b"\0"
     count = 0
     for name in os.listdir("/proc"):

@@ -1,7 +1,7 @@
-"""One operator at a time: a lock per root that dies with its holder.
+"""The operator lock: one operator at a time per root, released by the end of its holder.
 
-The lock is a file beside the root, locked with flock and gone when it is released, so that
-nothing has to be cleaned up after a crash and `down --verify` finds nothing of ours.
+The lock is a file beside the root, locked with flock and removed on release, so that nothing has to
+be cleaned up after a crash and `down --verify` finds no leftover file.
 """
 
 import fcntl
@@ -20,15 +20,15 @@ from brokerd.errors import ControlError
 
 @contextmanager
 def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iterator[int]:
-    """Nobody else changes what is in `root` while this block runs.
+    """Exclude other changes of `root` while this block runs.
 
-    A process that is given the descriptor shares the lock: it is free when all have ended.
+    A process that is given the descriptor shares the lock, which is free when all have ended.
 
     Args:
-        who, pid: of whoever wants it, where that is not this process.
+        who, pid: the operator and process that request the lock, if not this process.
 
     Raises:
-        ControlError: `busy`, somebody does; says who, since when, for what.
+        ControlError: `busy`: the lock is held; the text names holder, time and purpose.
     """
     path = lock_path(root)
     descriptor = _locked(path)
@@ -45,7 +45,7 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         yield descriptor
     finally:
-        # Unlinked while still locked: whoever waits on the old file sees that it is gone.
+        # Unlinked while still locked: a waiter on the old file sees that the file is gone.
         path.unlink(missing_ok=True)
         os.close(descriptor)
         try:
@@ -55,17 +55,17 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
 
 
 def operator_name() -> str:
-    """The person at the command line, as the second one is told."""
+    """Return the person at the command line, as shown to a second operator."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def lock_path(root: Path) -> Path:
-    """Where the lock of a root is."""
+    """Return the path of the lock of a root."""
     return root.with_name(root.name + ".lock")
 
 
 def lock_holder(root: Path) -> dict[str, Any] | None:
-    """Who holds the lock of a root: who, pid, since, purpose; None when nobody does."""
+    """Return the holder of a root's lock: who, pid, since, purpose; None if there is none."""
     try:
         descriptor = os.open(lock_path(root), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -85,7 +85,7 @@ def lock_holder(root: Path) -> dict[str, Any] | None:
 
 
 def holder_text(root: Path) -> str:
-    """The holder in words."""
+    """Return the holder in words."""
     holder = lock_holder(root) or {}
     return (
         f"{holder.get('who', 'somebody')} (pid {holder.get('pid', '?')}) since "
@@ -94,13 +94,13 @@ def holder_text(root: Path) -> str:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the lock, or None when somebody else has it."""
+    """Return a descriptor that holds the lock, or None if another process has it."""
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:
-            continue  # the folder was removed by the one who held the last lock in it
+            continue  # the holder of the last lock in the folder removed it
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

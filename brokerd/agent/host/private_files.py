@@ -1,4 +1,4 @@
-"""Files that nobody else can read, written where nobody could have put something before."""
+"""Private files: unreadable for other users, and written only where no other user had access."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ def make_private_folder(folder: Path) -> None:
     """Make `folder`, mode 0700, and its missing parents.
 
     Raises:
-        ControlError: `user`, it is a link, no folder, or somebody else's.
+        ControlError: `user`: the folder is a link, no folder, or belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(folder)
@@ -24,10 +24,10 @@ def make_private_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Put `content` at `path`, mode 0600; a reader sees the old or the new whole.
+    """Put `content` at `path`, mode 0600; a reader sees the old or the new content.
 
     Raises:
-        ControlError: `user`, a link or something that is no file stands in the way.
+        ControlError: `user`: a link, or an entry that is no file, exists at the path.
     """
     make_private_folder(path.parent)
     _refuse_others(path)

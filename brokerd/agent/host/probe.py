@@ -1,13 +1,13 @@
-"""Looks at a machine before anything of ours is on it; changes nothing and leaves nothing.
+"""The probe of a machine before any installation; changes nothing and leaves nothing.
 
-Sent as it is to `python3 -I - ROOT DATA ADDRESS FIRST_PORT LAST_PORT PEER...` on a host, where
-DATA is where durable files go ("" for ROOT), and peers are addresses of other hosts that it is to
-reach. It uses the standard library only and may be run by any Python that can tell us which one
-it is. Prints one line of JSON. What cannot be found out
-is None: looking must not fail where deploying might work.
+Sent as is to `python3 -I - ROOT DATA ADDRESS FIRST_PORT LAST_PORT PEER...` on a host, where DATA is
+the folder of durable files ("" for ROOT), and peers are addresses of other hosts that the host must
+reach. It uses the standard library only and may be run by any Python that can report its version.
+Prints one line of JSON. A value that cannot be determined is None: the probe must not fail where a
+deployment might succeed.
 """
 
-from __future__ import annotations  # so that an older Python can say which one it is
+from __future__ import annotations  # so that an older Python can report its version
 
 import errno
 import glob
@@ -38,7 +38,7 @@ CAP_SYS_ADMIN = 21
 def probe(
     root: str, data: str, address: str, first_port: int, last_port: int, *peers: str
 ) -> dict[str, Any]:
-    """Everything that is asked of a host."""
+    """Return all facts of a host."""
     folder = os.path.expanduser(root)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder) or "/"
@@ -120,13 +120,13 @@ def _cpu_model() -> str | None:
 
 
 def core_threads() -> list[str]:
-    """For each core the CPUs that are its threads, as the kernel writes them: "0,4"."""
+    """Return the CPUs that are threads of one core, per core, in the kernel's notation: "0,4"."""
     paths = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
     return sorted({text for text in map(_text, paths) if text})
 
 
 def numa_nodes() -> dict[str, str]:
-    """The CPUs of each NUMA node, as the kernel writes them: "0-3,8-11"."""
+    """Return the CPUs of each NUMA node, in the kernel's notation: "0-3,8-11"."""
     return {
         os.path.basename(os.path.dirname(path))[len("node") :]: _text(path) or ""
         for path in sorted(glob.glob("/sys/devices/system/node/node[0-9]*/cpulist"))
@@ -134,7 +134,7 @@ def numa_nodes() -> dict[str, str]:
 
 
 def _cpu_quota() -> float | None:
-    """How many CPUs the cgroup grants; None for no limit."""
+    """Return the number of CPUs that the cgroup grants; None for no limit."""
     words = (_text("/sys/fs/cgroup/cpu.max") or "").split()
     if len(words) == 2 and words[0].isdigit():
         return int(words[0]) / int(words[1])
@@ -156,7 +156,7 @@ def _memory() -> dict[str, int]:
 
 
 def _fsync_ns(folder: str) -> list[int] | None:
-    """How long each of a few fsyncs took, shortest first; the file has no name and is gone."""
+    """Return the durations of a few fsyncs, shortest first; the file is temporary."""
     took = []
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
@@ -184,7 +184,7 @@ def _address_problem(address: str) -> str | None:
 
 
 def _bind(address: str, port: int) -> int:
-    """The error of listening there, or 0."""
+    """Return the error number of listening there, or 0."""
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as attempt:
@@ -197,7 +197,7 @@ def _bind(address: str, port: int) -> int:
 
 
 def clock_sync() -> dict[str, Any] | None:
-    """What the kernel thinks of its wall clock: whether it is kept right, and by how much not."""
+    """Return the kernel's report on its wall clock: synchronisation and error bound."""
     import ctypes
 
     class Timex(ctypes.Structure):
@@ -222,7 +222,7 @@ def clock_sync() -> dict[str, Any] | None:
 
 
 def _nics() -> list[dict[str, Any]]:
-    """Network interfaces; of their addresses the first IPv4 one."""
+    """Return the network interfaces, each with its first IPv4 address."""
     found = []
     for name in sorted(os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else []):
         speed = _text(f"/sys/class/net/{name}/speed")
@@ -251,9 +251,9 @@ def _address_of(nic: str) -> str | None:
 
 
 def _peer(address: str, port: int) -> dict[str, Any]:
-    """How long a way there and back to another host takes, and how large a packet may be.
+    """Return the round-trip times to another host, and the largest packet.
 
-    Where nobody listens the answer is a refusal, which takes as long.
+    A host without a listener answers with a refusal, which takes as long.
     """
     took = []
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

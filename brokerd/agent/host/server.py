@@ -1,8 +1,8 @@
-"""What is done on a host: looked at, locked, written, started, stopped and removed.
+"""The operations on a host: inspect, lock, write, start, stop and remove.
 
-One implementation for hosts of this machine (called as functions) and for those reached from
-afar: `serve_host` answers the same commands as control frames on stdin and stdout, one process
-per connection. What such a process holds, the operator lock above all, ends with it.
+The same implementation serves hosts of this machine (called as functions) and remote hosts:
+`serve_host` answers the same commands as control frames on stdin and stdout, one process per
+connection. Resources of that process, the operator lock above all, are released at its end.
 """
 
 import errno
@@ -39,13 +39,13 @@ DEPLOYMENT_FILE: Final = "deployment.json"
 TOPOLOGY_FILE: Final = "topology.toml"
 SECRETS_FOLDER: Final = "secrets"
 DATA_LINK: Final = "data"
-"""Leads to where brokers keep what must be durable, where that is not below the root."""
+"""A link to the folder of the brokers' durable files, if not below the root."""
 BUNDLE_ENTRIES: Final = re.compile(r"blobs|venv-[0-9a-f]{64}")
-"""What of a root is the installed program, which `down` keeps unless it purges."""
+"""Entries of a root that are the installed program, which `down` keeps unless it purges."""
 
 STRAY_EXIT_S: Final = 5.0
 SILENCE_S: Final = 60.0
-"""A controller that has not asked anything for so long is gone, whatever the connection says."""
+"""A controller without a request for this time has ended, regardless of the connection."""
 MOST_TEXT_BYTES: Final = 512 * 1024
 MOST_ROWS: Final = 500
 
@@ -53,13 +53,14 @@ _SECRET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}(/[a-z0-9][a-z0-9._-
 
 
 class HostSide:
-    """One (logical) host, seen from itself.
+    """One (logical) host, as a local object.
 
-    Methods that others call by name take and give what control frames can carry. All raise
-    ControlError: `busy` for what somebody else has, `user` and `internal` for what cannot be.
+    Methods that are called by name take and return values that control frames can carry. All raise
+    ControlError: `busy` for a resource that another process has, `user` and `internal` for
+    impossible requests.
 
     Args:
-        root: the folder on it where everything of ours is.
+        root: the folder with all files of the deployment.
     """
 
     def __init__(self, root: Path, name: str) -> None:
@@ -69,7 +70,7 @@ class HostSide:
         self._lock = ExitStack()
 
     def commands(self) -> dict[str, Handler]:
-        """Command → what carries it out."""
+        """Return the handlers by command."""
 
         def handler(method: Any) -> Handler:
             async def handle(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -89,22 +90,22 @@ class HostSide:
         return {name: handler(getattr(self, name)) for name in names}
 
     async def ping(self) -> dict[str, Any]:
-        """Nothing but an answer."""
+        """Answer without any effect."""
         return {}
 
     async def about(self) -> dict[str, Any]:
-        """`root` and `socket_folder`."""
+        """Return `root` and `socket_folder`."""
         return {"root": str(self.root), "socket_folder": str(socket_folder(self.root))}
 
     async def facts(self) -> dict[str, Any]:
-        """What machine it is, as agents say it."""
+        """Return facts of the machine, as agents report them."""
         folder = self.root
         while not folder.exists():
             folder = folder.parent
         return machine_facts(folder)
 
     async def observe(self) -> dict[str, Any]:
-        """What is there of ours: `agent`, `processes`, `deployment`, `strays`, `files`."""
+        """Return the state here: `agent`, `processes`, `deployment`, `strays`, `files`."""
         status = await self._agent_status()
         agent = status["deployment"] if status else None
         rows = status["processes"] if status else {}
@@ -117,35 +118,35 @@ class HostSide:
         }
 
     async def ports_in_use(self, address: str, ports: Sequence[int]) -> dict[str, Any]:
-        """Those of the `ports` that nobody could listen on now: port, pid, owner."""
+        """Return the occupied `ports`: port, pid, owner."""
         return {"ports": _ports_in_use(address, ports)}
 
     async def lock(self, purpose: str, who: str, pid: int) -> dict[str, Any]:
-        """Keep other operators away, until `unlock` or the end of this process."""
+        """Exclude other operators, until `unlock` or the end of this process."""
         self._lock.enter_context(operator_lock(self.root, purpose, who, pid))
         return {}
 
     async def unlock(self) -> dict[str, Any]:
-        """Let others have it; nothing happens where it is not held."""
+        """Release the lock; no effect if it is not held."""
         self._lock.close()
         return {}
 
     async def lock_holder(self) -> dict[str, Any]:
-        """Who has the lock, in words; "" when nobody does."""
+        """Return the holder of the lock, in words; "" if there is none."""
         return {"holder": holder_text(self.root) if lock_holder(self.root) is not None else ""}
 
     async def read_deployment(self) -> dict[str, Any]:
-        """What was recorded of the deployment here, in `deployment`; None when nothing was."""
+        """Return the recorded deployment, in `deployment`; None if there is none."""
         return {"deployment": self._deployment()}
 
     async def write_deployment(self, content: Mapping[str, Any], topology: str) -> dict[str, Any]:
-        """Record what runs here, and the topology file that its brokers read."""
+        """Record the deployment of this host, and the topology file that its brokers read."""
         write_private(self.root / TOPOLOGY_FILE, topology.encode())
         write_private(self.root / DEPLOYMENT_FILE, json.dumps(content, indent=1).encode())
         return {}
 
     async def write_secret(self, name: str, content: bytes) -> dict[str, Any]:
-        """Write a file that only this user can read, below `secrets`; gives its `path`."""
+        """Write a file that only this user can read, below `secrets`; return its `path`."""
         if not _SECRET_NAME.fullmatch(name):
             raise ControlError("user", f"a secret cannot be called {name[:80]!r}")
         make_private_folder(self.root)
@@ -158,9 +159,9 @@ class HostSide:
         return {"path": str(path)}
 
     async def use_data_folder(self, folder: str) -> dict[str, Any]:
-        """Make a folder of ours in `folder`, for brokers' durable files; gives its `path`.
+        """Make a folder for brokers' durable files in `folder`; return its `path`.
 
-        It goes when `remove` is asked for.
+        `remove` deletes the folder.
         """
         parent = Path(folder).expanduser().resolve()
         if not parent.is_dir():
@@ -176,8 +177,10 @@ class HostSide:
         return {"path": str(ours)}
 
     async def data_room(self, folder: str) -> dict[str, Any]:
-        """The folder that durable files are in, below `folder` if not below the root, and the
-        `free_bytes` of its disk."""
+        """Return the folder of durable files, and the `free_bytes` of its disk.
+
+        The folder is below `folder` if not below the root.
+        """
         there = Path(folder).expanduser() if folder else self.root
         while not there.exists():
             there = there.parent
@@ -193,15 +196,15 @@ class HostSide:
             shutil.rmtree(ours)
 
     async def recorded_loss(self, folder: str) -> dict[str, Any]:
-        """The loss of durable state that a broker's state folder records, in `number` and `cause`.
+        """Return the loss that a broker's state folder records, in `number` and `cause`.
 
-        Nothing is in them if none is recorded.
+        The result is empty if none is recorded.
         """
         loss = read_loss(Path(folder))
         return {"number": loss.number, "cause": loss.cause} if loss.cause else {}
 
     async def read_text(self, path: str, most_bytes: int = MOST_TEXT_BYTES) -> dict[str, Any]:
-        """The end of a text file below the root, in `text`."""
+        """Return the end of a text file below the root, in `text`."""
         resolved = Path(path).resolve()
         if not resolved.is_relative_to(self.root):
             raise ControlError("user", f"{path} is not below {self.root}")
@@ -214,9 +217,10 @@ class HostSide:
             raise ControlError("user", f"{path}: {error.strerror}") from None
 
     async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> dict[str, Any]:
-        """Start the agent; it outlives us, and has its lease before we can be ended.
+        """Start the agent, which outlives this process.
 
-        Nothing happens where one of this deployment is there already.
+        Its lease is set before this process can end. No effect if an agent of this deployment runs
+        already.
         """
         with trio.CancelScope(shield=True):
             await self._start_agent(deployment_id, lease_ms)
@@ -246,7 +250,7 @@ class HostSide:
                 await agent.hold(lease_ms)
 
     async def _agent_status(self) -> dict[str, Any] | None:
-        """What the agent says; None when none answers."""
+        """Return the agent's status; None if no agent answers."""
         try:
             async with open_agent_of(self.root) as agent:
                 return await agent.status()
@@ -256,7 +260,7 @@ class HostSide:
             return None
 
     async def stop_agent(self) -> dict[str, Any]:
-        """End the agent and nothing else: what it started runs on, for the next one to adopt."""
+        """End the agent and nothing else: its processes run on, for the next agent to adopt."""
         announced = announced_agent(self.root)
         if announced is None:
             return {}
@@ -268,11 +272,11 @@ class HostSide:
         return {}
 
     async def stop_strays(self) -> dict[str, Any]:
-        """End processes of ours that no agent answers for, and an agent that does not answer."""
+        """End processes of this root without an agent, and an agent that does not answer."""
         strays = self._strays()
         for stray in strays:
             stray.identity.signal(signal.SIGTERM)
-            stray.identity.signal(signal.SIGCONT)  # a frozen one hears nothing else
+            stray.identity.signal(signal.SIGCONT)  # a frozen process receives nothing else
         for number in (None, signal.SIGKILL):
             if number is not None:
                 for stray in strays:
@@ -283,8 +287,10 @@ class HostSide:
         return {}
 
     async def remove(self, purge: bool) -> dict[str, Any]:
-        """Remove our files, and the folder when nothing is left in it; with `purge` the installed
-        program, too."""
+        """Remove the deployment's files, and the folder if it is empty then.
+
+        With `purge`, remove the installed program, too.
+        """
         for folder in self._socket_folders():
             shutil.rmtree(folder, ignore_errors=True)
         if not self.root.is_dir():
@@ -302,11 +308,11 @@ class HostSide:
             try:
                 self.root.rmdir()
             except OSError:
-                pass  # what it is in may be somebody else's
+                pass  # its folder may belong to another user
         return {}
 
     async def residue(self, address: str, ports: Sequence[int], purged: bool) -> dict[str, Any]:
-        """What is left of ours after `remove`: processes, ports, sockets, files."""
+        """Return the remains after `remove`: processes, ports, sockets, files."""
         found = [f"process {stray}" for stray in self._strays()]
         found += [_port_text(row) for row in _ports_in_use(address, ports)]
         for folder in self._socket_folders():
@@ -320,7 +326,7 @@ class HostSide:
         return {"rows": found}
 
     async def programs(self) -> dict[str, Any]:
-        """The bundles that are installed, the latest first."""
+        """Return the installed bundles, the latest first."""
         found = [
             (path.stat().st_mtime, path.name.removeprefix("venv-"))
             for path in self._entries(with_bundle=True)
@@ -329,7 +335,7 @@ class HostSide:
         return {"programs": [name for _, name in sorted(found, reverse=True)]}
 
     async def collect_programs(self, keep: Sequence[str]) -> dict[str, Any]:
-        """Remove bundles but those of `keep`, the deployed one and the one that runs this."""
+        """Remove bundles except those in `keep`, the deployed bundle and the running bundle."""
         recorded = (self._deployment() or {}).get("program", "")
         wanted = {*keep, recorded, Path(sys.prefix).name.removeprefix("venv-")}
         removed: list[str] = []
@@ -366,7 +372,7 @@ class HostSide:
         return content
 
     def _entries(self, *, with_bundle: bool = False) -> list[Path]:
-        """What is in the root, without the installed program."""
+        """Return the entries of the root, without the installed program."""
         try:
             found = sorted(self.root.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -374,7 +380,7 @@ class HostSide:
         return [row for row in found if with_bundle or not BUNDLE_ENTRIES.fullmatch(row.name)]
 
     def _strays(self) -> "list[_Stray]":
-        """Processes of this root: whatever an agent forked has the agent's command line."""
+        """Return processes of this root: every fork of an agent has the agent's command line."""
         found: list[_Stray] = []
         mark = ["bench.run.machine", "agent", "--root", str(self.root)]
         for process in psutil.process_iter(["pid", "cmdline", "name", "uids"]):
@@ -392,7 +398,7 @@ class HostSide:
         return sorted(found, key=lambda stray: stray.identity.pid)
 
     def _socket_folders(self) -> list[Path]:
-        """Where sockets of this root are: where the agent said, and where one would be now."""
+        """Return the folders of this root's sockets: the announced folder, and the computed one."""
         announced = announced_agent(self.root)
         places = {socket_folder(self.root)}
         if announced is not None:
@@ -420,12 +426,12 @@ class _Stray(NamedTuple):
 
 
 def serve_host(root: Path, name: str) -> int:
-    """Answer host commands on stdin and stdout until either ends; gives the exit status."""
+    """Answer host commands on stdin and stdout until either ends; return the exit status."""
     os.umask(0o077)
-    # That of a login that may end long before what is started here.
+    # The folder of a login that may end long before the processes that are started here.
     os.environ.pop("XDG_RUNTIME_DIR", None)
     requests, answers = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # whatever prints must not get between the frames
+    os.dup2(2, 1)  # prints must not get between the frames
     host = HostSide(root, name)
     heard_ns = time.monotonic_ns()
 
@@ -489,7 +495,7 @@ def _can_listen(address: str, port: int) -> bool:
 
 
 def _port_owners() -> dict[int, tuple[int | None, str]]:
-    """Local port → pid and command of who has it, listeners before others."""
+    """Return local port → pid and command of its owner, listeners before others."""
     owners: dict[int, tuple[int | None, str]] = {}
     connections = psutil.net_connections(kind="tcp")
     for row in sorted(connections, key=lambda row: row.status != psutil.CONN_LISTEN):

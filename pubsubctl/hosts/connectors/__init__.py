@@ -1,1 +1,1 @@
-"""How a host is reached: what all connectors can do, and the ones there are."""
+"""Connectors to hosts: the interface, and the connectors `local` and `ssh`."""

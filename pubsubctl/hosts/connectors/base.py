@@ -1,4 +1,4 @@
-"""What can be done with a host, whatever way it is reached."""
+"""Operations on a host that are the same for every connector."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from pubsubctl.inventory.inventory import Host
 
 @dataclass(frozen=True)
 class PortInUse:
-    """A port that cannot be listened on, and who has it as far as one can tell."""
+    """A port that is in use, with the owner as far as the owner can be determined."""
 
     port: int
     pid: int | None
@@ -35,10 +35,10 @@ class PortInUse:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command on a host came to.
+    """The outcome of a command on a host.
 
     Attributes:
-        status: -1 when a signal ended it.
+        status: the exit status; -1 after a signal.
     """
 
     status: int
@@ -47,72 +47,72 @@ class Ran:
 
 
 class Transport(Protocol):
-    """How commands of brokerd.agent.host.server get to a host, and how its agent is reached."""
+    """A channel to the commands of brokerd.agent.host.server on a host, and to the host's agent."""
 
     @property
     def host(self) -> Host: ...
 
     @property
     def commands(self) -> Sequence[str]:
-        """Every remote command that was run so far, as a person would type it."""
+        """Return every remote command that was run so far, in shell syntax."""
 
     def use(self, nursery: trio.Nursery) -> None:
-        """Where its tasks may run, as long as the connections are wanted."""
+        """Set the nursery for the background tasks of the transport's connections."""
 
     async def reach(self) -> None:
-        """Find out whether it can be reached; Unreachable when not."""
+        """Check that the host can be reached; raise Unreachable if not."""
 
     async def processors(self) -> Mapping[str, Any]:
-        """Its CPUs and how they lie (see deploying.cores), whatever is installed there."""
+        """Return the host's CPUs and CPU topology (see deploying.cores); needs no installation."""
 
     async def run(self, command: Sequence[str], timeout_s: float) -> "Ran":
-        """What a command of somebody's own came to; HostError when it took too long."""
+        """Run a command of the user and return the outcome; raise HostError after `timeout_s`."""
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
-        """What the host answers; None where nothing of ours, so nobody to ask, is there.
+        """Return the host's answer; None if nothing of ours is installed there.
 
         Raises:
-            ControlError: it refused, or cannot be reached (`closed`).
-            Unreachable: it cannot be reached; says why, and what to do.
+            ControlError: the host refused, or cannot be reached (`closed`).
+            Unreachable: the host cannot be reached; with reason and remedy.
         """
 
     def open_agent(self) -> AbstractAsyncContextManager[AgentClient]:
-        """The agent, to talk to; ControlError `closed` when it does not answer."""
+        """Open a connection to the agent; ControlError `closed` if the agent does not answer."""
 
     async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
         """Copy a regular file of the host to here."""
 
     async def upload(self, *, only_if_used: bool = False) -> None:
-        """Bring there what is to be installed, and have it hashed; installs nothing.
+        """Upload and hash the files to be installed; install nothing.
 
         Args:
-            only_if_used: not where nothing of ours is, nor where there is an older program.
+            only_if_used: skip hosts without files of ours, and hosts that have an older program.
 
         Raises:
-            IntegrityError: something there is not what was uploaded.
+            IntegrityError: a file on the host differs from the uploaded file.
         """
 
     async def install(self, *, only_if_used: bool = False) -> None:
-        """Install what was uploaded; nothing happens where it is installed."""
+        """Install the uploaded files; do nothing if the program is installed."""
 
     async def clear(self) -> None:
-        """Remove what `upload` began and `install` did not end, where nothing else is."""
+        """Remove the files of an `upload` without an `install`, unless the root has other files."""
 
     async def planned(self) -> list[str]:
-        """The remote commands that a deployment would run from here on."""
+        """Return the remote commands that a deployment would run from here on."""
 
     async def program(self) -> str:
-        """Names the program that would be started there now."""
+        """Return the name of the program that would be started on the host now."""
 
 
 class Connector:
-    """One host: what was found there, its agent, its files.
+    """A host with the observed state, the agent and the files.
 
-    Every method may raise Unreachable; HostError where what was asked for failed over there.
+    Every method may raise Unreachable, and HostError if the request failed on the host.
 
     Attributes:
-        host: which.
-        transport: how it is reached.
+        host: the host's row in the inventory.
+        transport: the transport to the host.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -122,24 +122,24 @@ class Connector:
 
     @property
     def address(self) -> str:
-        """Where its brokers listen."""
+        """Return the address on which the host's brokers listen."""
         return str(getattr(self.host, "bench_address", "") or LOOPBACK)
 
     async def root(self) -> Path:
-        """The folder on it where everything of ours is."""
+        """Return the folder on the host that contains all files of ours."""
         return Path((await self._known())["root"])
 
     async def socket_folder(self) -> Path:
-        """The folder on it of our control sockets."""
+        """Return the folder on the host for our control sockets."""
         return Path((await self._known())["socket_folder"])
 
     async def cores(self) -> Sequence[int]:
-        """The CPUs that brokers may be given, in the order in which they are."""
+        """Return the CPUs available to brokers, in the order of assignment."""
         return cores_of(self.host, await self.transport.processors())
 
     @asynccontextmanager
     async def lock(self, purpose: str) -> AsyncIterator[None]:
-        """Keep other operators away; PreflightFailed says who has it."""
+        """Hold the operator lock of the host; PreflightFailed names the present holder."""
         await self._ask("lock", purpose=purpose, who=operator_name(), pid=os.getpid())
         try:
             yield
@@ -148,22 +148,22 @@ class Connector:
                 try:
                     await self._ask("unlock")
                 except Unreachable:
-                    pass  # it ended with the connection
+                    pass  # the lock ended with the connection
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
-        """What a command of somebody's own came to, its arguments taken as they are."""
+        """Run a command of the user, with the arguments unchanged, and return the outcome."""
         return await self.transport.run(command, timeout_s)
 
     async def lock_holder(self) -> str:
-        """Who has the lock, since when and for what, in words; "" when nobody does."""
+        """Return the holder of the lock with time and purpose, in words; "" if the lock is free."""
         return str((await self._ask("lock_holder")).get("holder", ""))
 
     async def facts(self) -> dict[str, Any]:
-        """What machine it is."""
+        """Return facts about the machine."""
         return await self._ask("facts")
 
     async def observe(self) -> Observed:
-        """What is there of ours."""
+        """Return our processes, files and deployment on the host."""
         found = await self._ask("observe")
         if not found:
             return Observed(self.host.name)
@@ -179,60 +179,60 @@ class Connector:
         )
 
     async def ports_in_use(self, ports: Sequence[int]) -> list[PortInUse]:
-        """Those of the ports that nobody could listen on now."""
+        """Return the given ports that are in use now."""
         found = await self._ask("ports_in_use", address=self.address, ports=list(ports))
         return [PortInUse(row["port"], row["pid"], row["owner"]) for row in found.get("ports", [])]
 
     async def read_deployment(self) -> Mapping[str, Any] | None:
-        """What was recorded of the deployment here; HostError when it cannot be read."""
+        """Return the deployment recorded here, if any; HostError if the record cannot be read."""
         content: dict[str, Any] | None = (await self._ask("read_deployment")).get("deployment")
         return content
 
     async def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
-        """Record what runs here, and the topology file that its brokers read."""
+        """Record the deployment of this host, and the topology file for the host's brokers."""
         plain = json.loads(json.dumps(content))
         await self._ask("write_deployment", content=plain, topology=topology)
 
     async def write_secret(self, name: str, content: bytes) -> Path:
-        """Write a file only we can read (`name` or `folder/name`); gives where it is there."""
+        """Write a file (`name` or `folder/name`) that only we can read; return the path."""
         return Path((await self._ask("write_secret", name=name, content=content))["path"])
 
     async def state_folder(self, broker: str) -> Path:
-        """Where a broker keeps what must be durable; HostError where data_dir is not there."""
+        """Return a broker's folder of durable state; HostError if data_dir is missing."""
         if not self.host.data_dir:
             return await self.root() / "brokers" / broker / "state"
         found = await self._ask("use_data_folder", folder=self.host.data_dir)
         return Path(found["path"]) / broker / "state"
 
     async def recorded_loss(self, broker: str) -> int | None:
-        """The number of the loss that a broker's state folder records; None if there is none."""
+        """Return the number of the loss that a broker's state folder records, or None."""
         folder = await self.state_folder(broker)
         return (await self._ask("recorded_loss", folder=str(folder))).get("number")
 
     async def data_room(self) -> tuple[str, int] | None:
-        """The folder of durable files and what its disk has free, in bytes; None in a dry run."""
+        """Return the folder of durable files and the free bytes of the disk; None in a dry run."""
         found = await self._ask("data_room", folder=self.host.data_dir or "")
         return (found["folder"], found["free_bytes"]) if found else None
 
     async def read_text(self, path: Path) -> str:
-        """The end of a text file below the root; HostError when it is elsewhere, or missing."""
+        """Return the end of a text file below the root; HostError if missing or outside."""
         return str((await self._ask("read_text", path=str(path))).get("text", ""))
 
     async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> None:
-        """Start the agent; it outlives us, by its lease at most if it has one.
+        """Start the agent, which outlives this process, by at most the lease if a lease is given.
 
         Raises:
-            HostError: it does not come up.
+            HostError: the agent does not start.
         """
         await self._ask("start_agent", deployment_id=deployment_id, lease_ms=lease_ms)
 
     async def stop_agent(self) -> None:
-        """End the agent alone; what it started runs on, for the next one to adopt."""
+        """End only the agent; its processes run on, for adoption by the next agent."""
         await self._ask("stop_agent")
 
     @asynccontextmanager
     async def open_agent(self) -> AsyncIterator[AgentClient]:
-        """The agent, to talk to; Unreachable when it does not answer."""
+        """Open a connection to the agent; Unreachable if the agent does not answer."""
         try:
             async with self.transport.open_agent() as client:
                 yield client
@@ -250,22 +250,22 @@ class Connector:
         await self._ask("stop_strays")
 
     async def remove(self, *, purge: bool) -> None:
-        """Remove our files; with `purge`, the folders that held them and the program, too."""
+        """Remove our files; with `purge`, the containing folders and the program, too."""
         await self._ask("remove", purge=purge)
         if purge:
             await self.transport.clear()
 
     async def residue(self, ports: Sequence[int], *, purged: bool) -> list[str]:
-        """What is left of ours after `remove`: processes, ports, sockets, files."""
+        """Return the residue of ours after `remove`: processes, ports, sockets, files."""
         found = await self._ask("residue", address=self.address, ports=list(ports), purged=purged)
         return [f"host {self.host.name}: {row}" for row in found.get("rows", [])]
 
     async def programs(self) -> dict[str, Any]:
-        """The bundles that are installed, the latest first, in `programs`."""
+        """Return the installed bundles in `programs`, the latest first."""
         return await self._ask("programs")
 
     async def collect_programs(self) -> dict[str, Any]:
-        """Remove bundles that neither we nor what is deployed there need; `removed` says which."""
+        """Remove bundles that neither we nor the deployment there need; returned in `removed`."""
         return await self._ask("collect_programs", keep=[await self.transport.program()])
 
     async def _known(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class Connector:
         return self._about
 
     async def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """The answer; empty from a host where nothing of ours is."""
+        """Return the answer; empty from a host where nothing of ours is installed."""
         try:
             return await self.transport.ask(command, **arguments) or {}
         except ControlError as error:

@@ -20,7 +20,7 @@ from pubsubctl.project import xdg_folder
 
 
 class LocalTransport:
-    """One logical host of this machine."""
+    """A logical host of this machine."""
 
     def __init__(self, inventory: Inventory, host: Host) -> None:
         self.host = host
@@ -44,7 +44,7 @@ class LocalTransport:
         return processors_here()
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
-        """See Transport. It runs in the folder of the host, where there is one."""
+        """Run a command in the folder of the host, if the folder exists. See Transport."""
         root = self._side.root
         try:
             with trio.fail_after(timeout_s):
@@ -97,7 +97,7 @@ class LocalTransport:
 
 
 def local_connector(inventory: Inventory, host: Host) -> Connector:
-    """The connector of a logical host of this machine."""
+    """Return the connector of a logical host of this machine."""
     return Connector(LocalTransport(inventory, host))
 
 

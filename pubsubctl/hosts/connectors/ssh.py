@@ -1,8 +1,9 @@
-"""The transport `ssh`: a host that is reached over the network and has nothing but Python.
+"""The transport `ssh`: a host that is reached over the network and only has Python.
 
-What is there is asked with a small script on the standard input of its Python; from the first
-bundle on, with `python -m bench.run.machine host`, which answers for as long as we are connected
-and whose end frees the operator lock. Whatever has to survive a lost connection is the agent's.
+Before the first bundle, a small script on the standard input of the host's Python inspects the
+host. With a bundle, `python -m bench.run.machine host` answers requests for the time of the
+connection; the end of the process frees the operator lock. State that must survive a lost
+connection belongs to the agent.
 """
 
 import json
@@ -33,7 +34,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 class Completed(Protocol):
-    """What a remote command came to."""
+    """The outcome of a remote command."""
 
     @property
     def status(self) -> int: ...
@@ -44,7 +45,7 @@ class Completed(Protocol):
 
 
 class Connections(Protocol):
-    """One connection per host; pubsubctl.hosts.ssh.connections has the real ones."""
+    """Shared connections to hosts; pubsubctl.hosts.ssh.connections has the real implementation."""
 
     async def run(
         self, host: Host, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0
@@ -63,15 +64,15 @@ class Connections(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """What the script saw on a host.
+    """The script's findings on a host.
 
     Attributes:
-        root: the one spelling of it.
-        environments: bundles that are installed, the latest first.
-        missing: of the blobs that were asked for, those to be uploaded.
-        exists: whether there is a root at all.
-        is_bare: neither files nor processes of ours are there, so nothing can be asked.
-        processors: its CPUs and how they lie.
+        root: the canonical path of the root.
+        environments: installed bundles, the latest first.
+        missing: requested blobs that must be uploaded.
+        exists: True if the root exists.
+        is_bare: neither files nor processes of ours are there, so no process of ours can answer.
+        processors: the CPUs and their topology.
     """
 
     root: str
@@ -83,10 +84,10 @@ class Found:
 
 
 class SshTransport:
-    """One host behind SSH.
+    """A transport to a host over SSH.
 
     Args:
-        bundle: makes what is installed there; called when it is needed first.
+        bundle: builds the bundle for installation; called on first use.
     """
 
     def __init__(
@@ -121,15 +122,15 @@ class SshTransport:
         return (await self._look()).processors
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
-        """See Transport. It runs where one is after logging in."""
+        """Run a command in the user's login folder. See Transport."""
         done = await self._connections.run(self.host, command, timeout_s=timeout_s)
         return Ran(done.status, done.stdout, done.stderr)
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
-        """See Transport.
+        """Send a request to the host. See Transport.
 
-        When the connection is lost it is made anew, once, and the lock taken again: everything
-        that is asked may be asked twice, and what must not is looked up first.
+        After a lost connection, reconnect once and take the lock again. All requests are repeatable
+        but `start_agent`, which is repeated only if the agent is not running yet.
         """
         try:
             return await self._ask(command, arguments)
@@ -159,7 +160,7 @@ class SshTransport:
         return answer
 
     def _forget(self) -> None:
-        """What was known of the host is not any more: neither the connection, nor what is there."""
+        """Discard the connection and the findings about the host."""
         if self._helper is not None and self._nursery is not None:
             self._nursery.start_soon(self._helper.leave)
         self._helper, self._found = None, None
@@ -174,7 +175,9 @@ class SshTransport:
         is_there = False
         try:
             async with self._open(command) as stream, open_agent(stream) as agent:
-                await agent.status()  # whoever gets it can rely on that somebody is there
+                await (
+                    agent.status()
+                )  # a caller that receives the agent can rely on an answering agent
                 is_there = True
                 yield agent
         except HostError as error:
@@ -250,7 +253,7 @@ class SshTransport:
         return self._make_bundle().sha256
 
     async def _control(self) -> ControlClient | None:
-        """The connection to our process over there; None where nothing of ours is installed."""
+        """Return the connection to our process on the host; None if none is installed."""
         async with self._connecting:
             if self._helper is None:
                 found = await self._look()
@@ -277,7 +280,7 @@ class SshTransport:
                     await trio.sleep(PING_EVERY_S)
                     await control.request("ping")
             except ControlError:
-                pass  # whoever asks next is told
+                pass  # the next request reports the error
 
         async with self._open(command) as stream, open_control(stream) as control:
             await control.request("ping")
@@ -303,7 +306,7 @@ class SshTransport:
                 'inventory: python = "python3.11"'
             )
         environments = list(answer["environments"])
-        if bundle.sha256 in environments:  # ours first: it speaks as we do
+        if bundle.sha256 in environments:  # ours first: same commands
             environments.remove(bundle.sha256)
             environments.insert(0, bundle.sha256)
         self._found = Found(
@@ -367,7 +370,7 @@ class SshTransport:
 def ssh_connector(
     inventory: Inventory, host: Host, connections: Connections, bundle: Callable[[], Bundle]
 ) -> Connector:
-    """The connector of a host behind SSH."""
+    """Return the connector of a host behind SSH."""
     if not host.address:
         raise UserError(f"{inventory.path}: host {host.name} has no address to be reached at")
     return Connector(SshTransport(inventory, host, connections, bundle))

@@ -1,1 +1,1 @@
-"""Hosts over SSH: who answers is who the inventory says, and commands arrive word for word."""
+"""Hosts over SSH, with verified host keys and commands that arrive word for word."""

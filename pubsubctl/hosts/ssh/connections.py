@@ -1,8 +1,7 @@
-"""Connections to the hosts of an inventory, made when they are needed and shared until the end.
+"""Connections to the hosts of an inventory, opened on demand and shared until the end.
 
-Whatever is asked of a host goes over one connection. Each connection, and each hop on the way
-to it, is made by `line.open_line`, and only with a host that shows a key from the inventory's
-own known_hosts.
+All requests to a host share a connection. `line.open_line` opens the connection and every hop on
+the route, and accepts only a host key from the inventory's own known_hosts.
 """
 
 import socket
@@ -49,7 +48,7 @@ from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
 
 T = TypeVar("T")
 
-MOST_OUTPUT_BYTES: Final = 64 << 20  # of one command: whoever wants more asks for a file
+MOST_OUTPUT_BYTES: Final = 64 << 20  # of one command; larger output must be transferred as a file
 COMMANDS_PER_HOST: Final = 4  # at once; sshd allows 10 sessions, and streams need some, too
 RETRY_AFTER_S: Final = 0.3  # and twice as long each further time
 UNANSWERED_INTERVALS: Final = 2
@@ -58,10 +57,10 @@ CLOSE_DEADLINE_S: Final = 2.0
 
 @dataclass(frozen=True)
 class Completed:
-    """What a command came to.
+    """The outcome of a command.
 
     Attributes:
-        status: -1 when a signal ended it.
+        status: the exit status; -1 after a signal.
     """
 
     status: int
@@ -71,11 +70,11 @@ class Completed:
 
 @dataclass(eq=False)
 class _Slot:
-    """The place of a host's connection, and of everybody who waits for it.
+    """The slot of a host's connection, shared by all tasks that wait for the connection.
 
     Attributes:
-        failures: how many attempts have failed; `failure` is the last one.
-        commands: how many may run at once.
+        failures: the number of failed attempts; `failure` is the last failure.
+        commands: limits the commands at the same time.
         transfers: one at a time.
     """
 
@@ -90,20 +89,20 @@ class _Slot:
 
 
 class SshConnections:
-    """Hosts of one inventory, for as long as one command of ours runs.
+    """The SSH connections to the hosts of an inventory, for the duration of a command.
 
-    An async context manager: at its end all connections are closed. Every method makes the
-    connection when there is none, or the last one broke. All of them can be cancelled at any
-    time, and then wait for no thread.
+    An async context manager that closes all connections at the end. Every method opens a connection
+    if there is none, or the last connection broke. All methods can be cancelled at any time, and
+    then wait for no thread.
 
     Raises, from all methods:
-        UnknownHostKey, ChangedHostKey: a host, or a gateway on the way, answered with a key
-            that the inventory does not know; nothing was sent to it.
-        LoginRefused: no key was good enough.
-        ConnectionLost: it broke in the middle; whether the command was carried out is open.
-        ConnectionFailed: it could not be made, after all retries. All of these are
+        UnknownHostKey, ChangedHostKey: a host, or a gateway on the route, answered with a key
+            that the inventory does not contain; nothing was sent to the host.
+        LoginRefused: the host accepted no key.
+        ConnectionLost: the connection broke; the command may have been carried out or not.
+        ConnectionFailed: no connection after all retries. All errors above are
             Unreachable.
-        UserError: a word or path that cannot be sent, a key file that cannot be used.
+        UserError: a word or path cannot be sent, or a key file cannot be used.
         HostError: the host refused or failed.
     """
 
@@ -142,7 +141,8 @@ class SshConnections:
             async with trio.open_nursery() as closing:
                 for line in lines:
                     closing.start_soon(self._workers.run, line.end)
-        # What the body raised is raised as it is, not in a group: it does not go in here.
+        # An exception of the body is raised unchanged, not in a group: this call does not get the
+        # exception.
         await self._nursery_manager.__aexit__(None, None, None)
 
     async def run(
@@ -153,13 +153,13 @@ class SshConnections:
         stdin: bytes = b"",
         timeout_s: float = 60.0,
     ) -> Completed:
-        """Run a command to its end.
+        """Run a command to completion.
 
-        The words arrive as they are; the login shell of the host must be a POSIX shell. When
-        the connection breaks, the command is not run again: look what it has done, then decide.
+        The words arrive unchanged; the login shell of the host must be a POSIX shell. After a lost
+        connection the command is not repeated: the caller must inspect the effects first.
 
         Raises:
-            HostError: it took too long, or wrote more than MOST_OUTPUT_BYTES.
+            HostError: the command exceeded `timeout_s`, or wrote more than MOST_OUTPUT_BYTES.
         """
         errors = bytearray()
 
@@ -184,18 +184,18 @@ class SshConnections:
     def open(
         self, host: Host, command: Sequence[str]
     ) -> AbstractAsyncContextManager[CommandStream]:
-        """A command's standard input and output, for as long as it runs.
+        """Open a command's standard input and output, for the command's duration.
 
-        Leaving the block closes both. What is raised in the block because the stream broke is
+        The exit closes both. An exception that the block raised because the stream broke is
         replaced by the reason: ConnectionLost, or HostError with the command's last words.
         """
         return self._command(host, command)
 
     async def put(self, host: Host, source: Path, target: str, *, mode: int = 0o600) -> None:
-        """Copy a local file to a host; there, it is whole or not at all.
+        """Copy a local file to a host; the remote file is whole or absent.
 
         Args:
-            target: absolute, or below the home folder as `~/…`; its folder must exist.
+            target: absolute, or below the home folder as `~/…`; the folder must exist.
         """
         upload = Upload(source, remote_path(target), mode, where=f"{host.name}: {target}")
         await self._transfer(host, target, lambda sftp, _: upload.attempt(sftp))
@@ -203,25 +203,25 @@ class SshConnections:
     async def get(
         self, host: Host, source: str, target: Path, *, most_bytes: int | None = None
     ) -> None:
-        """Copy a host's regular file here; `target` is whole or not there.
+        """Copy a host's regular file here; `target` is whole or absent.
 
-        What an interrupted attempt left is taken up again, as long as the source has the same
-        size and time; whether the content is right is for the caller to check.
+        The copy resumes after an interrupted attempt while size and time of the source are the
+        same; the caller has to verify the content.
 
         Raises:
-            PreflightFailed: it cannot be written here.
+            PreflightFailed: the file cannot be written here.
         """
         where = f"{host.name}: {source}"
         download = Download(remote_path(source), target, most_bytes, where=where)
         await self._transfer(host, source, download.attempt)
 
     async def host_key(self, hop: Hop, key_type: str | None = None) -> HostKey:
-        """The key that a host or gateway answers with; nothing is asked of it but that.
+        """Return the key of a host or gateway; the server receives only the handshake.
 
-        Gateways on the way must be known already.
+        The keys of gateways on the route must be in the key file already.
 
         Args:
-            key_type: the kind that is wanted; None for the known or else the best one.
+            key_type: the wanted key type; None for the type in the key file, or else the best type.
         """
         hop = self._settled(hop)
         types = (key_type,) if key_type else self._types_wanted(hop)
@@ -232,18 +232,18 @@ class SshConnections:
             )
 
     def judge(self, hop: Hop, key: HostKey) -> Standing:
-        """What the inventory's known_hosts says of that key."""
+        """Return the standing of a key in the inventory's key file."""
         hop = self._settled(hop)
         return self._known.judge(hop.address, hop.port, key).standing
 
     def trust(self, hop: Hop, key: HostKey) -> None:
-        """Add that key to the inventory's known_hosts; it counts from now on."""
+        """Add a key to the inventory's key file, effective from now on."""
         hop = self._settled(hop)
         self._known.add(hop.address, hop.port, key, hop.name)
         self._known = KnownHosts.load(self._known.path)
 
     def refusal(self, hop: Hop, key: HostKey) -> HostKeyRefused | None:
-        """Why that key is refused; None when it is known."""
+        """Return the reason for which a key is refused; None for a trusted key."""
         hop = self._settled(hop)
         judgement = self._known.judge(hop.address, hop.port, key)
         if judgement.standing is Standing.TRUSTED:
@@ -279,7 +279,7 @@ class SshConnections:
         )
 
     def way_to(self, hop: Hop) -> tuple[Hop, ...]:
-        """The gateways on the way to a host, outermost first, and the host itself."""
+        """Return the gateways on the route to a host, outermost first, and the host."""
         hop = self._settled(hop)
         if not hop.jump:
             return (hop,)
@@ -314,10 +314,10 @@ class SshConnections:
             await stream.aclose()
 
     async def _begin(self, host: Host, text: str, name: str) -> tuple[Line, Any]:
-        """A channel on which the command has begun.
+        """Return the connection and a channel on which the command has begun.
 
-        An attempt on a connection that turns out to be dead is repeated on a new one, because
-        nothing has begun then.
+        An attempt on a dead connection is repeated on a new connection, because the command has not
+        begun then.
         """
         for attempt in range(2):
             line = await self._line(host)
@@ -344,7 +344,7 @@ class SshConnections:
     async def _transfer(
         self, host: Host, path: str, work: Callable[[Sftp, Callable[[], bool]], None]
     ) -> None:
-        """Do `work` in a file session, again on a new connection when one is lost."""
+        """Run `work` in a file session, again on a new connection after a lost connection."""
         async with self._slot(host).transfers:
             for retries_left in reversed(range(self._settings.retries + 1)):
                 line = await self._line(host)
@@ -370,10 +370,10 @@ class SshConnections:
         return self._slots.setdefault((type(hop).__name__, hop.name, hop.jump), _Slot())
 
     async def _line(self, hop: Hop) -> Line:
-        """The connection to a host, made now if need be.
+        """Return the connection to a host, opened now if necessary.
 
-        Whoever waited while somebody else's attempt failed gets that failure: sixteen hosts
-        behind one dead gateway wait for it once, not sixteen times.
+        A task that waited during another task's failed attempt gets the same failure: sixteen hosts
+        behind a dead gateway wait for the gateway once, not sixteen times.
         """
         hop = self._settled(hop)
         slot = self._slot(hop)
@@ -401,7 +401,7 @@ class SshConnections:
                 raise refused
 
         for attempt in range(self._settings.retries + 1):
-            gateway = await self._gateway_line(hop)  # it has retries of its own
+            gateway = await self._gateway_line(hop)  # has own retries
             try:
                 async with self._dialled(hop, gateway) as heard:
                     return await self._in_time(
@@ -426,7 +426,7 @@ class SshConnections:
         return await self._line(self._gateway_before(hop)) if hop.jump else None
 
     def _gateway_before(self, hop: Hop) -> Gateway:
-        """The last gateway on the way to a host, on the way that the host names."""
+        """Return the last gateway on the host's route."""
         gateways = self._inventory.gateways if self._own is None else self._own.gateways
         return replace(gateways[hop.jump[-1]], jump=hop.jump[:-1])
 
@@ -435,9 +435,10 @@ class SshConnections:
 
     @asynccontextmanager
     async def _dialled(self, hop: Hop, gateway: Line | None) -> AsyncIterator[Heard]:
-        """A byte stream to the SSH server of a host; shut unless the block is left in peace.
+        """Open a byte stream to the SSH server of a host; shut the stream if the block raises.
 
-        Only so many are made at once, because sshd drops those that come too many at a time.
+        The number of simultaneous handshakes is bounded, because sshd drops connections above a
+        limit.
         """
         async with self._connecting, self._turn(hop):
             try:
@@ -456,7 +457,7 @@ class SshConnections:
             try:
                 yield heard
             except BaseException:
-                in_background(heard.shut)  # what hangs in it ends by this
+                in_background(heard.shut)  # unblocks the threads that use the stream
                 raise
 
     def _turn(self, hop: Hop) -> trio.CapacityLimiter:
@@ -483,7 +484,7 @@ class SshConnections:
         *arguments: object,
         discard: Callable[[T], None] | None = None,
     ) -> T:
-        """A handshake in a thread; each of its steps has a deadline, and so has the whole."""
+        """Run a handshake in a thread, with a deadline for every step and for the whole."""
         limit_s = 3 * self._settings.connect_timeout_s
         try:
             with trio.fail_after(limit_s):
@@ -500,7 +501,7 @@ class SshConnections:
             raise ConnectionFailed(hop.name, f"{_place(hop)}: {error}") from error
 
     async def _watch(self, line: Line) -> None:
-        """End a connection over which nothing comes, not even answers to our questions."""
+        """End a connection over which nothing arrives, not even answers to keepalives."""
         interval_s = self._settings.keepalive_s
         asked_s: float | None = None
         while line.why_lost() is None:
@@ -517,13 +518,13 @@ class SshConnections:
                 return
 
     def _types_wanted(self, hop: Hop) -> tuple[str, ...]:
-        """Kinds of host keys, the known ones first, so that a known key is shown if there is."""
+        """Return host key types, the types in the key file first, to obtain such a key."""
         known = self._known.key_types(hop.address, hop.port)
         return tuple(dict.fromkeys((*(kind for kind in known if kind in KEY_TYPES), *KEY_TYPES)))
 
 
 async def _converse(stream: CommandStream, stdin: bytes) -> bytearray:
-    """Feed a command and take its output until it ends, or there is too much of it."""
+    """Feed a command and collect the output, until the end or beyond the maximum."""
     output = bytearray()
 
     async def feed() -> None:
@@ -532,7 +533,7 @@ async def _converse(stream: CommandStream, stdin: bytes) -> bytearray:
                 await stream.send_all(stdin)
             await stream.send_eof()
         except trio.BrokenResourceError:
-            pass  # it did not want all of its input, or the connection is lost: receiving tells
+            pass  # its input is closed or the connection lost; receiving finds the reason
 
     failure: trio.BrokenResourceError | None = None
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Why a host is not spoken to, and what to do about it."""
+"""Reasons for a failed connection to a host, with remedies."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from pubsubctl.errors import Unreachable
 
 
 class ConnectionFailed(Unreachable):
-    """There is no connection to a host.
+    """A failed connection to a host.
 
     Attributes:
-        host: its name in the inventory.
-        reason: what happened.
-        remedy: what may help; "" when nothing is known.
+        host: the host's name in the inventory.
+        reason: the cause of the failure.
+        remedy: a possible remedy; "" if none is available.
     """
 
     def __init__(self, host: str, reason: str, remedy: str = "") -> None:
@@ -22,20 +22,20 @@ class ConnectionFailed(Unreachable):
 
 
 class ConnectionLost(ConnectionFailed):
-    """A connection broke in the middle: what was being done may be done, or not."""
+    """A connection broke during an operation, which may have been carried out or not."""
 
 
 class LoginRefused(ConnectionFailed):
-    """The host lets this user in with none of the keys."""
+    """The host accepts none of the keys for this user."""
 
 
 class HostKeyRefused(ConnectionFailed):
-    """The key with which a host answered is not one that the inventory knows.
+    """A host key is not in the inventory's key file.
 
-    Nothing was sent to it but the handshake; no login was tried.
+    The host received only the handshake; no login was tried.
 
     Attributes:
-        fingerprint: of the key it showed, `SHA256:…`.
+        fingerprint: the fingerprint of the host's key, `SHA256:…`.
     """
 
     def __init__(self, host: str, reason: str, remedy: str, fingerprint: str) -> None:
@@ -44,14 +44,14 @@ class HostKeyRefused(ConnectionFailed):
 
 
 class UnknownHostKey(HostKeyRefused):
-    """The inventory knows no key of this host yet."""
+    """The inventory contains no key of this host yet."""
 
 
 class ChangedHostKey(HostKeyRefused):
-    """The inventory knows another key of this host, or knows this one as revoked.
+    """The inventory contains another key of this host, or this key as revoked.
 
     Attributes:
-        lines: where in the file.
+        lines: the line numbers in the file.
     """
 
     def __init__(

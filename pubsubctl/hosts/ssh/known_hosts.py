@@ -1,8 +1,8 @@
-"""The keys by which hosts are recognised: one file per inventory, in OpenSSH's format.
+"""Host keys of an inventory: one file per inventory, in OpenSSH's format.
 
-Plain and hashed names, patterns, `[host]:port` and the marker `@revoked` are understood; lines
-of certificate authorities say nothing here. The file is only ever appended to, and only by
-`pubsubctl inventory trust`.
+Plain and hashed names, patterns, `[host]:port` and the marker `@revoked` are supported; lines of
+certificate authorities are ignored. Only `pubsubctl inventory trust` writes the file, and only
+appends.
 """
 
 import base64
@@ -34,7 +34,7 @@ _HASH = "|1|"
 
 
 class Standing(enum.Enum):
-    """What the file says of a key with which a host answered."""
+    """The standing of a host's key in the file."""
 
     TRUSTED = "trusted"
     UNKNOWN = "unknown"
@@ -47,7 +47,7 @@ class HostKey:
     """A public key of a host.
 
     Attributes:
-        blob: the key as it goes over the wire.
+        blob: the key in wire format.
     """
 
     key_type: str
@@ -55,13 +55,13 @@ class HostKey:
 
     @property
     def fingerprint(self) -> str:
-        """As ssh-keygen -l shows it."""
+        """Return the fingerprint in the notation of ssh-keygen -l."""
         return fingerprint(self.blob)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What holds for a key, and which lines say so."""
+    """The standing of a key, with the line numbers that determine the standing."""
 
     standing: Standing
     lines: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class _Entry:
     key: HostKey
 
     def names(self, token: str) -> bool:
-        """Whether this line speaks of the host with that token."""
+        """Return True if this line names the host with that token."""
         if self.hosts.startswith(_HASH):
             return hmac.compare_digest(_hashed(token, _salt(self.hosts)), self.hosts)
         is_named = False
@@ -88,7 +88,7 @@ class _Entry:
 
 
 class KnownHosts:
-    """The content of one file."""
+    """The content of a known_hosts file."""
 
     def __init__(self, path: Path, entries: tuple[_Entry, ...]) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class KnownHosts:
 
     @classmethod
     def load(cls, path: Path) -> "KnownHosts":
-        """Read a file; one that is not there knows nobody.
+        """Read a file; a missing file contains no key.
 
         Raises:
             UserError: a line cannot be read, or others may write the file.
@@ -119,7 +119,7 @@ class KnownHosts:
         return cls(path, tuple(_entries(path, text)))
 
     def judge(self, address: str, port: int, key: HostKey) -> Judgement:
-        """Whether this key may be taken for that host's."""
+        """Judge a key that a host presented."""
         named = self._about(address, port)
         same = [entry for entry in named if entry.key == key]
         if revoked := [entry.line for entry in same if entry.marker]:
@@ -131,22 +131,22 @@ class KnownHosts:
         return Judgement(Standing.UNKNOWN)
 
     def key_types(self, address: str, port: int) -> tuple[str, ...]:
-        """The kinds of key that are known of a host, in the order of the file."""
+        """Return the key types in the file for a host, in the order of the file."""
         named = self._about(address, port)
         return tuple(dict.fromkeys(entry.key.key_type for entry in named if not entry.marker))
 
     @property
     def hides_names(self) -> bool:
-        """Whether the names in the file are hashed."""
+        """Return True if the names in the file are hashed."""
         return bool(self._entries) and all(e.hosts.startswith(_HASH) for e in self._entries)
 
     def add(self, address: str, port: int, key: HostKey, comment: str) -> None:
-        """Append a line; what is there stays as it is, byte for byte.
+        """Append a line; the existing content stays the same, byte for byte.
 
-        The file is made with mode 0600 and keeps it.
+        The file is created with mode 0600, which later additions keep.
 
         Raises:
-            PreflightFailed: it cannot be written, or is a link.
+            PreflightFailed: the file cannot be written, or is a link.
         """
         name = token(address, port)
         if self.hides_names:
@@ -184,12 +184,12 @@ class KnownHosts:
 
 
 def token(address: str, port: int) -> str:
-    """How a host is called in the file."""
+    """Return a host's name in the notation of the file."""
     return address.lower() if port == 22 else f"[{address.lower()}]:{port}"
 
 
 def fingerprint(blob: bytes) -> str:
-    """`SHA256:` and the hash, as every SSH tool prints it."""
+    """Return `SHA256:` and the hash, in the notation of all SSH tools."""
     digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
     return f"SHA256:{digest}"
 
@@ -225,12 +225,12 @@ def _salt(hashed: str) -> bytes:
 
 
 def _hashed(name: str, salt: bytes) -> str:
-    # SHA-1 is what the format prescribes; it only hides names.
+    # The format prescribes SHA-1, which only hides names here.
     digest = hmac.new(salt, name.encode(), "sha1").digest()
     return f"{_HASH}{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """OpenSSH's patterns: * and ? and nothing else; brackets stand for themselves."""
+    """Return True if a token matches an OpenSSH pattern: only * and ? are special, not brackets."""
     parts = ({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern)
     return re.fullmatch("".join(parts), name) is not None

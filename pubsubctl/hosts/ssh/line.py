@@ -1,8 +1,8 @@
-"""One SSH connection: the only place where they are made, and where fabric and paramiko are used.
+"""An SSH connection; the only module that opens connections and uses fabric and paramiko.
 
-Whatever `open_line` makes has shown a host key that the caller accepted, before anything else
-was said; nothing can switch that off. Logging in takes a key, from a file or from ssh-agent;
-there are no passwords, and no agent is forwarded. All of this blocks, and is meant for threads.
+`open_line` sends nothing but the handshake until the caller has accepted the host key; nothing can
+disable this check. A login takes a key from a file or from ssh-agent; passwords are not supported,
+and no agent is forwarded. All calls block, and are meant for threads.
 """
 
 import getpass
@@ -29,7 +29,7 @@ from pubsubctl.hosts.ssh.transport import OrderedTransport
 from pubsubctl.inventory.inventory import Gateway, Host
 
 Hop = Host | Gateway
-Accept = Callable[[HostKey], None]  # raises what says why not
+Accept = Callable[[HostKey], None]  # raises the reason for a refusal
 
 TRANSFER_STALL_S: Final = 60.0
 END_DEADLINE_S: Final = 1.0
@@ -37,7 +37,7 @@ SETTLE_S: Final = 0.5
 MOST_AGENT_KEYS: Final = 5  # sshd ends the connection after the sixth refused key
 OWN_KEYS: Final = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
-# Ciphers that check integrity themselves come first: they are several times faster here.
+# Ciphers with built-in integrity come first: they are several times faster here.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr", "aes128-ctr")
 _DIGESTS = (
     "hmac-sha2-256-etm@openssh.com",
@@ -49,19 +49,19 @@ _SHA1 = ["ssh-rsa", "ssh-rsa-cert-v01@openssh.com", "ssh-dss"]
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of a kind of key, where not the same
 _ALIVE = "keepalive@openssh.com"
 _FAILURES = (paramiko.SSHException, EOFError, OSError)
-_FORBIDDEN = 1  # what a server says of a channel that it will not open
+_FORBIDDEN = 1  # a server's code for a refused channel
 
-# What goes wrong is raised here; paramiko would write it, with tracebacks, between our lines.
+# Errors are raised here; paramiko would print tracebacks between our lines.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 
 class LineError(Exception):
-    """Something did not work; the text says what, without the host's name."""
+    """An operation failed; the text describes the failure without the host's name."""
 
 
 class Lost(LineError):
-    """The connection is gone, or never came about."""
+    """The connection is lost, or was never established."""
 
 
 class NotBegun(LineError):
@@ -73,14 +73,14 @@ class Refused(LineError):
 
 
 class NotLetIn(LineError):
-    """The other side takes none of the keys."""
+    """The server accepts none of the keys."""
 
 
 class Heard:
-    """A byte stream to an SSH server, that remembers when something last came in.
+    """A byte stream to an SSH server that records the time of the last received data.
 
     Attributes:
-        at_s: on the monotonic clock.
+        at_s: the time, in seconds on the monotonic clock.
     """
 
     def __init__(self, sock: Any) -> None:
@@ -97,7 +97,7 @@ class Heard:
         return getattr(self._sock, name)
 
     def shut(self) -> None:
-        """End the connection, whoever waits for it; the thread that reads it cleans up."""
+        """End the connection, even while tasks wait; the thread that reads the socket cleans up."""
         try:
             if isinstance(self._sock, socket.socket):
                 self._sock.shutdown(socket.SHUT_RDWR)
@@ -119,45 +119,45 @@ class Line:
 
     @property
     def heard_s(self) -> float:
-        """When something last came in, on the monotonic clock."""
+        """Return the time of the last received data, in seconds on the monotonic clock."""
         return self._heard.at_s
 
     def why_lost(self) -> str | None:
-        """Why it has ended, or None while it lives."""
+        """Return the reason for the connection's end, or None while the connection is alive."""
         if self._transport.is_active():
             return None
         return self._why or "the other side ended it"
 
     def settled(self) -> str | None:
-        """`why_lost`, when something has just failed; blocks for a moment if it lives.
+        """Return `why_lost` after a failure; block for a moment if the connection is alive.
 
-        Channels learn of the end of their connection an instant before anybody can ask for it.
+        Channels notice the end of the connection an instant before the transport reports the end.
         """
         self._transport.join(SETTLE_S)
         return self.why_lost()
 
     def cut(self, why: str) -> None:
-        """End it, whatever is going on over it; does not block."""
+        """End the connection at once, regardless of activity; does not block."""
         self._why = self._why or why
         self._heard.shut()
 
     def end(self) -> None:
-        """End it and see its thread off."""
+        """End the connection and wait for the transport's thread."""
         self.cut("ended by us")
         self._transport.join(END_DEADLINE_S)
         self._connection.close()
 
     def ask(self) -> None:
-        """Ask for a sign of life; returns when it came, or the connection is gone."""
+        """Request a sign of life; return after the answer, or after the end of the connection."""
         self._transport.global_request(_ALIVE, wait=True)
 
     def begin(self, text: str) -> Channel:
-        """A channel on which a command has begun.
+        """Return a channel on which a command has begun.
 
         Raises:
             NotBegun: no session was opened.
-            Refused: the host does not run it.
-            Lost: the connection broke, and it may have begun.
+            Refused: the host does not run the command.
+            Lost: the connection broke; the command may have begun.
         """
         try:
             channel = self._transport.open_session()
@@ -170,13 +170,13 @@ class Line:
             if (reason := self.settled()) is not None:
                 raise Lost(reason) from error
             raise Refused("refuses to run commands") from error
-        return channel  # type: ignore[return-value]  # its types say less than it can
+        return channel  # type: ignore[return-value]  # paramiko's types are too narrow
 
     def tunnel(self, address: str, port: int) -> Any:
-        """A byte stream to an address that this host can reach.
+        """Return a byte stream to an address that this host can reach.
 
         Raises:
-            Refused: the host will not, or cannot.
+            Refused: the host refuses to, or cannot, connect.
             Lost: the connection broke.
         """
         try:
@@ -190,10 +190,10 @@ class Line:
             raise Lost(self.settled() or said(error)) from error
 
     def transfer(self, work: Callable[[Sftp], None]) -> None:
-        """Do `work` in this connection's file session; one at a time.
+        """Run `work` in this connection's file session; one at a time.
 
         Raises:
-            Refused: the host says why not.
+            Refused: the host refuses, with the reason.
             Lost: the connection broke.
         """
         files = self._files
@@ -204,18 +204,18 @@ class Line:
         except PubsubctlError:
             raise
         except _FAILURES as error:
-            if self._files is files:  # otherwise it was given up, and another one opened
+            if self._files is files:  # otherwise dropped already, and another session opened
                 self.drop_files()
             if isinstance(error, TimeoutError):
                 raise Refused(f"nothing moves for {TRANSFER_STALL_S:g} s") from error
-            is_answer = isinstance(error, OSError) and error.errno  # such as: no such file
+            is_answer = isinstance(error, OSError) and error.errno  # for example: no such file
             reason = self.why_lost() if is_answer else self.settled()
             if reason is not None:
                 raise Lost(reason) from error
             raise Refused(said(error)) from error
 
     def drop_files(self) -> None:
-        """Give up the file session, and with it what is going on there."""
+        """Drop the file session and all its transfers."""
         files, self._files = self._files, None
         if files is not None:
             in_background(files.close)
@@ -226,17 +226,18 @@ def open_line(
 ) -> Line:
     """Shake hands over a byte stream, check the host's key, log in.
 
-    fabric would read configuration files, make its own way through gateways, and take any key
-    of any host; it is given a byte stream, no configuration, and a client that does not.
+    fabric would read configuration files, route through gateways on its own, and accept any key of
+    any host; so fabric receives a byte stream, no configuration, and a client with a strict host
+    key policy.
 
     Args:
-        key_types: kinds of host keys, the preferred first.
-        accept: raises when the key of the host is not to be trusted; what it raises is raised.
-        timeout_s: of each step.
+        key_types: host key types, the preferred type first.
+        accept: raises if the host key is not trusted; the exception is passed on.
+        timeout_s: the deadline of every step, in seconds.
 
     Raises:
-        NotLetIn: no key is good enough.
-        Lost: anything else.
+        NotLetIn: the host accepts no key.
+        Lost: any other failure.
         UserError: the key that the inventory names cannot be used.
     """
     connection = fabric.Connection(
@@ -279,10 +280,10 @@ def open_line(
 
 
 def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> HostKey:
-    """The key with which a server answers; nothing is asked of it but that.
+    """Return the key of a server; the server receives only the handshake.
 
     Raises:
-        Lost: it does not answer, or has no key of these kinds.
+        Lost: the server does not answer, or has no key of these types.
     """
     transport = _transport(heard, key_types, timeout_s)
     transport.banner_timeout = timeout_s
@@ -297,12 +298,12 @@ def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> H
 
 
 def own_settings(text: str) -> Callable[[str], Mapping[str, Any]]:
-    """Host name → what an OpenSSH client's configuration says of it.
+    """Return host name → the settings of an OpenSSH client's configuration for that host.
 
-    `Match exec` runs a command on this machine: only for who asked for it.
+    `Match exec` runs a command on this machine, so only an explicit option enables this.
 
     Raises:
-        LineError: it cannot be understood.
+        LineError: the configuration cannot be parsed.
     """
     try:
         return paramiko.SSHConfig.from_text(text).lookup
@@ -311,7 +312,7 @@ def own_settings(text: str) -> Callable[[str], Mapping[str, Any]]:
 
 
 def said(error: BaseException) -> str:
-    """What an exception of the libraries means, in words."""
+    """Return the meaning of a library's exception, in words."""
     if isinstance(error, BaseExceptionGroup):
         return said(error.exceptions[0])
     if isinstance(error, EOFError) or "protocol banner" in str(error):
@@ -328,19 +329,19 @@ def said(error: BaseException) -> str:
 
 
 def in_background(function: Callable[[], object]) -> None:
-    """Do what may block where nobody waits for it, not even the end of the program."""
+    """Run a blocking function in a thread that nothing waits for, not even the program's end."""
 
     def work() -> None:
         try:
             function()
-        except Exception:  # whatever it is, the thing is at its end
+        except Exception:  # the resource is discarded, so no exception matters
             pass
 
     threading.Thread(target=work, daemon=True).start()
 
 
 class _AcceptedOnly(paramiko.MissingHostKeyPolicy):
-    """Asks about every host key, because the client is given none that it could know."""
+    """A host key policy that checks every key, because the client has no keys of its own."""
 
     def __init__(self, accept: Accept) -> None:
         self._accept = accept
@@ -362,7 +363,7 @@ class _KeysOnly:
         self._said = f"{place}identity = {hop.identity!r} of {hop.name}"
 
     def authenticate(self, transport: paramiko.Transport) -> list[str]:
-        """Called by paramiko once the host key has been accepted."""
+        """Authenticate with the available keys; called by paramiko after the host key check."""
         tried: list[str] = []
         agent = paramiko.Agent()
         try:
@@ -397,12 +398,12 @@ class _KeysOnly:
                 try:
                     yield name, paramiko.PKey.from_path(path)
                 except (TypeError, ValueError, OSError, paramiko.SSHException):
-                    continue  # locked by a passphrase, or no key: ssh-agent is for these
+                    continue  # locked by a passphrase, or no key: needs ssh-agent
 
     def _named_key(
         self, path: Path, held: Mapping[bytes, paramiko.AgentKey]
     ) -> tuple[str, paramiko.PKey]:
-        """The key that the inventory names; from ssh-agent when the file is locked."""
+        """Return the key that the inventory names; from ssh-agent if the file is locked."""
         try:
             return str(path), paramiko.PKey.from_path(path)
         except (TypeError, paramiko.PasswordRequiredException):
@@ -425,13 +426,13 @@ class _Files(paramiko.SFTPClient):
     """A file session that can make files with their mode, so that none is ever open to others."""
 
     def open(self, filename: Any, mode: str = "r", bufsize: int = -1) -> paramiko.SFTPFile:
-        """A file, asked for in larger pieces than paramiko's."""
+        """Open a file with larger requests than paramiko's."""
         file = super().open(filename, mode, bufsize)
         file.MAX_REQUEST_SIZE = REQUEST_BYTES
         return file
 
     def create(self, path: str, mode: int) -> paramiko.SFTPFile:
-        """A new file to write; an OSError when there is one."""
+        """Create a new file for writing; raise OSError if the file exists."""
         attributes = SFTPAttributes()
         attributes.st_mode = mode
         flags = 0x02 | 0x08 | 0x20  # write, create, exclusively
@@ -442,7 +443,7 @@ class _Files(paramiko.SFTPClient):
             raise paramiko.SSHException("the host gave no handle for a new file")
         file = paramiko.SFTPFile(self, message.get_binary(), "wx", 0)
         file.MAX_REQUEST_SIZE = REQUEST_BYTES
-        file.chmod(mode)  # whatever the umask there is
+        file.chmod(mode)  # regardless of the host's umask
         return file
 
 

@@ -1,7 +1,7 @@
-"""Command lines for machines that only take text: SSH has no argument list.
+"""Command lines for SSH, which takes text instead of an argument list.
 
-What is sent is read by the login shell of the other side. `command_line` is the one place where
-a list becomes such a text, so that no name, path or option in it can mean anything but itself.
+The login shell of the host parses the text. `command_line` is the only function that turns a list
+into such a text, so every name, path and option stays literal.
 """
 
 import shlex
@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
-LONGEST_LINE_BYTES = 128 * 1024  # what Linux takes as one argument: the shell gets it as one
+LONGEST_LINE_BYTES = 128 * 1024  # Linux's limit for an argument, which the shell receives
 
 
 def command_line(command: Sequence[str]) -> str:
-    """A command as the text that a POSIX shell reads back as exactly these words.
+    """Return a command as text that a POSIX shell parses back into exactly these words.
 
-    Whoever puts names after options puts `--` between them.
+    A caller that puts names after options puts `--` between both.
 
     Raises:
-        UserError: a word has a NUL in it or cannot be encoded, which no command line can
-            carry, or all of them together are too long.
+        UserError: a word has a NUL or cannot be encoded, or the whole line is too long.
     """
     assert not isinstance(command, str), "a command is a list of words"
     assert command, "a command has at least one word"
@@ -41,10 +40,10 @@ def command_line(command: Sequence[str]) -> str:
 
 
 def remote_path(path: str) -> str:
-    """A path for SFTP: absolute, or below the home folder when it begins with `~/`.
+    """Return a path for SFTP: absolute, or below the home folder after `~/`.
 
     Raises:
-        UserError: it is neither, climbs with `..`, or has characters that no path of ours has.
+        UserError: the path is neither, has a `..`, or has characters that no path of ours has.
     """
     inside = path.removeprefix("~/")
     problem = None

@@ -1,9 +1,9 @@
-"""Standard input and output of a command on another machine, as one trio stream.
+"""Standard input and output of a command on another machine, as a trio stream.
 
-The channel below is fed by a thread of its own. That thread wakes us without blocking anything;
-what may block (taking data gives the other side room to send, which is a message; sending waits
-for room) is done in worker threads that a cancelled task leaves behind. They end when the
-channel is closed, and what they took is not lost: the next receive hands it out.
+A thread feeds the channel below and wakes us without blocking. Operations that may block run in
+worker threads, which a cancelled task leaves behind: taking data frees room for the other side,
+which sends a message, and sending waits for room. The worker threads end when the channel is
+closed. Data that such a thread took is not lost: the next receive returns the data.
 """
 
 import threading
@@ -19,7 +19,7 @@ from pubsubctl.hosts.ssh.errors import ConnectionLost
 T = TypeVar("T")
 
 RECEIVE_BYTES: Final = 1 << 20
-SEND_BYTES: Final = 32_000  # a little less than what fits into one packet
+SEND_BYTES: Final = 32_000  # fits into one packet
 STDERR_TAIL_BYTES: Final = 4096
 STATUS_DEADLINE_S: Final = 2.0  # from the end of the output to the exit status
 CLOSE_DEADLINE_S: Final = 1.0
@@ -32,7 +32,7 @@ _THREADS = 4096
 
 
 class Pipe(Protocol):
-    """What a channel has received and nobody has taken yet."""
+    """Data that a channel has received and that was not taken yet."""
 
     def set_event(self, event: "Wakeup") -> None: ...
 
@@ -68,21 +68,21 @@ class Wakeup:
         self._news = trio.Event()
 
     def set(self) -> None:
-        """Called by the channel's thread: there is data, or the end."""
+        """Report data or the end; called by the channel's thread."""
         try:
             self._token.run_sync_soon(self.tell, idempotent=True)
         except trio.RunFinishedError:
             pass
 
     def clear(self) -> None:
-        """Called by the channel: it has nothing more. We look for ourselves."""
+        """Ignore the report of an empty buffer; the stream inspects the channel itself."""
 
     def tell(self) -> None:
-        """Wake whoever waits."""
+        """Wake the waiting task."""
         self._news.set()
 
     def arm(self) -> None:
-        """From now on, `wait` waits for what is still to come."""
+        """Make `wait` wait for the next event from now on."""
         if self._news.is_set():
             self._news = trio.Event()
 
@@ -103,10 +103,10 @@ class Workers:
         *arguments: object,
         discard: Callable[[T], None] | None = None,
     ) -> T:
-        """What the function returns or raises.
+        """Run the function in a thread and return the result, or raise the exception.
 
         Args:
-            discard: gets, in a thread, a result that comes when nobody waits any more.
+            discard: receives, in a thread, a result that arrives after a cancellation.
         """
         errand = _Errand(function, arguments, discard)
         try:
@@ -119,7 +119,7 @@ class Workers:
 
 
 class _Errand(Generic[T]):
-    """One call in a thread, and whether anybody still wants its result."""
+    """A call in a thread; records if the result is abandoned."""
 
     def __init__(
         self,
@@ -156,15 +156,15 @@ class _Errand(Generic[T]):
 
 
 class CommandStream(trio.abc.HalfCloseableStream):
-    """Bytes to and from one command.
+    """A byte stream to and from a command.
 
-    `send_eof` ends its standard input. Closing the stream ends the command's input and output;
-    most commands end by that. When the command ends with status 0, or closes its output, the
-    stream ends; when it ends otherwise, or the connection does, receiving and sending raise
-    trio.BrokenResourceError and `failure` says why.
+    `send_eof` ends the command's standard input. Closing the stream ends the command's input and
+    output, which ends most commands. The stream ends when the command ends with status 0, or closes
+    its output. After another end of the command, or of the connection, receiving and sending raise
+    trio.BrokenResourceError and `failure` has the reason.
 
     Attributes:
-        failure: why the stream broke; None while it is whole.
+        failure: the reason for the broken stream; None while the stream is intact.
     """
 
     def __init__(
@@ -178,14 +178,15 @@ class CommandStream(trio.abc.HalfCloseableStream):
         take_stderr: Callable[[bytes], None] | None = None,
         status_matters: bool = True,
     ) -> None:
-        """
+        """Open the stream.
+
         Args:
-            host, name: of machine and command, for messages.
-            why_lost: asked, in a thread, when the channel has ended and the command's status is
-                not known: None while the connection lives.
-            take_stderr: gets what the command says on standard error; otherwise the last
-                4 KiB are kept for the message.
-            status_matters: whether a status other than 0 breaks the stream.
+            host, name: names of machine and command, for messages.
+            why_lost: called, in a thread, if the channel has ended without an exit status;
+                returns None while the connection is alive.
+            take_stderr: receives the command's standard error; otherwise the last 4 KiB are
+                kept for the message.
+            status_matters: True if a status other than 0 breaks the stream.
         """
         self.failure: PubsubctlError | None = None
         self._channel = channel
@@ -208,10 +209,10 @@ class CommandStream(trio.abc.HalfCloseableStream):
         channel.in_stderr_buffer.set_event(self._wakeup)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What the command wrote; b"" at its good end.
+        """Return output of the command; b"" at a regular end.
 
         Raises:
-            trio.BrokenResourceError: it ended badly, or the connection was lost.
+            trio.BrokenResourceError: the command failed, or the connection was lost.
             trio.ClosedResourceError: this stream was closed.
         """
         with _exclusive(self._receiving, "received from"):
@@ -233,7 +234,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     return self._end()
                 elif self._channel.eof_received or self._channel.closed:
                     await self._wait_ended()
-                    # Behind whatever a cancelled receive is still taking.
+                    # Queue behind the data that a cancelled receive still takes.
                     await self._workers.run(self._take, wanted, discard=self._wake_up)
                     await self._look_why()
                     self._has_ended = True
@@ -244,8 +245,8 @@ class CommandStream(trio.abc.HalfCloseableStream):
         """Write to the command's standard input.
 
         Raises:
-            trio.BrokenResourceError: it does not read any more, or the connection was lost.
-            trio.ClosedResourceError: this stream, or its sending half, was closed.
+            trio.BrokenResourceError: the command reads no more, or the connection was lost.
+            trio.ClosedResourceError: this stream, or the sending half, was closed.
         """
         with _exclusive(self._sending, "sent to"):
             await trio.lowlevel.checkpoint()
@@ -258,7 +259,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 raise self._broken()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return at once: sending tells."""
+        """Return at once: `send_all` waits for room."""
         await trio.lowlevel.checkpoint()
 
     async def send_eof(self) -> None:
@@ -284,7 +285,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
 
     @property
     def status(self) -> int:
-        """How the command ended; -1 when a signal ended it, or nobody knows."""
+        """Return the exit status; -1 after a signal, or if the status is unknown."""
         return self._channel.exit_status
 
     def _take(self, wanted: int) -> None:
@@ -293,7 +294,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 self._taken.append(self._channel.recv(wanted))  # b"" never: there is something
 
     def _wake_up(self, nothing: None) -> None:
-        """A receive that was cancelled has taken something after all."""
+        """Wake the stream, because a cancelled receive took data after all."""
         self._wakeup.set()
 
     def _handed_out(self, wanted: int) -> bytes:
@@ -316,7 +317,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
         return True
 
     async def _wait_ended(self) -> None:
-        """Between the end of the output and the exit status there is little time, or a lot."""
+        """Wait for the exit status after the end of the output, at most STATUS_DEADLINE_S."""
         with trio.move_on_after(STATUS_DEADLINE_S):
             while True:
                 self._wakeup.arm()
@@ -325,7 +326,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 await self._wakeup.wait()
 
     async def _look_why(self) -> None:
-        """Find out whether the connection is lost, unless we know how the command ended."""
+        """Find out if the connection is lost, unless the exit status has arrived."""
         if self._channel.closed and self.status == -1 and self._reason is None:
             self._reason = await self._workers.run(self._why_lost)
 
@@ -364,7 +365,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
 
 
 def printable(output: bytes) -> str:
-    """What a command wrote, for a message: no control characters, no escape sequences."""
+    """Return a command's output for a message, without control characters."""
     text = output.decode("utf-8", errors="replace").strip()
     return "".join(char if char.isprintable() or char == "\n" else "�" for char in text)
 
@@ -387,8 +388,8 @@ class _exclusive:
 
 
 def close_quietly(thing: Closable) -> None:
-    """Close what may be closed already, or cannot be any more."""
+    """Close a resource that may be closed already, or broken."""
     try:
         thing.close()
-    except Exception:  # the connection is going as well, and it with it
+    except Exception:  # the connection closes as well, and the resource with the connection
         pass

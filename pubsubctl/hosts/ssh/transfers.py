@@ -1,7 +1,7 @@
-"""Files to and from other machines, by SFTP: whole or not at all, and regular files only.
+"""File transfers by SFTP: whole or not at all, and regular files only.
 
-What is here blocks, and is run in worker threads. What the other side says is not trusted: not
-the kind of a file, not its size, not that it ends.
+All calls block and run in worker threads. The host's answers are not trusted: neither the type of a
+file, nor the size, nor that the file ends.
 """
 
 import fcntl
@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
 
-# What sshd answers in one piece; it takes up to 255 KiB. With the 32 KiB of the standard, files
-# come at less than half the speed.
+# sshd's answer to one request; sshd allows up to 255 KiB. The standard's 32 KiB halve the speed at
+# least.
 REQUEST_BYTES: Final = 131_072
-SEGMENT_BYTES: Final = 8 << 20  # requested at once; what we hold in memory at most
+SEGMENT_BYTES: Final = 8 << 20  # requested at once; the most that is in memory
 
 
 class Sftp(Protocol):
@@ -31,10 +31,10 @@ class Sftp(Protocol):
 
 
 class Upload:
-    """One file on its way to a host, over as many connections as it takes.
+    """An upload of a file to a host, over as many connections as necessary.
 
-    A connection may be lost after the last request was carried out and before its answer came.
-    So a further attempt first looks at what is there.
+    A connection may be lost between the execution of the last request and the answer. So a further
+    attempt first inspects the host's files.
     """
 
     def __init__(self, source: Path, target: str, mode: int, *, where: str) -> None:
@@ -49,20 +49,20 @@ class Upload:
         folder, slash, name = target.rpartition("/")
         if not name:
             raise UserError(f"{target}: names no file")
-        # Nobody else knows this name, so whether it is there tells what we did.
+        # The name is random and private, so its existence proves our progress.
         self._partial = f"{folder}{slash}.{os.urandom(8).hex()}.part"
-        self._sent_bytes: int | None = None  # once all of it is there, under one name or the other
+        self._sent_bytes: int | None = None  # set once the whole file is there, under either name
 
     def attempt(self, sftp: Sftp) -> None:
-        """Bring the file there, or find that it is.
+        """Upload the file, or find that the file has arrived.
 
         Raises:
-            UserError: it cannot be read here.
-            IntegrityError: what arrived is shorter or longer.
+            UserError: the source cannot be read here.
+            IntegrityError: the remote file is shorter or longer.
         """
         if self._sent_bytes is not None and self._size(sftp, self._partial) is None:
             if self._size(sftp, self._target) == self._sent_bytes:
-                return  # it was renamed after all
+                return  # the file was renamed after all
             self._sent_bytes = None
         if self._sent_bytes is None:
             self._send(sftp)
@@ -95,10 +95,10 @@ class Upload:
 
 
 class Download:
-    """One regular file on its way here, over as many connections as it takes.
+    """A download of a regular file, over as many connections as necessary.
 
-    What has come is kept beside the target, in a file that is named after size and time of the
-    source, and taken up again as long as these are the same.
+    The partial content is kept beside the target, in a file named after size and time of the
+    source, and the download resumes while both are the same.
     """
 
     def __init__(self, source: str, target: Path, most_bytes: int | None, *, where: str) -> None:
@@ -112,11 +112,11 @@ class Download:
         self._where = where
 
     def attempt(self, sftp: Sftp, is_given_up: Callable[[], bool]) -> None:
-        """Fetch it, or what is missing of it.
+        """Fetch the file, or the missing part of a partial file.
 
         Raises:
-            HostError: it is no regular file, too large, or became shorter meanwhile.
-            PreflightFailed: it cannot be written here.
+            HostError: the source is not a regular file, is too large, or became shorter meanwhile.
+            PreflightFailed: the file cannot be written here.
         """
         found = sftp.lstat(self._source)
         size = self._checked_size(found)
@@ -131,7 +131,7 @@ class Download:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(partial, flags, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            # An attempt that was given up may not have noticed yet.
+            # An abandoned attempt may still be writing.
             fcntl.flock(file, fcntl.LOCK_EX)
             have = os.fstat(file.fileno()).st_size
             if have > size:
@@ -172,7 +172,7 @@ class Download:
 
 @contextmanager
 def _written_here(path: Path) -> Iterator[None]:
-    """Errors of this machine's disk are not the host's."""
+    """Turn errors of this machine's disk into PreflightFailed, because the host is not at fault."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""paramiko's transport, with channels that end in order.
+"""paramiko's transport, with channels that close in order.
 
-In paramiko, a thread that sends composes its message under the channel's lock and sends it
-after that. When the other side closes the channel in between, the thread of the transport sends
-its own close first, and what follows names a channel that is no more. OpenSSH answers that by
-ending the whole connection, with everything else that goes on over it.
+In paramiko, a sending thread composes a message under the channel's lock and sends the message
+after the release of the lock. If the other side closes the channel in between, the transport's
+thread sends its own close first, and the message names a closed channel. OpenSSH then ends the
+whole connection with all other channels.
 """
 
 import threading
@@ -17,7 +17,7 @@ from paramiko.transport import ChannelMap
 
 
 class OrderedTransport(paramiko.Transport):
-    """A transport that says that a channel is closed only when nobody sends on it any more."""
+    """A transport that announces a closed channel only after all senders have finished."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -29,7 +29,7 @@ class OrderedTransport(paramiko.Transport):
 
 
 class _OrderedChannels(ChannelMap):
-    """Makes every channel an ordered one before the other side can know of it."""
+    """A channel map that makes every channel ordered before the other side can use the channel."""
 
     def put(self, chanid: int, chan: paramiko.Channel) -> None:
         chan.__class__ = _OrderedChannel
@@ -39,7 +39,7 @@ class _OrderedChannels(ChannelMap):
 
 
 class _OrderedChannel(paramiko.Channel):
-    """A channel whose close waits for messages that are being sent, without blocking."""
+    """A channel that closes after the messages in flight, without blocking."""
 
     def begin(self) -> None:
         self._guard = threading.Lock()
@@ -58,7 +58,7 @@ class _OrderedChannel(paramiko.Channel):
     def _send(self, s: bytes, m: paramiko.Message) -> int:
         with self._sending() as is_open:
             if not is_open:
-                raise OSError("Socket is closed")  # as paramiko says it
+                raise OSError("Socket is closed")  # paramiko's own text
             return super()._send(s, m)  # type: ignore[misc, no-any-return]
 
     def _handle_close(self, m: paramiko.Message) -> None:
@@ -67,7 +67,7 @@ class _OrderedChannel(paramiko.Channel):
 
     @contextmanager
     def _sending(self) -> Iterator[bool]:
-        """Whether the channel may be sent on; if so, it stays open until the block's end."""
+        """Yield True if the channel may be sent on; an open channel stays open in the block."""
         with self._guard:
             is_open = not self._is_closing
             self._senders += 1
@@ -86,15 +86,15 @@ class _OrderedChannel(paramiko.Channel):
         if not is_sending:
             self._close_now()
             return
-        with self.lock:  # who waits for room to send gives up
+        with self.lock:  # releases threads that wait for room to send
             self.eof_sent = True
             self.out_buffer_cv.notify_all()
 
     def _close_now(self) -> None:
-        """Carry out what was asked for, unless somebody sends still.
+        """Run the requested closings, unless a thread is still sending.
 
-        Nothing of it is kept: it names this channel, which would then live until the collector of
-        garbage comes by, and close once more in the middle of whatever runs then.
+        The closings are not stored: a stored closing refers to this channel, which would live until
+        the next garbage collection, and close once more at an arbitrary time.
         """
         while True:
             with self._guard:

@@ -1,4 +1,4 @@
-"""First contact: a host's key is taken into known_hosts when somebody has compared it."""
+"""First contact with a host: an approved host key is added to known_hosts."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Ask = Callable[[Hop, HostKey], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class Met:
-    """A machine on the way, and its key.
+    """A machine on a route, with the host key.
 
     Attributes:
         state: "known" before, "added" now, or still "unknown".
@@ -39,10 +39,10 @@ class Met:
 
 
 def chosen(inventory: Inventory, names: Sequence[str]) -> list[Hop]:
-    """The gateways and hosts that the names and patterns stand for.
+    """Return the gateways and hosts that the names and patterns match.
 
     Raises:
-        UserError: one stands for nothing, or for a host that is not reached by ssh.
+        UserError: a name matches nothing, or a host that is not reached by ssh.
     """
     found: list[Hop] = [inventory.gateways[name] for name in names if name in inventory.gateways]
     if patterns := [name for name in names if name not in inventory.gateways]:
@@ -60,14 +60,14 @@ async def meet(
     fingerprints: Collection[str] = (),
     ask: Ask | None = None,
 ) -> list[Met]:
-    """Look at the keys of hosts and of the gateways on the way, and add those that are approved.
+    """Look at the keys of hosts and of the gateways on the route, and add approved keys.
 
-    A key is approved by its fingerprint, or by `ask`; with neither nothing is added, and a host
-    behind a gateway that is unknown is not reached.
+    A key is approved by fingerprint, or by `ask`; without both nothing is added, and a host behind
+    an unknown gateway is not reached.
 
     Raises:
-        ChangedHostKey: another key is known of a machine. Nothing is added for it.
-        UnknownHostKey: a key was not approved. What was approved before stays.
+        ChangedHostKey: known_hosts has another key of a machine, for which nothing is added.
+        UnknownHostKey: a key was not approved. Keys approved before stay.
         ConnectionFailed: a machine does not answer.
     """
     met: dict[tuple[bool, str], Met] = {}
@@ -106,7 +106,7 @@ async def _meet_one(
 async def _with_fingerprint(
     connections: SshConnections, hop: Hop, first: HostKey, fingerprints: Collection[str]
 ) -> HostKey:
-    """The key with one of the fingerprints; a machine has one for each kind of key."""
+    """Return the key with one of the fingerprints; a machine has a key of every type."""
     shown = [first]
     for key_type in KEY_TYPES:
         if shown[-1].fingerprint in fingerprints:
@@ -115,7 +115,7 @@ async def _with_fingerprint(
             try:
                 shown.append(await connections.host_key(hop, key_type))
             except ConnectionFailed:
-                continue  # it has no such key
+                continue  # no key of this type
     if shown[-1].fingerprint in fingerprints:
         return shown[-1]
     raise UnknownHostKey(

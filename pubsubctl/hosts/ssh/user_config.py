@@ -1,9 +1,8 @@
-"""What a person's own OpenSSH configuration says of hosts; only for who asks for it.
+"""The user's own OpenSSH configuration, which only --use-ssh-config reads.
 
-It fills in what the inventory leaves open, and never overrules it: host name behind an alias,
-port, user, key, and the way there. ProxyCommand and `Match exec` run commands on this machine,
-which is why nothing of this is read without --use-ssh-config. Whose key a host has to show is
-not asked here: that is always the inventory's known_hosts.
+The configuration completes the inventory, and never overrules the inventory: host name behind an
+alias, port, user, key, and route. ProxyCommand and `Match exec` run commands on this machine, so
+nothing is read without --use-ssh-config. Host keys always come from the inventory's known_hosts.
 """
 
 import getpass
@@ -39,7 +38,7 @@ class UserConfig:
         self._path = path
         try:
             text = path.expanduser().read_text(encoding="utf-8")
-            # Left for us to fill in, because the inventory may know the port better.
+            # The tokens are filled in later, because the inventory may have a better port.
             self._lookup = own_settings(_PROXY_COMMAND.sub(_without_tokens, text))
         except (OSError, ValueError, LineError) as error:
             raise UserError(f"{path}: {said(error)}") from None
@@ -49,14 +48,14 @@ class UserConfig:
 
     @property
     def gateways(self) -> Mapping[str, Gateway]:
-        """Those of the inventory, and those that the configuration adds."""
+        """Return the gateways of the inventory and of the configuration."""
         return self._gateways
 
     def settled(self, hop: Hop) -> Hop:
-        """The host or gateway with everything filled in.
+        """Return the host or gateway with every setting filled in.
 
         Raises:
-            UserError: the way there is endless, or not to be understood.
+            UserError: the route is endless, or cannot be parsed.
         """
         key = _key(hop)
         if key not in self._settled:
@@ -66,7 +65,7 @@ class UserConfig:
         return self._settled[key]
 
     def proxy_command(self, hop: Hop) -> str | None:
-        """The command through which a settled host is reached, if there is one."""
+        """Return the command through which a settled host is reached, if any."""
         return self._commands.get(_key(hop))
 
     def _settle(self, hop: Hop, depth: int) -> Hop:
@@ -91,7 +90,7 @@ class UserConfig:
         return found
 
     def _way(self, text: str, depth: int) -> tuple[str, ...]:
-        """The gateways of a ProxyJump, outermost first, by names that are made for them."""
+        """Return the gateways of a ProxyJump, outermost first, by generated names."""
         way: tuple[str, ...] = ()
         for spec in text.split(","):
             name = f"{self._path}: {spec}"
@@ -120,14 +119,14 @@ def _without_tokens(line: "re.Match[str]") -> str:
 
 
 def _filled_in(command: str, hop: Hop, alias: str) -> str:
-    """ProxyCommand's tokens: host, port, user, and the name that was asked for."""
+    """Return a ProxyCommand with tokens replaced: host, port, user, and the requested name."""
     values = {"h": hop.address, "p": str(hop.port), "n": alias, "%": "%"}
     values["r"] = hop.user or getpass.getuser()
     return re.sub(f"{_MARK}(.)", lambda found: values.get(found[1], f"%{found[1]}"), command)
 
 
 def through_command(command: str) -> socket.socket:
-    """A byte stream through a command of this machine; closing it ends the command.
+    """Return a byte stream through a command of this machine; closing the stream ends the command.
 
     Raises:
         LineError: there is no such command.

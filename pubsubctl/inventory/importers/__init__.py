@@ -1,1 +1,1 @@
-"""Inventories of other tools, read as data: nothing they could run or fetch is run or fetched."""
+"""Importers for inventories of other tools, read as data: nothing is run or fetched."""

@@ -1,8 +1,8 @@
-"""Ansible inventories, INI and YAML: hosts, groups, and the variables that say how to connect.
+"""Importer for Ansible inventories, INI and YAML: hosts, groups, and connection variables.
 
 Nothing is rendered, looked up or run: templates, values in vaults, plugins and executable
-inventories are refused or left out, with a note. YAML has no anchors, aliases or tags of its own
-here, so that a file is as large as it looks.
+inventories are refused or left out, with a note. The YAML reader accepts no anchors, aliases or
+custom tags, so the parsed content is not larger than the file.
 """
 
 import itertools
@@ -35,7 +35,7 @@ _VAULT_TAG: Final = "!vault"
 _CORE_TYPES: Final = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq")
 _RANGE = re.compile(r"\[(\w+):(\w+)(?::(\d+))?\]")
 _WITH_PORT = re.compile(r"((?:[^:\[\]]|\[[^\[\]]*\])+):(\d{1,5})")
-# Stands for what only a vault knows: where a value is needed it is refused as any template is.
+# Stands for a value in a vault; refused like a template if the value is needed.
 _VAULTED: Final = "{{ a value in a vault }}"
 _OURS: Final = {
     "port": ("ansible_port", "ansible_ssh_port"),
@@ -66,7 +66,7 @@ class Groups(dict[str, _Group]):
         self._entries = 0
 
     def group(self, name: str) -> _Group:
-        """The group of that name, made where there is none."""
+        """Return the group of that name, created on first use."""
         if name not in self:
             if len(self) >= MOST_GROUPS:
                 raise UserError(f"{self._source}: more than {MOST_GROUPS} groups")
@@ -74,7 +74,7 @@ class Groups(dict[str, _Group]):
         return self[name]
 
     def add_hosts(self, group: str, pattern: str, variables: Mapping[str, str], where: str) -> None:
-        """Put the hosts of a pattern into a group; `n[1:3]:2222` says their port, too."""
+        """Add the hosts of a pattern to a group; `n[1:3]:2222` also contains a port."""
         if match := _WITH_PORT.fullmatch(pattern):
             pattern, variables = match[1], {"ansible_port": match[2], **variables}
         for name in _expanded(pattern, where):
@@ -85,10 +85,11 @@ class Groups(dict[str, _Group]):
 
 
 def read_ansible(text: str, source: Path) -> Found:
-    """The hosts of an Ansible inventory, in INI or YAML as the file's name or content says.
+    """Return the hosts of an Ansible inventory; the file's name or content selects INI or YAML.
 
     Raises:
-        UserError: it is neither, or holds what cannot be taken over; names line or host.
+        UserError: the text is neither format, or has content that cannot be imported; names line
+            or host.
     """
     if source.suffix in (".yml", ".yaml") or text.lstrip().startswith(("---", "all:")):
         groups = _read_yaml(text, source)
@@ -174,7 +175,7 @@ def _first(variables: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _jump(variables: Mapping[str, str], host: str, source: Path, found: Found) -> list[Hop]:
-    """The hops that a host's ssh arguments name: `-J`, ProxyJump, or a ProxyCommand like it."""
+    """Return the hops in a host's ssh arguments: `-J`, ProxyJump, or an equivalent ProxyCommand."""
     hops: list[Hop] = []
     for name in _ARGUMENTS:
         try:
@@ -188,7 +189,7 @@ def _jump(variables: Mapping[str, str], host: str, source: Path, found: Found) -
             elif match := re.fullmatch(r"(ProxyJump|ProxyCommand)\s*[= ]\s*(.+)", value, re.I):
                 text = match[2] if match[1].lower() == "proxyjump" else hops_of_command(match[2])
             if text:
-                hops = hops or read_hops(text, source)  # OpenSSH takes the first one
+                hops = hops or read_hops(text, source)  # OpenSSH takes the first value
             else:
                 found.note(
                     f"{source}: {name}: {shown(f'{option} {value}'.strip())} is not taken over"
@@ -197,7 +198,7 @@ def _jump(variables: Mapping[str, str], host: str, source: Path, found: Found) -
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options of ssh with their values: `-o X`, `-oX`; "" for those without one."""
+    """Yield ssh options with values: `-o X`, `-oX`; "" for an option without a value."""
     rest = iter(words)
     for word in rest:
         takes_one = word[:2] in ("-o", "-J", "-F", "-i", "-p", "-l")
@@ -211,7 +212,7 @@ def _gateway(hop: Hop) -> dict[str, Any]:
 
 
 def _members(groups: Groups, source: Path) -> dict[str, set[str]]:
-    """Group → its hosts and those of the groups below it."""
+    """Return group → the hosts of the group and of all groups below."""
     found: dict[str, set[str]] = {}
 
     def hosts_of(name: str, above: tuple[str, ...]) -> set[str]:
@@ -231,7 +232,7 @@ def _members(groups: Groups, source: Path) -> dict[str, set[str]]:
 
 
 def _depths(groups: Groups, source: Path) -> dict[str, int]:
-    """How far a group is below `all`: what is said deeper down wins."""
+    """Return the depth of each group below `all`; values of deeper groups take precedence."""
     depths = dict.fromkeys(groups, 1)
     depths["all"] = 0
     for _ in range(len(groups)):
@@ -282,7 +283,7 @@ def _read_ini(text: str, source: Path) -> Groups:
 
 
 def _expanded(pattern: str, where: str) -> Iterator[str]:
-    """The hosts of n[01:16], n[a:f] or n[1:9:2]; ranges may follow each other."""
+    """Yield the hosts of n[01:16], n[a:f] or n[1:9:2]; a pattern may contain several ranges."""
     parts: list[list[str]] = []
     rest = pattern
     count = 1
@@ -354,10 +355,10 @@ def _texts(variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _plain_yaml(text: str, source: Path) -> Any:
-    """The one document of a file, of maps, lists and text; scalars stay text.
+    """Return the single document of a file, of maps, lists and text; scalars stay text.
 
-    Read event by event: refused before anything is built are aliases (a few lines of them can
-    stand for gigabytes), tags that mean objects, and nesting without end.
+    The reader handles event by event and refuses, before building anything: aliases (a few lines
+    can expand to gigabytes), tags of objects, and unbounded nesting.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -376,7 +377,7 @@ class _Composer:
         self._source = source
 
     def document(self, events: Iterator[Any]) -> Any:
-        """What the one document says; None for none."""
+        """Return the content of the single document; None without a document."""
         open_: list[tuple[Any, list[str]]] = []  # (map or list, the key that waits for its value)
         result: Any = None
         documents = 0

@@ -1,4 +1,4 @@
-"""What an importer has found, and the inventory file that says the same in our words."""
+"""The findings of an importer, and the equivalent inventory file."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from pubsubctl.inventory.inventory_schema import NO_JUMP, SCHEMA
 
 _HOP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[0-9A-Fa-f:]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?")
 
-# What these say of a hop is not wanted: its key is looked at, always.
+# Host key options of a hop are ignored: the hop's key is always checked.
 _OF_HOST_KEYS = ("stricthostkeychecking", "userknownhostsfile", "loglevel")
 
 # Variables that most hosts of a lab share, written once when all do.
@@ -25,7 +25,7 @@ _COMMON = ("port", "user", "identity", "python", "jump")
 
 
 class Hop(NamedTuple):
-    """One machine that is jumped through, as ProxyJump writes it."""
+    """A machine on the route, in the notation of ProxyJump."""
 
     user: str
     host: str
@@ -34,7 +34,7 @@ class Hop(NamedTuple):
 
 @dataclass
 class FoundHost:
-    """A host as another tool knows it, with what we can take over."""
+    """A host of another tool, with all importable values."""
 
     name: str
     connector: str = "ssh"
@@ -45,11 +45,11 @@ class FoundHost:
 
 @dataclass
 class Found:
-    """What a file of another tool says.
+    """The importable content of another tool's file.
 
     Attributes:
-        gateways: name → its entry.
-        notes: what was not taken over, and why.
+        gateways: name → the gateway's entry.
+        notes: skipped content, with reasons.
     """
 
     hosts: list[FoundHost] = field(default_factory=list)
@@ -57,16 +57,16 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Say once what was not taken over."""
+        """Add a note about skipped content, once."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 def read_source(path: Path) -> str:
-    """The text of a file of another tool.
+    """Return the text of a file of another tool.
 
     Raises:
-        UserError: it cannot be read, is too large, or is not UTF-8.
+        UserError: the file cannot be read, is too large, or is not UTF-8.
     """
     try:
         with path.open("rb") as file:
@@ -82,10 +82,10 @@ def read_source(path: Path) -> str:
 
 
 def read_hops(text: str, source: Path) -> list[Hop]:
-    """The hops of a ProxyJump, outermost first; none for "none".
+    """Return the hops of a ProxyJump, outermost first; an empty list for "none".
 
     Raises:
-        UserError: it is not written [user@]host[:port],...
+        UserError: the text is not of the form [user@]host[:port],...
     """
     if text.lower() in ("", "none"):
         return []
@@ -99,9 +99,9 @@ def read_hops(text: str, source: Path) -> list[Hop]:
 
 
 def hops_of_command(text: str) -> str:
-    """The hop that a ProxyCommand of the form `ssh -W %h:%p HOP` means; "" for any other.
+    """Return the hop of a ProxyCommand of the form `ssh -W %h:%p HOP`; "" for any other form.
 
-    Nothing is run. What would be lost with an option, such as its key, makes it another form.
+    Nothing is run. An option that the hop cannot express, for example a key, makes another form.
     """
     try:
         words = shlex.split(text)
@@ -131,10 +131,10 @@ def hops_of_command(text: str) -> str:
 
 
 def our_name(text: str) -> str:
-    """A host's name as ours may be: n01.lab.example is n01, Node_1 is node-1.
+    """Return a valid host name of ours: n01.lab.example becomes n01, Node_1 becomes node-1.
 
     Raises:
-        UserError: nothing of it can be used.
+        UserError: no part of the text is valid.
     """
     is_address = re.fullmatch(r"[0-9.]+|[0-9A-Fa-f:]+", text) is not None
     label = text if is_address else text.split(".")[0]
@@ -145,10 +145,10 @@ def our_name(text: str) -> str:
 
 
 def unique_names(texts: Iterable[str]) -> dict[str, str]:
-    """Foreign name → ours; where two would be the same, all their labels are kept.
+    """Return foreign name → our name; names that would be equal keep all their labels.
 
     Raises:
-        UserError: two are the same even so.
+        UserError: two names are equal even so.
     """
     texts = list(dict.fromkeys(texts))
     short = {text: our_name(text) for text in texts}
@@ -166,10 +166,10 @@ def unique_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def inventory_text(found: Found, name: str, source: Path) -> str:
-    """The inventory file that says what was found.
+    """Return the inventory file for the importer's findings.
 
     Raises:
-        UserError: our own rules refuse something in it; says what.
+        UserError: a finding breaks a rule of our inventories; names the finding.
     """
     if not found.hosts:
         raise UserError(f"{source}: no host in it that could be taken over", *found.notes)
@@ -219,7 +219,7 @@ def _check(text: str, source: Path) -> None:
         try:
             load_inventory(path)
         except UserError as error:
-            # Places in our file say nothing to whoever has only the other one.
+            # The user has only the source file, so line numbers of our file are useless.
             place = re.compile(rf"{re.escape(str(path))}:(\d+: )?")
             raise UserError(
                 *(f"{source}: {place.sub('', problem)}" for problem in error.problems)

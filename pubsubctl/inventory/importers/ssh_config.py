@@ -1,9 +1,8 @@
-"""ssh_config: its Host blocks become hosts and gateways.
+"""Importer for ssh_config: Host blocks become hosts and gateways.
 
-Only names and addresses are taken. `ProxyCommand ssh -W %h:%p HOP` is read as what it means, a
-ProxyJump. Whatever else OpenSSH would run (ProxyCommand, Match exec,
-LocalCommand, KnownHostsCommand) is neither run nor kept, other files are not followed, and no
-name is resolved.
+The importer takes only names and addresses. `ProxyCommand ssh -W %h:%p HOP` is read as the
+equivalent ProxyJump. Other commands that OpenSSH would run (ProxyCommand, Match exec, LocalCommand,
+KnownHostsCommand) are neither run nor kept, other files are not followed, and no name is resolved.
 """
 
 import fnmatch
@@ -41,10 +40,10 @@ class _Block:
 
 
 def read_ssh_config(text: str, source: Path) -> Found:
-    """The hosts that Host blocks name; those that others jump through are gateways.
+    """Return the hosts of all Host blocks; hosts on the route to others become gateways.
 
     Raises:
-        UserError: a line that is none, or a value that cannot be; names its line.
+        UserError: a line is malformed, or a value is invalid; names the line.
     """
     found = Found()
     blocks = _blocks(text, source, found)
@@ -102,7 +101,7 @@ def _blocks(text: str, source: Path, found: Found) -> list[_Block]:
         if key == "host":
             blocks.append(_Block([word.strip('"') for word in value.split()]))
         elif not skipping and key in _TAKEN:
-            # OpenSSH takes the first value it sees.
+            # OpenSSH takes the first value of an option.
             blocks[-1].values.setdefault(key, value.strip('"'))
     return blocks
 

@@ -1,7 +1,7 @@
-"""What the δ tree does around a failure, in figures that [DFT11] does not have.
+"""Behaviour of the δ tree around a failure, in figures that [DFT11] does not have.
 
-Drawn from the few rows that `papers.dft11.behaviours` makes of a run on simulated brokers. Captions
-say so where a number is of a rule of ours rather than of the paper.
+The figures are drawn from the rows that `papers.dft11.behaviours` makes of a run on simulated
+brokers. Captions mark numbers that follow from a rule of ours rather than of the paper.
 
 Paper: [DFT11] §IV to §VIII give the rules; none of its figures shows them.
 """
@@ -39,14 +39,14 @@ NO_FIGURE = "The paper has no such figure."
 
 
 def bypass(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How soon after a silent failure deliveries go on behind it, by the suspicion timeout."""
+    """Time from a silent failure to the next deliveries behind it, by the suspicion timeout."""
     run = _run_for(spark, run_dir, "bypass")
     return draw_bypass(run, bypass_distribution(run.table(spark, "bypasses")).collect())
 
 
 @house_style()
 def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """The figure from the rows of `bypass_distribution`."""
+    """Return the figure from the rows of `bypass_distribution`."""
     lines = _lines(rows, "delta", "suspicion_ms")
     several = len({delta for delta, _ in lines}) > 1
     figure, (axes,) = _figure(1, 6.4)
@@ -81,14 +81,14 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 
 def starts(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How long subscriptions take to start, by size of the tree, δ and failures."""
+    """Time for subscriptions to start, by size of the tree, δ and failures."""
     run = _run_for(spark, run_dir, "starts")
     return draw_starts(run, start_latency(run.table(spark, "starts")).collect())
 
 
 @house_style()
 def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """The figure from the rows of `start_latency`."""
+    """Return the figure from the rows of `start_latency`."""
     shares = sorted({row.failed_percent for row in rows})
     figure, panels = _figure(len(shares), 3.6)
     for axes, share in zip(panels, shares, strict=True):
@@ -130,14 +130,14 @@ def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 
 def overhead(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """What brokers receive twice and send each other, per delivery, by δ and failures."""
+    """Duplicates at brokers and bytes between brokers, per delivery, by δ and failures."""
     run = _run_for(spark, run_dir, "overhead")
     return draw_overhead(run, overhead_per_delivery(run.table(spark, "overheads")).collect())
 
 
 @house_style()
 def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """The figure from the rows of `overhead_per_delivery`."""
+    """Return the figure from the rows of `overhead_per_delivery`."""
     variants = [*dict.fromkeys(row.variant for row in rows)]
     figure, panels = _figure(2, 4.2)
     shown = (
@@ -183,7 +183,7 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 
 def exclusions(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """What a subscription made during a partition is not given, and for how long after it."""
+    """Publications withheld from a subscription made during a partition, and their end."""
     run = _run_for(spark, run_dir, "exclusions")
     draws = run.table(spark, "exclusions")
     return draw_exclusions(
@@ -193,7 +193,7 @@ def exclusions(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[Row]) -> Drawing:
-    """The figure from the rows of `exclusions_by_partition` and `gate_openings`."""
+    """Return the figure from the rows of `exclusions_by_partition` and `gate_openings`."""
     delta = run.experiment["delta"]
     figure, panels = _figure(2, 4.2)
     lines = _lines((row for row in rows if row.source == "behind"), "length")
@@ -243,14 +243,14 @@ def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[
 
 
 def queue(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How many publications wait at the broker before failed ones, over time."""
+    """Publications that wait at the broker before failed brokers, over time."""
     run = _run_for(spark, run_dir, "queue")
     return draw_queue(run, queue_over_time(run.table(spark, "queues")).collect())
 
 
 @house_style()
 def draw_queue(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """The figure from the rows of `queue_over_time`."""
+    """Return the figure from the rows of `queue_over_time`."""
     experiment = run.experiment
     delta, broken_s = experiment["delta"], experiment["broken_s"]
     figure, (axes,) = _figure(1, 6.4)
@@ -295,7 +295,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 }
 
 
-# --- What the curves come to in numbers -----------------------------------------------------
+# --- Metrics of the curves ------------------------------------------------------------------
 
 
 def _bypass_metrics(lines: Mapping[tuple[Any, ...], Sequence[Row]]) -> Metrics:
@@ -414,7 +414,7 @@ def _drawing(
 
 
 def _figure(panels: int, width_inches: float) -> "tuple[Figure, list[Axes]]":
-    """Panels side by side that share no axis."""
+    """Return panels side by side without a common axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_inches * panels + (0.8 if panels > 1 else 0), 3.6),
@@ -434,7 +434,7 @@ def _lines(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]
 
 
 def _at_share(line: Sequence[Row], share: float) -> float:
-    """When this share of the subscribers had been reached; of those that were, if never."""
+    """Return the time by which this share of the subscribers was reached, else the last time."""
     return float(next((row.latency_ms for row in line if row.share >= share), line[-1].latency_ms))
 
 

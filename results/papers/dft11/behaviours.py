@@ -1,4 +1,4 @@
-"""From stories around failures, on simulated brokers, to the few rows that a figure shows.
+"""Aggregation of stories around failures, on simulated brokers, to the rows of figures.
 
 Paper: [DFT11] gives none of these figures; the rules they show are those of its §IV to §VIII.
 """
@@ -12,10 +12,10 @@ US_PER_MS = 1_000
 
 
 def bypass_distribution(bypasses: "DataFrame") -> "DataFrame":
-    """One row per instant at which somebody was reached again.
+    """Return a row per instant at which a subscriber was reached again.
 
     Args:
-        bypasses: of the table of this name. One row per subscriber behind the failed broker.
+        bypasses: the table of this name. A row per subscriber behind the failed broker.
 
     Returns:
         delta, suspicion_ms, latency_ms, subscribers (reached exactly then), share (of those
@@ -43,14 +43,14 @@ def bypass_distribution(bypasses: "DataFrame") -> "DataFrame":
 
 
 def start_latency(starts: "DataFrame") -> "DataFrame":
-    """One row per point: how long subscriptions took to start.
+    """Return a row per point with the start latency of subscriptions.
 
     Args:
-        starts: of the table of this name. One row per subscription.
+        starts: the table of this name. A row per subscription.
 
     Returns:
         brokers, delta, failed_percent, subscriptions, started, p10_ms, p50_ms, p90_ms, longest_ms
-        (of those that started).
+        (of started subscriptions).
     """
     from pyspark.sql import functions as F
 
@@ -67,10 +67,10 @@ def start_latency(starts: "DataFrame") -> "DataFrame":
 
 
 def overhead_per_delivery(overheads: "DataFrame") -> "DataFrame":
-    """One row per point: what its draws cost together, per delivery.
+    """Return a row per point with the costs of its draws together, per delivery.
 
     Args:
-        overheads: of the table of this name. One row per draw.
+        overheads: the table of this name. A row per draw.
 
     Returns:
         variant, delta, failed, runs, deliveries, duplicates, resent, bytes_between_brokers (sums),
@@ -91,10 +91,10 @@ def overhead_per_delivery(overheads: "DataFrame") -> "DataFrame":
 
 
 def exclusions_by_partition(exclusions: "DataFrame") -> "DataFrame":
-    """One row per partition and source: what a subscription made during it was not given.
+    """Return a row per partition and source with publications withheld from a new subscription.
 
     Args:
-        exclusions: of the table of this name. One row per draw and source.
+        exclusions: the table of this name. A row per draw and source.
 
     Returns:
         length, partitioned_s, source, runs, published, deliveries, withheld (means over the
@@ -117,9 +117,9 @@ def exclusions_by_partition(exclusions: "DataFrame") -> "DataFrame":
 
 
 def gate_openings(exclusions: "DataFrame") -> "DataFrame":
-    """One row per source and number of brokers down: how soon after the heal it was heard.
+    """Return a row per source and number of failed brokers: the time from heal to first delivery.
 
-    Only where something had been withheld: a source that is bypassed is heard all the time.
+    Draws without withheld publications are left out: a bypassed source delivers all the time.
 
     Returns:
         length, source, draws, p10_ms, p50_ms, p90_ms.
@@ -138,10 +138,10 @@ def gate_openings(exclusions: "DataFrame") -> "DataFrame":
 
 
 def queue_over_time(queues: "DataFrame") -> "DataFrame":
-    """One row per partition and sample, means over the draws.
+    """Return a row per partition and sample, means over the draws.
 
     Args:
-        queues: of the table of this name. One row per draw and sample.
+        queues: the table of this name. A row per draw and sample.
 
     Returns:
         length, t_s (0: the brokers fail), queue_publications, undelivered.
@@ -160,7 +160,7 @@ def queue_over_time(queues: "DataFrame") -> "DataFrame":
 
 
 def _quantile(column: str, percent: int) -> "Column":
-    """The exact quantile of a column of microseconds, in milliseconds."""
+    """Return the exact quantile of a column of microseconds, in milliseconds."""
     from pyspark.sql import functions as F
 
     return F.percentile(column, F.lit(percent / 100)) / US_PER_MS

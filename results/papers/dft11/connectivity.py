@@ -15,17 +15,17 @@ CONFIDENCE_PERCENT = 95
 
 
 def disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
-    """One row per point: how many pairs of live brokers no longer reach each other.
+    """Return a row per point: the share of pairs of live brokers that failures disconnect.
 
     Args:
-        connectivity: of the table of this name. One row per draw.
+        connectivity: the table of this name. A row per draw.
 
     Returns:
         fanout, delta, failed, runs, losing_runs (draws that cut off any pair), mean_percent,
         low_percent, high_percent (bounds of a 95 % bootstrap interval of the mean), worst_percent
-        (of a single draw). Most draws cut off nothing where δ is large, so the distribution is
-        anything but normal; where none did, draws say nothing of the mean, and both bounds are
-        null.
+        (of a single draw). Most draws cut off nothing if δ is large, so the distribution is
+        anything but normal; if none did, the draws give no information about the mean, and both
+        bounds are null.
 
     Paper: [DFT11] §IX-A, Fig. 9.
     """
@@ -34,7 +34,7 @@ def disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
     percent = F.coalesce(
         F.try_divide(100.0 * F.col("disconnected_pairs"), F.col("live_pairs")), F.lit(0.0)
     )
-    # Sorted, so that the same draws give the same interval whatever order they are read in.
+    # Sorted, so that equal draws result in an equal interval, regardless of the order of reading.
     draws = connectivity.groupBy("fanout", "delta", "failed").agg(
         F.sort_array(F.collect_list(percent)).alias("percents")
     )
@@ -57,7 +57,7 @@ def disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
 
 
 def neighbourhood_distribution(neighbourhoods: "DataFrame") -> "DataFrame":
-    """One row per size: how many brokers have a neighbourhood of it.
+    """Return a row per size: the number of brokers with a neighbourhood of this size.
 
     Returns:
         fanout, delta, neighbours, brokers, share (of brokers with at most so many).
@@ -73,7 +73,7 @@ def neighbourhood_distribution(neighbourhoods: "DataFrame") -> "DataFrame":
 
 
 def session_distribution(active_sessions: "DataFrame") -> "DataFrame":
-    """One row per number of sessions: how many live brokers have so many, in all draws.
+    """Return a row per number of sessions: the number of live brokers with it, in all draws.
 
     Returns:
         fanout, delta, failed, sessions, brokers, share (of brokers with at most so many).
@@ -92,11 +92,11 @@ def session_distribution(active_sessions: "DataFrame") -> "DataFrame":
 
 
 def protocol_agreement(active_sessions: "DataFrame") -> "DataFrame":
-    """One row per draw in which the protocol was asked too.
+    """Return a row per draw in which the protocol ran, too.
 
     Returns:
-        fanout, delta, failed, run, equal (whether as many brokers ended with each number of
-        sessions as the formula says).
+        fanout, delta, failed, run, equal (True if the protocol and the formula agree on the
+        number of brokers with each number of sessions).
     """
     from pyspark.sql import functions as F
 
@@ -111,9 +111,9 @@ def protocol_agreement(active_sessions: "DataFrame") -> "DataFrame":
 
 
 def mean_interval(values: list[float]) -> tuple[float, float] | None:
-    """A 95 % percentile bootstrap interval of the mean, the same one for the same values.
+    """Return a 95 % percentile bootstrap interval of the mean, equal for equal values.
 
-    None where all values are 0: drawing again from nothing but zeros would feign certainty.
+    None if all values are 0: resampling zeros would feign certainty.
     """
     if not any(values):
         return None

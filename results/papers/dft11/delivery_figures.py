@@ -1,6 +1,6 @@
-"""Figure 10 of [DFT11]: what is delivered past failures, by the protocol on simulated brokers.
+"""Figure 10 of [DFT11]: deliveries past failures, by the protocol on simulated brokers.
 
-Paper: [DFT11] §IX-B. The ticks of its axes and its curves are lost; what it says in words is not.
+Paper: [DFT11] §IX-B. The ticks of its axes and its curves are lost; its text is not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ TOLERANCE_BELOW_BOUND = 5.0
 
 
 def fig10(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """Deliveries past failed brokers, in % of what everybody alive should get, per δ.
+    """Deliveries past failed brokers, in % of all deliveries expected at live brokers, per δ.
 
     Paper: [DFT11] §IX-B, Fig. 10.
     """
@@ -43,7 +43,7 @@ def fig10(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig10(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Figure 10 from the rows of `delivered_percent`."""
+    """Return figure 10 from the rows of `delivered_percent`."""
     figure, panels = new_figure(sorted({row.fanout for row in rows}))
     most = max(row.failed for row in rows)
     for fanout, axes in panels.items():
@@ -93,7 +93,7 @@ def fig10_seconds(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig10_seconds(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """The time series from the rows of `deliveries_per_second`."""
+    """Return the time series from the rows of `deliveries_per_second`."""
     most = max(row.failed for row in rows)
     shown = [row for row in rows if row.failed == most]
     figure, panels = new_figure(sorted({row.fanout for row in shown}))
@@ -133,7 +133,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 
 
 def _metrics(rows: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
-    """The numbers that claims are judged by; of several fan-outs, the narrowest one's."""
+    """Yield the numbers for claims; of several fan-outs, the numbers of the narrowest."""
     fanout = min(row.fanout for row in rows)
     by_point = {(row.delta, row.failed): row for row in rows if row.fanout == fanout}
     for (delta, failed), row in by_point.items():

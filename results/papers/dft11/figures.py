@@ -1,10 +1,10 @@
 """The figures of [DFT11] that follow from the shape of a tree alone: 9, 11 and 12.
 
-Each function draws from the few rows that `papers.dft11.connectivity` makes of a run. Beside the
-picture it gives those rows, a caption that says what the paper reports and what came out here,
-and the numbers that claims are judged by.
+Each function draws from the rows that `papers.dft11.connectivity` makes of a run. A drawing
+contains the picture, the rows, a caption with the paper's report and our result, and the numbers
+for claims.
 
-Paper: [DFT11] §IX. The ticks of its axes and its curves are lost; what it says in words is not.
+Paper: [DFT11] §IX. The ticks of its axes and its curves are lost; its text is not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 Row = Any
 Point = tuple[int, ...]
 
-# Orange to blue to black: told apart in print and by those who do not see red and green.
+# Orange to blue to black: distinguishable in print and with red-green colour blindness.
 DELTA_LINES = ("#d55e00", "#e69f00", "#0072b2", "#1a1a1a")
 FAILED_LINES = ("#999999", "#0072b2", "#d55e00")
 
-# A mean that hangs on fewer draws than these is not compared with another one.
+# A mean over fewer draws than this is not compared with another mean.
 ENOUGH_LOSING_RUNS = 10
 
 
@@ -49,7 +49,7 @@ def fig9(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Figure 9 from the rows of `disconnected_percent`."""
+    """Return figure 9 from the rows of `disconnected_percent`."""
     by_line = _grouped(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
     most = max(row.failed for row in rows)
@@ -81,7 +81,7 @@ def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 
 def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How many brokers lie within δ + 1 links of a broker; a panel per fan-out.
+    """Number of brokers within δ + 1 links of a broker; a panel per fan-out.
 
     Paper: [DFT11] §IX-C, Fig. 11.
     """
@@ -91,7 +91,7 @@ def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig11(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Figure 11 from the rows of `neighbourhood_distribution`."""
+    """Return figure 11 from the rows of `neighbourhood_distribution`."""
     by_line = _grouped(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
     largest = max(row.neighbours for row in rows)
@@ -118,7 +118,7 @@ def draw_fig11(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 
 def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How many sessions a live broker uses once failures are bypassed; a panel per fan-out.
+    """Number of sessions of a live broker after the bypass of failures; a panel per fan-out.
 
     Paper: [DFT11] §IX-D, Fig. 12.
     """
@@ -130,10 +130,10 @@ def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 @house_style()
 def draw_fig12(run: ExperimentRun, rows: Sequence[Row], agreed: Sequence[bool] = ()) -> Drawing:
-    """Figure 12 from the rows of `session_distribution`.
+    """Return figure 12 from the rows of `session_distribution`.
 
     Args:
-        agreed: for each draw in which the protocol ran too, whether it ended as the formula says.
+        agreed: for each draw in which the protocol ran too, True if it agrees with the formula.
     """
     by_line = _grouped(rows, "fanout", "failed")
     figure, panels = new_figure(_panels(rows))
@@ -171,7 +171,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 }
 
 
-# --- What the curves come to in numbers -----------------------------------------------------
+# --- Metrics of the curves ------------------------------------------------------------------
 
 
 def _fig9_metrics(by_line: Mapping[Point, Sequence[Row]]) -> Iterator[tuple[str, Metric]]:
@@ -181,7 +181,7 @@ def _fig9_metrics(by_line: Mapping[Point, Sequence[Row]]) -> Iterator[tuple[str,
                 f"disconnected_percent.fanout_{fanout}.delta_{delta}.failed_{row.failed}",
                 Metric(row.mean_percent, row.low_percent, row.high_percent),
             )
-    # The same brokers fail for every δ, so no chance comes between these means.
+    # The same brokers fail for every δ, so chance does not affect differences of these means.
     worse_with_more_delta = [
         more.failed
         for (fanout, delta), line in by_line.items()
@@ -247,7 +247,7 @@ def _mean(line: Sequence[Row], value: str) -> float:
 
 
 def _quantile(line: Sequence[Row], value: str, share: float) -> int:
-    """The smallest value that at least this share of the brokers does not exceed."""
+    """Return the smallest value that at least this share of the brokers does not exceed."""
     return int(next(row[value] for row in line if row.share >= share))
 
 
@@ -378,7 +378,7 @@ def _of(choices: Sequence[str], number: int) -> str:
 def _draw_distribution(
     axes: "Axes", line: Sequence[Row], value: str, largest: int, colour: str, dash: str, label: str
 ) -> None:
-    """A stair from nothing up to everybody, and on to the right edge."""
+    """Draw a stair from 0 up to all brokers, and on to the right edge."""
     axes.plot(
         [line[0][value], *(row[value] for row in line), 2 * largest],
         [0, *(row.share for row in line), 1],

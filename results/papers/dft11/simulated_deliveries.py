@@ -19,11 +19,11 @@ DRAW = ("fanout", "delta", "failed", "run")
 def delivered_percent(
     points: "DataFrame", brokers: "DataFrame", connectivity: "DataFrame"
 ) -> "DataFrame":
-    """One row per point: how much of what was published reached everybody it should.
+    """Return a row per point with the share of expected deliveries that arrived.
 
-    Expected is every publication at every live broker, that of its own publisher included. The
-    bound is the share of it that no protocol which bypasses δ failed brokers in a row can exceed
-    with these very brokers failed.
+    Expected is every publication at every live broker, including its publisher's broker. The bound
+    is the largest possible share for any protocol that bypasses δ failed brokers in a row, with the
+    same brokers failed.
 
     Args:
         points, brokers, connectivity: the tables `simulated_points`, `simulated_brokers` and
@@ -96,7 +96,7 @@ def delivered_percent(
 
 
 def deliveries_per_second(seconds: "DataFrame") -> "DataFrame":
-    """One row per second of a point's window: publications and deliveries in it, mean of draws."""
+    """Return a row per second of a point's window with publications and deliveries, as means."""
     from pyspark.sql import functions as F
 
     return (
@@ -107,12 +107,13 @@ def deliveries_per_second(seconds: "DataFrame") -> "DataFrame":
 
 
 def check_tables_agree(points: "DataFrame", brokers: "DataFrame", seconds: "DataFrame") -> None:
-    """Three counts of the same deliveries, each kept on its own, must be one.
+    """Check that three separate counts of the same deliveries agree.
 
-    Where brokers failed during the window, the seconds also have what those got that failed later.
+    If brokers failed during the window, the seconds also contain deliveries to brokers that failed
+    later.
 
     Raises:
-        IntegrityError: they are not; says at which point.
+        IntegrityError: the counts differ; names the point.
     """
     from pyspark.sql import functions as F
 
@@ -130,17 +131,17 @@ def check_tables_agree(points: "DataFrame", brokers: "DataFrame", seconds: "Data
 
 
 def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
-    """Judge a run on simulated brokers by what the oracle said of each delivery.
+    """Judge a run on simulated brokers by the oracle's verdict on each delivery.
 
-    How much failures kept from being delivered is for a figure to show: here it is a violation
-    only if what is delivered is not exactly once, in order and without a gap.
+    A figure shows the number of deliveries prevented by failures: here only a delivery that is not
+    exactly once, in order and without a gap is a violation.
 
     Returns:
-        verdict (valid, invalid, or unknown where nothing was delivered past a failure), exit_code,
+        verdict (valid, invalid, or unknown if nothing was delivered past a failure), exit_code,
         because, lines, points, deliveries, past_failures.
 
     Raises:
-        ResultsError: no broker ran, it is an experiment on the shape of trees.
+        ResultsError: no broker ran, because the experiment concerns the shape of trees.
         IntegrityError: its counts contradict each other.
     """
     from pyspark.sql import functions as F
@@ -188,7 +189,7 @@ def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
 
 
 def _judge_draws(draws: "DataFrame") -> dict[str, Any]:
-    """The verdict on stories around failures, in every one of which something was broken."""
+    """Return the verdict on stories around failures, all of which include a fault."""
     from pyspark.sql import functions as F
 
     total = draws.agg(

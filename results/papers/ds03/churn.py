@@ -1,4 +1,4 @@
-"""What a run comes to whose subscribers are away now and then: how long each takes to catch up."""
+"""Catch-up times in a run with subscribers that disconnect at times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Return:
-    """A subscriber that was away has come back; times are seconds after measuring began.
+    """The return of a disconnected subscriber; times are seconds after measuring began.
 
     Attributes:
-        away_s: for how long it had no session.
-        at_s: when its broker accepted it again.
-        missed: deliveries that it then got of what was published before that.
-        took_s: until it had the last of these.
+        away_s: the time without a session.
+        at_s: the time at which the broker accepted the subscriber again.
+        missed: the number of later deliveries that were published before the return.
+        took_s: the time from the return to the last such delivery.
     """
 
     subscriber: str
@@ -35,10 +35,10 @@ class Return:
 
 
 def returns_of(spark: "SparkSession", loaded: LoadedRun) -> list[Return]:
-    """Each return of each subscriber, in the order of time.
+    """Return all returns of all subscribers, in order of time.
 
     Raises:
-        ResultsError: nobody was away, or somebody never came back.
+        ResultsError: no subscriber was away, or a subscriber never returned.
     """
     from pyspark.sql import functions as F
 
@@ -83,17 +83,17 @@ def returns_of(spark: "SparkSession", loaded: LoadedRun) -> list[Return]:
 
 @dataclass(frozen=True)
 class Advance:
-    """By stream, how far its broker has delivered and released it, looked at once a second."""
+    """By stream, the delivered and released positions at a broker, sampled once a second."""
 
     delivered: Mapping[str, Line]
     released: Mapping[str, Line]
 
 
 def advance_of(spark: "SparkSession", loaded: LoadedRun) -> Advance:
-    """Of the broker that all subscribers of a run are at.
+    """Return the advance at the broker of all subscribers of a run.
 
     Raises:
-        ResultsError: they are at several.
+        ResultsError: the subscribers are at several brokers.
     """
     homes = sorted({s.broker for s in loaded.logs.subscriptions})
     if len(homes) != 1:
@@ -108,7 +108,7 @@ def advance_of(spark: "SparkSession", loaded: LoadedRun) -> Advance:
 
 
 def rates(line: Line) -> list[tuple[float, float]]:
-    """How much of a stream, in ms a second, was gone through between any two looks at it."""
+    """Return the advance of a stream between successive samples, in ms per second."""
     return [
         (at, 1000 * (come - before) / (at - earlier))
         for (earlier, before), (at, come) in pairwise(line)

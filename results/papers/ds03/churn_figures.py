@@ -1,4 +1,4 @@
-"""ds03.fig5, ds03.fig6: subscribers that come and go. ds03.beside5: under several protocols.
+"""ds03.fig5, ds03.fig6: subscribers that disconnect and return. ds03.beside5: by protocol.
 
 Paper: [DS03] §5.1.1.
 """
@@ -27,14 +27,14 @@ MARKS = ("o", "s", "^")
 
 
 def fig5(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How long each return takes to catch up. Paper: [DS03] Fig. 5."""
+    """Catch-up time of each return. Paper: [DS03] Fig. 5."""
     series = load_series(spark, Path(run_dir), ("VALID",))
     found = {point.protocol: returns_of(spark, point.modal) for point in series.points}
     return draw_fig5(series, found)
 
 
 def fig6(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How fast a stream is delivered and released. Paper: [DS03] Fig. 6."""
+    """Rate at which a stream is delivered and released. Paper: [DS03] Fig. 6."""
     series = load_series(spark, Path(run_dir), ("VALID",))
     (point,) = series.points
     return draw_fig6(series, advance_of(spark, point.modal), returns_of(spark, point.modal))
@@ -49,7 +49,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 
 @house_style()
 def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Drawing:
-    """Figure 5 from the returns under each protocol."""
+    """Return figure 5 from the returns under each protocol."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -103,7 +103,7 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
 
 @house_style()
 def draw_fig6(series: SeriesRuns, advance: Advance, returns: Sequence[Return]) -> Drawing:
-    """Figure 6 from how far streams had come at each second."""
+    """Return figure 6 from the positions of streams at each second."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(6.4, 4.6), layout="constrained")
@@ -172,7 +172,7 @@ def _drawing(
 
 
 def scale_of(run: Run) -> dict[str, Any]:
-    """How large a run was."""
+    """Return the scale of a run."""
     return {
         "input_per_s": sum(
             each.get("count", 1) * int(str(each["rate"]).partition("/")[0])
@@ -183,7 +183,7 @@ def scale_of(run: Run) -> dict[str, Any]:
 
 
 def setting_in_words(run: Run) -> str:
-    """At what scale, on what."""
+    """Return scale and machine in words."""
     scale, churn = scale_of(run), run.workload["churn"]
     return (
         f"{scale['input_per_s']} publications a second (paper: 800) and {scale['subscribers']} "

@@ -1,6 +1,6 @@
-"""ds03.jms: subscribers that have each event committed at their broker, few and many.
+"""ds03.jms: subscribers with commits of single events at their broker, few and many.
 
-Paper: [DS03] §5.2, which says it in words and has no figure.
+Paper: [DS03] §5.2, in words, without a figure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,11 @@ COLOURS = ("#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
 @dataclass(frozen=True)
 class Consumed:
-    """What so many subscribers got in one way: medians of the repetitions.
+    """The rates of a number of subscribers with a way of committing: medians of the repetitions.
 
     Attributes:
-        per_s: events, each committed by itself.
-        commits_per_transaction: how many shared one on the mean.
+        per_s: events, each committed separately.
+        commits_per_transaction: the mean number of commits that share a transaction.
     """
 
     subscribers: int
@@ -41,7 +41,7 @@ class Consumed:
 
 
 def jms(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """Rates, and how many commits share a transaction."""
+    """Rates of commits, and commits per transaction."""
     run = load_experiment_run(spark, Path(run_dir))
     return draw_jms(run, consumed(run.table(spark, "consumed").orderBy("run").collect()))
 
@@ -50,7 +50,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.jms"
 
 
 def consumed(rows: Sequence[Any]) -> list[Consumed]:
-    """One per number of subscribers and way, in order."""
+    """Return an entry per number of subscribers and way, in order."""
     found = []
     for subscribers, lanes, batch in sorted({(r.subscribers, r.lanes, r.batch) for r in rows}):
         these = [
@@ -72,7 +72,7 @@ def consumed(rows: Sequence[Any]) -> list[Consumed]:
 
 @house_style()
 def draw_jms(run: ExperimentRun, found: Sequence[Consumed]) -> Drawing:
-    """The figure from what subscribers got."""
+    """Return the figure from the measured rates."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""ds03.latency: how long a publication takes, and how much of that is logging it.
+"""ds03.latency: the latency of a publication, and the share of logging.
 
 Paper: [DS03] §5, result 1.
 """
@@ -19,7 +19,7 @@ PERCENT = tuple(range(1, 100))
 
 
 def latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """The distribution of both. Paper: [DS03] §5, result 1."""
+    """Distribution of latency and of logging time. Paper: [DS03] §5, result 1."""
     from pyspark.sql import functions as F
 
     series = load_series(spark, Path(run_dir), ("VALID",))
@@ -49,7 +49,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.late
 def draw_latency(
     series: SeriesRuns, logged_ms: Sequence[float], delivered_ms: Sequence[float]
 ) -> Drawing:
-    """The figure from the percentiles of both, 1 to 99, in ms."""
+    """Return the figure from the percentiles of both, 1 to 99, in ms."""
     from matplotlib.figure import Figure
 
     run = series.points[0].modal.run

@@ -1,4 +1,4 @@
-"""ds03.fig4: what subscribers get in all, against the number of their brokers.
+"""ds03.fig4: total delivery rate of subscribers, by the number of their brokers.
 
 Paper: [DS03] §5.1.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PUBLISHER_SIDE = "p1"
 KEPT_UP = 0.99
-"""A run has kept up when so much of what was to be delivered while it was measured was so then."""
+"""The share of due deliveries during the measurement from which a run has kept up."""
 WAYS = {False: "nobody is disconnected", True: "subscribers come and go"}
 COLOURS = {False: "#0072b2", True: "#d55e00"}
 WIDTH = 0.38
@@ -26,15 +26,15 @@ WIDTH = 0.38
 
 @dataclass(frozen=True)
 class Load:
-    """One run.
+    """A run.
 
     Attributes:
-        brokers: of subscribers.
-        churn: whether its subscribers come and go.
-        wanted_per_s, delivered_per_s: what was to be delivered to all subscribers, and what was,
-            while it was measured.
+        brokers: the brokers of subscribers.
+        churn: True if its subscribers disconnect and return.
+        wanted_per_s, delivered_per_s: due deliveries to all subscribers, and actual deliveries,
+            during the measurement.
         p99_ms: of the latency.
-        publisher_side: share of a core that the publishers' broker took, in percent.
+        publisher_side: the share of a core used by the publishers' broker, in percent.
         processor: the same of all brokers together.
     """
 
@@ -50,7 +50,7 @@ class Load:
 
     @property
     def kept_up(self) -> bool:
-        """Whether no less was delivered than published."""
+        """Return True if at least the share `KEPT_UP` of due deliveries was made."""
         return self.delivered_per_s >= KEPT_UP * self.wanted_per_s
 
 
@@ -99,7 +99,7 @@ def _within(column: Any, to_ns: int) -> Any:
 
 @house_style()
 def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
-    """Figure 4 from all loads that were tried: of each number of brokers the peak counts."""
+    """Return figure 4 from all tried loads, with the peak of each number of brokers."""
     from matplotlib.figure import Figure
 
     numbers = sorted({load.brokers for load in loads})
@@ -163,7 +163,7 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
 
 
 def _peak(loads: Sequence[Load], brokers: int, churn: bool) -> Load:
-    """The run that delivered most a second, of those that kept up where any did."""
+    """Return the run with the highest delivery rate, among runs that kept up if any did."""
     of_both = [load for load in loads if (load.brokers, load.churn) == (brokers, churn)]
     kept_up = [load for load in of_both if load.kept_up]
     return max(kept_up or of_both, key=lambda load: load.delivered_per_s)

@@ -1,4 +1,4 @@
-"""What a run comes to in which the broker of durable subscribers is down for a while."""
+"""Measures of a run in which the broker of durable subscribers is down for a while."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,23 +15,22 @@ BIN_NS = 1_000_000_000
 SECOND_NS = 1e9
 DELIVERED, RELEASED = "delivered_us.", "released_us."
 CAUGHT_UP_S = 2.0
-"""A stream is where it would be, if it is no further behind than this: it is looked at once a
-second."""
+"""The largest lag of a stream that counts as caught up: samples are a second apart."""
 
 Line = Sequence[tuple[float, float]]
-"""(seconds, seconds): when, and how far a stream had come then."""
+"""(seconds, seconds): time, and position of a stream at that time."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """One instance; times are seconds after measuring began.
+    """An instance; times are seconds after measuring began.
 
     Attributes:
-        down_s, up_s: when the broker was killed, and when it was started again.
+        down_s, up_s: the times of the broker's kill and restart.
         delivered, released: by stream.
-        received: by second, how many deliveries all subscribers got.
+        received: by second, the number of deliveries to all subscribers.
         processor: by broker, (seconds, share of a core).
-        missed_s: when the last of what was published before `up_s` was delivered.
+        missed_s: the time of the last delivery of publications before `up_s`.
     """
 
     run_id: str
@@ -44,7 +43,7 @@ class Recovery:
     missed_s: float
 
     def caught_up(self) -> tuple[float, float]:
-        """When all streams were where they would be without the failure, and the slope to it."""
+        """Return the time at which all streams had caught up, and the slope until then."""
         found = [self._caught_up(line) for line in self.delivered.values()]
         return max(at for at, _ in found), sum(slope for _, slope in found) / len(found)
 
@@ -56,7 +55,7 @@ class Recovery:
         raise ResultsError(f"{self.run_id}: a stream never caught up")
 
     def flat_s(self) -> float:
-        """For how long nothing of any stream was delivered, on the mean."""
+        """Return the mean time for which nothing of a stream was delivered."""
         return sum(map(self._flat_s, self.delivered.values())) / len(self.delivered)
 
     def _flat_s(self, line: Line) -> float:
@@ -64,7 +63,7 @@ class Recovery:
         return min(at for at, come in line if come > before[1]) - before[0]
 
     def lag_s(self, lines: Mapping[str, Line]) -> float:
-        """How much further behind the streams are at the end than before the failure."""
+        """Return the largest increase of a stream's lag from the failure to the end."""
         lags = []
         for line in lines.values():
             before = max(point for point in line if point[0] <= self.down_s)
@@ -72,15 +71,15 @@ class Recovery:
         return max(lags)
 
     def rate(self, from_s: float, to_s: float) -> float:
-        """Deliveries a second between two moments."""
+        """Return deliveries per second between two times."""
         return sum(count for at, count in self.received if from_s <= at < to_s) / (to_s - from_s)
 
 
 def recovery_of(spark: "SparkSession", loaded: LoadedRun) -> Recovery:
-    """What happened in a run.
+    """Return the recovery in a run.
 
     Raises:
-        ResultsError: no broker was killed and started again in it.
+        ResultsError: no broker was killed and started again in the run.
     """
     faults = {row["verb"]: row for row in loaded.run.fault_rows}
     if not {"kill", "restart"} <= faults.keys():
@@ -112,7 +111,7 @@ def recovery_of(spark: "SparkSession", loaded: LoadedRun) -> Recovery:
 
 
 def stream_lines(rows: Sequence[tuple[float, Mapping[str, int]]], prefix: str) -> dict[str, Line]:
-    """Of each stream that has anything, seconds since its first row; there are none while down."""
+    """Return, for each stream with data, positions from its first row; none while down."""
     names = sorted({name for _, counters in rows for name in counters if name.startswith(prefix)})
     found: dict[str, Line] = {}
     for name in names:

@@ -1,6 +1,6 @@
 """ds03.fig7, ds03.fig8: the broker of durable subscribers is down for 25 s.
 
-The typical instance is drawn; numbers are means over all of them.
+The typical instance is drawn; numbers are means over all instances.
 
 Paper: [DS03] §5.3.
 """
@@ -22,17 +22,17 @@ _DOWN = "#aab0b9"
 _HOLE_S = 5.0
 """Brokers are looked at once a second."""
 _SETTLED_S = 5.0
-"""What is normal is taken from so long before the failure."""
+"""The time before the failure from which normal values are taken."""
 
 
 def fig7(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """How far streams are delivered and released. Paper: [DS03] Fig. 7."""
+    """Progress of streams, delivered and released. Paper: [DS03] Fig. 7."""
     series = load_series(spark, Path(run_dir), ("VALID",))
     return draw_fig7(series, _recoveries(spark, series))
 
 
 def fig8(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """What subscribers get, and the brokers' processor time. Paper: [DS03] Fig. 8."""
+    """Deliveries to subscribers, and the brokers' processor time. Paper: [DS03] Fig. 8."""
     series = load_series(spark, Path(run_dir), ("VALID",))
     return draw_fig8(series, _recoveries(spark, series))
 
@@ -44,14 +44,14 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 
 
 def _recoveries(spark: "SparkSession", series: SeriesRuns) -> list[Recovery]:
-    """Of all runs, the typical one first."""
+    """Return the recoveries of all runs, the typical run first."""
     (point,) = series.points
     return [recovery_of(spark, loaded) for loaded in (point.modal, *point.others)]
 
 
 @house_style()
 def draw_fig7(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
-    """Figure 7 from what happened in each instance, the typical one first."""
+    """Return figure 7 from the recoveries of all instances, the typical instance first."""
     from matplotlib.figure import Figure
 
     typical = recoveries[0]
@@ -97,7 +97,7 @@ def draw_fig7(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
 
 @house_style()
 def draw_fig8(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
-    """Figure 8 from what happened in each instance, the typical one first."""
+    """Return figure 8 from the recoveries of all instances, the typical instance first."""
     from matplotlib.figure import Figure
 
     typical = recoveries[0]
@@ -149,7 +149,7 @@ def _rates(recovery: Recovery) -> dict[str, float]:
 
 
 def _draw_line(axes: "Axes", line: Line, colour: str, label: str) -> None:
-    """A line that does not go on through a time for which there is nothing."""
+    """Draw a line that is interrupted at times without data."""
     times: list[float] = []
     values: list[float] = []
     for at, value in line:

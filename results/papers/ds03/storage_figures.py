@@ -1,6 +1,6 @@
-"""ds03.pfs: the log of which events are for whom, beside other ways to keep what is missed.
+"""ds03.pfs: the log of each subscription's events, compared with other ways of storage.
 
-Paper: [DS03] §5.1.2, which says it in words and has no figure.
+Paper: [DS03] §5.1.2, in words, without a figure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ COLOURS = {True: "#d55e00", False: "#999999"}
 
 @dataclass(frozen=True)
 class Stored:
-    """What one way took, of all repetitions.
+    """The costs of a way, over all repetitions.
 
     Attributes:
-        wall_s, processor_s: each of them.
-        written_mb: the same each time, but for what the way does by the clock: the median.
+        wall_s, processor_s: of each repetition.
+        written_mb: the median; equal in all repetitions, except for writes that depend on time.
     """
 
     way: str
@@ -54,7 +54,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.pfs"
 
 
 def stored(rows: Sequence[Any]) -> list[Stored]:
-    """A row per way, in the order of NAMES."""
+    """Return a row per way, in the order of NAMES."""
     found = []
     for way in NAMES:
         of_way = [row for row in rows if row.way == way]
@@ -72,7 +72,7 @@ def stored(rows: Sequence[Any]) -> list[Stored]:
 
 @house_style()
 def draw_pfs(run: ExperimentRun, ways: Sequence[Stored]) -> Drawing:
-    """The figure from what each way took."""
+    """Return the figure from the costs of each way."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 3.6), layout="constrained")
@@ -110,7 +110,7 @@ def _bars(
     reached: Sequence[float],
     label: str,
 ) -> None:
-    """A bar per way, with its number behind everything that is drawn of it."""
+    """Draw a bar per way, with its number behind all of its marks."""
     colours = [COLOURS[each.way == OURS] for each in ways]
     axes.set_axisbelow(True)
     axes.barh(range(len(ways)), values, color=colours, height=0.62)

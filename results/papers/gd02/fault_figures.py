@@ -1,7 +1,7 @@
-"""gd02.fig6, gd02.fig7, gd02.fig8: latency and what is asked for again, around a failure.
+"""gd02.fig6, gd02.fig7, gd02.fig8: latency and retransmission requests around a failure.
 
-The typical instance is drawn, by the rule of `results.repetitions.modal`; the band is what lies
-between the least and the most of the others. Numbers are means over all instances.
+The typical instance is drawn, by the rule of `results.repetitions.modal`; the band lies between the
+least and the largest values of the others. Numbers are means over all instances.
 
 Paper: [GD02] §4.2.
 """
@@ -27,14 +27,14 @@ _HELD, _DOWN = "#f4c463", "#aab0b9"
 
 @dataclass(frozen=True)
 class FaultFigure:
-    """What one of the figures shows.
+    """The content of a figure.
 
     Attributes:
-        shown: subscribers' brokers whose latency is drawn.
-        asking: brokers whose requests are drawn.
+        shown: subscribers' brokers with drawn latency.
+        asking: brokers with drawn requests.
         around: seconds before and after `anchor` that the lower panel shows.
-        anchor: `failed` or `repaired`: the moment that the lower panel is around.
-        paper: what the paper reports.
+        anchor: `failed` or `repaired`: the time around which the lower panel is drawn.
+        paper: the paper's report.
     """
 
     name: str
@@ -102,10 +102,10 @@ def _drawing(spark: "SparkSession", run_dir: "Path", figure: FaultFigure) -> Dra
 def draw(
     figure: FaultFigure, series: SeriesRuns, stories: Mapping[str, FaultStory], modal: str
 ) -> Drawing:
-    """A figure from what happened in each instance.
+    """Return a figure from the stories of all instances.
 
     Args:
-        modal: the run id of the typical one.
+        modal: the run id of the typical instance.
     """
     from matplotlib.figure import Figure
 
@@ -186,7 +186,7 @@ Row = tuple[str, str, float, float, float, float]
 def _latency_rows(
     figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
 ) -> Iterator[Row]:
-    """The largest latency in each stretch of send time, and between what the others' lie."""
+    """Yield the largest latency in each stretch of send time, with the range of the others."""
     for broker in figure.shown:
         for at, us in typical.latency_us[broker].items():
             beside = [story.latency_us[broker].get(at, us) / 1e3 for story in others]
@@ -202,7 +202,7 @@ def _latency_rows(
 
 
 def _with_holes(rows: Sequence[Row]) -> Iterator[Row]:
-    """The rows with one of nothing where nothing was sent, so that no band bridges it."""
+    """Yield the rows, with an empty row for each pause in sending, which interrupts the band."""
     nothing = float("nan")
     before = rows[0] if rows else None
     for row in rows:
@@ -219,7 +219,7 @@ def _request_rows(figure: FaultFigure, typical: FaultStory) -> Iterator[Row]:
 
 
 def _metrics(stories: Sequence[FaultStory]) -> Iterator[tuple[str, Metric]]:
-    """Every number over all instances; one that an instance has not is of those that have it."""
+    """Yield every number over all instances that have the number."""
     brokers = {row["broker"] for story in stories for row in story.requests} | {"s1", "s2", "b2"}
     peers = sorted({row["peer"] for story in stories for row in story.requests})
     numbers = [dict(_numbers(story, sorted(brokers), peers)) for story in stories]
@@ -233,7 +233,7 @@ def _metrics(stories: Sequence[FaultStory]) -> Iterator[tuple[str, Metric]]:
 def _numbers(
     story: FaultStory, brokers: Sequence[str], peers: Sequence[str]
 ) -> Iterator[tuple[str, float | None]]:
-    """What one instance comes to; None for a share of nothing."""
+    """Yield the numbers of an instance; None for a share of nothing."""
     yield "stall_s", story.stall_ns / SECOND_NS
     for broker in brokers:
         asked_ns, streams = story.asked_ns(broker), story.streams_asked(broker)

@@ -1,4 +1,4 @@
-"""What a run of a fault experiment comes to: who asked for what, and how late deliveries were."""
+"""Measures of a run of a fault experiment: requests of brokers, and latencies of deliveries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ FAILS = ("kill", "cut")
 
 @dataclass(frozen=True)
 class FaultStory:
-    """One instance.
+    """An instance.
 
     Attributes:
-        stall_ns: from when the stall was applied to the failure.
-        failed_ns, repaired_ns: when the failure was applied, and when what had failed was back.
+        stall_ns: the time from the stall to the failure.
+        failed_ns, repaired_ns: the times of the failure and of the repair.
         requests: rows of `retransmission_requests` since the stall began.
         latency_us: subscriber's broker → stretch of send time → the largest latency.
     """
@@ -37,7 +37,7 @@ class FaultStory:
     latency_us: Mapping[str, Mapping[int, float]]
 
     def asked_ns(self, *brokers: str, of: str = "") -> int:
-        """What brokers have asked for, of one of their peers or of all."""
+        """Return the ticks that brokers requested from a peer, or from all, in ns."""
         return sum(
             row["asked_ns"]
             for row in self.requests
@@ -45,11 +45,11 @@ class FaultStory:
         )
 
     def streams_asked(self, broker: str) -> int:
-        """Of how many streams a broker has asked for anything."""
+        """Return the number of streams from which a broker has requested ticks."""
         return len({row["pubend"] for row in self.requests if row["broker"] == broker})
 
     def asked_while_down_ns(self) -> int:
-        """What anybody has asked for between failure and repair."""
+        """Return the ticks that all brokers requested between failure and repair, in ns."""
         return sum(
             row["asked_ns"]
             for row in self.requests
@@ -57,12 +57,12 @@ class FaultStory:
         )
 
     def peak_us(self, broker: str) -> float:
-        """The largest latency there, of what was sent since the stall began."""
+        """Return the largest latency at a broker, of publications sent since the stall began."""
         first = self.from_ns // BIN_NS
         return max(us for at, us in self.latency_us[broker].items() if at >= first)
 
     def cumulated(self, broker: str) -> list[tuple[float, float]]:
-        """(seconds, milliseconds asked for so far), a step for each request."""
+        """Return (seconds, sum of requested milliseconds), a step for each request."""
         total, found = 0.0, []
         for row in self.requests:
             if row["broker"] == broker:
@@ -72,10 +72,10 @@ class FaultStory:
 
 
 def fault_story(spark: "SparkSession", loaded: LoadedRun) -> FaultStory:
-    """What happened in a run.
+    """Return the story of a run.
 
     Raises:
-        ResultsError: its schedule is not a stall that a failure ends.
+        ResultsError: the schedule is not a stall that a failure ends.
     """
     faults = sorted(loaded.run.fault_rows, key=lambda row: row["t_applied_ns"] or 0)
     stall = next((row for row in faults if row["verb"] in HOLDS), None)

@@ -1,4 +1,4 @@
-"""gd02.fig4, gd02.fig5: what guaranteed delivery costs while nothing fails, beside best effort.
+"""gd02.fig4, gd02.fig5: costs of guaranteed delivery without failures, beside best effort.
 
 Paper: [GD02] §4.1.
 """
@@ -28,7 +28,7 @@ DASHES = {GUARANTEED: "-", BEST_EFFORT: "--"}
 
 @dataclass(frozen=True)
 class Cost:
-    """One number of one protocol at one broker, by the number of subscribers."""
+    """A number of a protocol at a broker, by the number of subscribers."""
 
     protocol: str
     broker: str
@@ -57,7 +57,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
 
 @house_style()
 def draw_fig4(series: SeriesRuns, costs: Sequence[Cost]) -> Drawing:
-    """Figure 4 from the share of a core that each broker takes."""
+    """Return figure 4 from the share of a core that each broker uses."""
     caption = (
         "Processor time of the publishers' broker p1 and of the subscribers' broker s1, in percent "
         "of one core, against the number of subscribers at s1. The paper reports less than 4 "
@@ -79,7 +79,7 @@ def draw_fig4(series: SeriesRuns, costs: Sequence[Cost]) -> Drawing:
 
 @house_style()
 def draw_fig5(series: SeriesRuns, costs: Sequence[Cost]) -> Drawing:
-    """Figure 5 from the median latency at each broker."""
+    """Return figure 5 from the median latency at each broker."""
     caption = (
         "Median latency of subscribers at the publishers' broker p1 (local) and one link away at "
         "s1 (remote) against the number of subscribers at s1. The paper reports that guaranteed "
@@ -152,7 +152,7 @@ def _costs(
 
 
 def _processor_percent(spark: "SparkSession", loaded: LoadedRun) -> dict[str, float]:
-    """The share of a core that each broker took while it was measured."""
+    """Return the share of a core that each broker used during the measurement."""
     from pyspark.sql import functions as F
 
     phase = loaded.run.phase("measure")
@@ -183,7 +183,7 @@ def _median_ms(spark: "SparkSession", loaded: LoadedRun) -> dict[str, float]:
 
 
 def _extra(costs: Sequence[Cost], broker: str) -> dict[int, Metric]:
-    """What guaranteed delivery takes more than best effort, by the number of subscribers."""
+    """Return the additional cost of guaranteed delivery, by the number of subscribers."""
     by_protocol = {cost.protocol: cost.by_subscribers for cost in costs if cost.broker == broker}
     found = {}
     for size, dear in sorted(by_protocol[GUARANTEED].items()):
@@ -194,7 +194,7 @@ def _extra(costs: Sequence[Cost], broker: str) -> dict[int, Metric]:
 
 
 def _growth(extra: Mapping[int, Metric]) -> Metric:
-    """By how much it is more with the most subscribers than with the fewest."""
+    """Return the difference between the most and the fewest subscribers."""
     return Metric(extra[max(extra)].value - extra[min(extra)].value)
 
 

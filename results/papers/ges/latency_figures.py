@@ -1,4 +1,4 @@
-"""ges.table2: how long a publication takes to one subscriber, by how many others want it.
+"""ges.table2: latency of publications to a subscriber, by the number of other receivers.
 
 Paper: [GES] §5, Table 2, whose numbers are lost.
 """
@@ -25,11 +25,11 @@ COLOUR = "#0072b2"
 
 @dataclass(frozen=True)
 class Latencies:
-    """What the subscriber that is measured saw in one run.
+    """The latencies at the measured subscriber in a run.
 
     Attributes:
-        match_percent: of the other clients, for whom a publication is.
-        publications: that it got and that were sent while it was measured.
+        match_percent: the share of other clients that receive a publication.
+        publications: the number of received publications that were sent during the measurement.
         mean_ms, variance_ms2: of their latency.
     """
 
@@ -45,7 +45,7 @@ class TableRow:
     """A match rate, over its runs.
 
     Attributes:
-        reduction_percent: of the mean, against that of the row with the most matches.
+        reduction_percent: of the mean, relative to the row with the most matches.
     """
 
     match_percent: int
@@ -54,12 +54,12 @@ class TableRow:
 
     @property
     def mean_ms(self) -> float:
-        """Mean over the runs of the mean in each."""
+        """Return the mean over the runs of each run's mean."""
         return fmean(run.mean_ms for run in self.runs)
 
     @property
     def variance_ms2(self) -> float:
-        """Mean over the runs of the variance in each."""
+        """Return the mean over the runs of each run's variance."""
         return fmean(run.variance_ms2 for run in self.runs)
 
     @property
@@ -95,12 +95,12 @@ def _latencies(spark: "SparkSession", loaded: LoadedRun) -> Latencies:
 
 
 def match_percent(workload: Mapping[str, Any]) -> int:
-    """For how many of a hundred clients a publication is: it has one of so many shares."""
+    """Return the percentage of clients that match a publication, which has one share of a cycle."""
     return 100 // int(workload["attributes"]["share"]["cycle"])
 
 
 def rows_of(found: Sequence[Latencies]) -> list[TableRow]:
-    """The table, the most matches first."""
+    """Return the table, the most matches first."""
     by_match: dict[int, list[Latencies]] = {}
     for each in sorted(found, key=lambda one: -one.match_percent):
         by_match.setdefault(each.match_percent, []).append(each)
@@ -113,7 +113,7 @@ def rows_of(found: Sequence[Latencies]) -> list[TableRow]:
 
 @house_style()
 def draw_table2(series: SeriesRuns, found: Sequence[Latencies]) -> Drawing:
-    """The table, with a panel for the mean and one for the variance above it."""
+    """Return the table below a panel for the mean and a panel for the variance."""
     from matplotlib.figure import Figure
 
     rows = rows_of(found)
@@ -144,7 +144,7 @@ def draw_table2(series: SeriesRuns, found: Sequence[Latencies]) -> Drawing:
 def _draw_panel(
     axes: "Axes", rows: Sequence[TableRow], label: str, number: Callable[[Latencies], float]
 ) -> None:
-    """A bar for each match rate, and a dot for each run."""
+    """Draw a bar for each match rate, and a dot for each run."""
     for place, row in enumerate(rows):
         values = [number(run) for run in row.runs]
         axes.bar(place, fmean(values), 0.6, color=COLOUR, alpha=0.75)

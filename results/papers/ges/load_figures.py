@@ -1,4 +1,4 @@
-"""ges.load: which of two links publications take while one of them is slow, and for how long.
+"""ges.load: the share of each of two links in publications while a link is slow, over time.
 
 Paper: [GES] §3 (link costs are updated for overload every few seconds); experiment G14 of ours.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Row = Any
 FEW, MOST = 0.05, 0.95
-"""Shares of publications over a link from which on it is left, or taken."""
+"""Shares of publications over a link below which the link counts as unused, or above as used."""
 
 
 def load(spark: "SparkSession", run_dir: Path) -> Drawing:
@@ -30,23 +30,23 @@ FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {"ges.load": 
 
 
 def share(row: Row) -> float:
-    """Of the publications of a second, those over the slow link."""
+    """Return the share of a second's publications over the slow link."""
     return float(row.over_slow / row.published)
 
 
 def seconds_until(rows: Sequence[Row], second: int, holds: Callable[[float], bool]) -> int | None:
-    """From a second on, how long until the share is so; None: it never is."""
+    """Return the seconds until the share meets the condition; None if never."""
     return next((r.second - second for r in rows if r.second >= second and holds(share(r))), None)
 
 
 def ways_changed(rows: Sequence[Row]) -> int:
-    """How often most publications went another way than a second before."""
+    """Return the number of changes of the link with most publications."""
     return sum((share(one) > 0.5) != (share(other) > 0.5) for one, other in pairwise(rows))
 
 
 @house_style()
 def draw_load(run: ExperimentRun, found: Sequence[Row]) -> Drawing:
-    """The figure from the rows of its table."""
+    """Return the figure from the rows of its table."""
     from matplotlib.figure import Figure
 
     cases = run.experiment["case"]

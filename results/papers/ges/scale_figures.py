@@ -26,7 +26,7 @@ LOOKS = {
     "random": ("#1a1a1a", "D"),
 }
 FULL = ("#e69f00", "^")
-"""How hierarchies of the other fanouts look."""
+"""The style of hierarchies with the other fanouts."""
 
 
 def scale(spark: "SparkSession", run_dir: "Path") -> Drawing:
@@ -42,7 +42,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ges.scale
 
 @house_style()
 def draw_scale(run: ExperimentRun, shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Drawing:
-    """The figure from the rows of both tables."""
+    """Return the figure from the rows of both tables."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.6, 6.4), layout="constrained")
@@ -95,14 +95,14 @@ def _draw_shapes(axes: "Axes", rows: Sequence[Row], number: Callable[[Row], floa
 
 
 def _by_fanout(rows: Sequence[Row]) -> Iterator[tuple[int, tuple[str, str], list[Row]]]:
-    """Those of each size of units, the smallest first, and how a line of them looks."""
+    """Yield the rows of each size of units, the smallest first, with the style of their line."""
     for place, fanout in enumerate(sorted({row.fanout for row in rows})):
         look = FULL if place else LOOKS["hierarchy"]
         yield fanout, look, [row for row in rows if row.fanout == fanout]
 
 
 def _draw_graphs(axes: "Axes", rows: Sequence[Row]) -> None:
-    """The largest graph that was found, below what the paper's blocks allow."""
+    """Draw the largest graph that was found, below the bound from the paper's blocks."""
     sizes = sorted({row.brokers for row in rows})
     axes.plot(sizes, sizes, color="#999999", linestyle=":", label="all brokers")
     for fanout, (colour, marker), group in _by_fanout(rows):
@@ -137,7 +137,7 @@ def _draw_messages(axes: "Axes", rows: Sequence[Row]) -> None:
 
 
 def _first(rows: Sequence[Row]) -> list[Row]:
-    """Those of the smallest units, which all else stands beside."""
+    """Return the rows of the smallest units, to which all else is compared."""
     smallest = min(row.fanout for row in rows)
     return [row for row in rows if row.fanout == smallest]
 
@@ -177,7 +177,7 @@ def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tupl
 
 
 def _path_growth(rows: Sequence[Row]) -> float:
-    """By how much more each doubling adds to a way at the end than at the beginning."""
+    """Return the ratio of a doubling's added path length at the end to that at the beginning."""
     line = [row for row in rows if row.brokers >= BLOCK]
     added = [
         (more.mean_path_links - less.mean_path_links) / math.log2(more.brokers / less.brokers)

@@ -1,4 +1,4 @@
-"""ges.fig7: over how many links a publication goes, by how many clients want it.
+"""ges.fig7: the number of links that a publication crosses, by the number of receivers.
 
 Paper: [GES] §5, Fig. 7 and Table 2, whose numbers are lost.
 """
@@ -36,7 +36,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ges.fig7"
 
 @house_style()
 def draw_fig7(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """The figure from the rows of the table."""
+    """Return the figure from the rows of the table."""
     from matplotlib.figure import Figure
 
     interests = [each for each in INTERESTS if any(row.interest == each for row in rows)]
@@ -66,7 +66,7 @@ def draw_fig7(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 
 def _draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
-    """A line per topology, and below it a grey one of the brokers that want a publication."""
+    """Draw a line per topology, and a grey line below for the brokers that match a publication."""
     topologies = list(dict.fromkeys(row.topology for row in rows))
     for number, topology in enumerate(topologies):
         line = [row for row in rows if row.topology == topology]
@@ -114,7 +114,7 @@ def _mean(row: Row) -> float:
 
 
 def _wrong(row: Row) -> int:
-    """Deliveries that are missing or should not be, however they add up."""
+    """Return the number of missing or unexpected deliveries, without cancellation."""
     return int(abs(row.owed - row.delivered) + row.violations)
 
 

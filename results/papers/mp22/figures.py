@@ -1,6 +1,6 @@
-"""mp22.m1, m2, m4 and m5: what topics behind proxies carry, take and lose, mode by mode.
+"""mp22.m1, m2, m4 and m5: throughput, latency and losses of topics behind proxies, by mode.
 
-Paper: [MP22], which measures nothing itself; what is to be expected is from its design, §3 and §4.
+Paper: [MP22], which measures nothing itself; expectations are from its design, §3 and §4.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 PROTOCOL = "multi_proxy"
 VERDICTS = ("VALID", "INVALID")
-"""What is drawn: losses are shown as what they are."""
+"""The verdicts of drawn runs: losses are shown as losses."""
 COLOURS = ("#0072b2", "#9fc5e0")
 WIDTH = 0.38
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What one run came to.
+    """The numbers of a run.
 
     Attributes:
-        point: which of the experiment's, by its workload's name without the paper's.
-        servers: that share the topics.
-        published_per_s: what publishers could publish, as fast as it was stored.
-        latency_ms, acknowledged_ms: median and what one in a hundred exceeded.
-        lost_percent: of what was owed, what never came; 0 of nothing owed.
+        point: the point of the experiment, by its workload's name without the paper's.
+        servers: the number of servers that share the topics.
+        published_per_s: the publishers' rate, as fast as publications were stored.
+        latency_ms, acknowledged_ms: median and 99th percentile.
+        lost_percent: the share of owed deliveries that never arrived; 0 if nothing was owed.
         twice: delivered more than once.
     """
 
@@ -48,11 +48,11 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Shown:
-    """One kind of number, as a figure shows it.
+    """A kind of number in a figure.
 
     Attributes:
-        bars: name in the legend and value, of one point.
-        words: what is measured, and what is to be expected.
+        bars: name in the legend and value, of a point.
+        words: the measurement and the expectation.
     """
 
     axis: str
@@ -125,7 +125,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {
 
 
 def numbers_of(point: str, run: Any) -> Numbers:
-    """The numbers of a run that was judged, from its manifest and verdict."""
+    """Return the numbers of a judged run, from its manifest and verdict."""
     headline, phase = run.manifest["headline"], run.phase("measure")
     counts = read_json(derived_of(run.folder) / "verdict.json")["counts"]
     return Numbers(
@@ -146,7 +146,7 @@ def _pair(percentiles_us: Mapping[str, float]) -> tuple[float, float]:
 
 @house_style()
 def draw(name: str, series: SeriesRuns, points: Sequence[Numbers]) -> Drawing:
-    """One of the figures, from the numbers of its points."""
+    """Return a figure from the numbers of its points."""
     from matplotlib.figure import Figure
 
     shown = SHOWN[name]
@@ -192,7 +192,7 @@ def draw(name: str, series: SeriesRuns, points: Sequence[Numbers]) -> Drawing:
 
 
 def metrics_of(points: Sequence[Numbers]) -> dict[str, Metric]:
-    """What claims are judged by: each number of each point, and how points compare."""
+    """Return the numbers for claims: each number of each point, and comparisons of points."""
     found: dict[str, Metric] = {}
     for point in points:
         found |= {

@@ -1,6 +1,6 @@
-"""mp22.m3, m6, m7 and m8: how topics are spread, who waits for a server, and what crashes cost.
+"""mp22.m3, m6, m7 and m8: spread of topics, waiting for a server, and costs of crashes.
 
-Paper: [MP22], which measures nothing itself; what is to be expected is from its design, §3 and §4.
+Paper: [MP22], which measures nothing itself; expectations are from its design, §3 and §4.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ def _axes() -> tuple[Any, "Axes"]:
 
 
 def _kinds(rows: Sequence[Row], name: str, order: Iterable[Any]) -> list[Any]:
-    """What there is of a column, in the order in which the experiment asked for it."""
+    """Return the values of a column, in the order of the experiment."""
     found = {getattr(row, name) for row in rows}
     return [each for each in order if each in found]
 
@@ -95,7 +95,7 @@ def _kinds(rows: Sequence[Row], name: str, order: Iterable[Any]) -> list[Any]:
 
 @house_style()
 def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Topics of each server, beside an equal share, by kind of ownership."""
+    """Return the figure of topics per server, beside an equal share, by kind of ownership."""
     figure, axes = _axes()
     ownerships = _kinds(rows, "ownership", run.experiment["ownerships"])
     servers = sorted({row.server for row in rows})
@@ -136,7 +136,7 @@ def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 @house_style()
 def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """What the slowest publication of each second took, by whose topic it is in."""
+    """Return the figure of each second's slowest publications, by the server of the topic."""
     figure, axes = _axes()
     asked = run.experiment
     stalled = [row for row in rows if row.stalled_server]
@@ -184,7 +184,7 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 @house_style()
 def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """How many runs went well at each crash point, how many did not, and how many had no crash."""
+    """Return the figure of runs with success, failure, or no crash, by crash point."""
     figure, axes = _axes()
     points = _kinds(rows, "crash_point", run.experiment["crash_points"])
     crashed, failed = [], []
@@ -226,7 +226,7 @@ def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
 
 @house_style()
 def draw_timeouts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """How often what was published during a stall was put, by how long answers are waited for."""
+    """Return the figure of requests per publication during a stall, by timeout for answers."""
     figure, axes = _axes()
     for place, timeout in enumerate(sorted({row.timeout_ms for row in rows})):
         here = [row for row in rows if row.timeout_ms == timeout]

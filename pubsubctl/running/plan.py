@@ -1,0 +1,98 @@
+"""The plan of an experiment: its specification and its fault schedule, from a command line."""
+
+from typing import TYPE_CHECKING, Any
+
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.spec.spec import ExperimentSpec
+    from fault_injection.schedule.schedule import FaultSchedule
+
+
+def plan_experiment(
+    call: Invocation,
+    workload: str,
+    overrides: Any,
+    faults: str | None,
+    labels: dict[str, str],
+    *,
+    simulated: bool = False,
+) -> "tuple[ExperimentSpec, FaultSchedule | None]":
+    """Return the experiment that a command line describes, checked as a whole.
+
+    Prints warnings of its topology, churn and guarantee.
+
+    Args:
+        simulated: no hosts take part, so the schedule cannot mean the loss of one.
+
+    Raises:
+        UserError, SpecError: a value is invalid; names file, key and the nearest valid value.
+    """
+    from bench.spec.churn_lint import churn_warnings
+    from bench.spec.guarantee_lint import guarantee_warnings
+    from bench.spec.spec import load_experiment
+    from pubsubctl.deploying.topologies import warn_of_parameters
+
+    spec = load_experiment(call.project.find("workload", workload), overrides, labels)
+    warn_of_parameters(call.console, spec.topology, spec.protocol)
+    for warning in (*churn_warnings(spec), *guarantee_warnings(spec)):
+        call.console.warn(warning)
+    return spec, plan_faults(call, spec, faults, simulated=simulated)
+
+
+def plan_faults(
+    call: Invocation,
+    spec: "ExperimentSpec",
+    faults: str | None,
+    *,
+    simulated: bool = False,
+) -> "FaultSchedule | None":
+    """Return the fault schedule of an experiment, with drawn targets; None without faults.
+
+    Raises:
+        UserError, ScheduleError: the schedule does not fit the experiment.
+    """
+    from bench.spec.keys import of_steps
+    from fault_injection.schedule.draw import drawn_in_words
+    from fault_injection.schedule.verbs import CLIENT_VERBS
+    from pubsubctl.deploying.placing import would_be_placed
+    from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
+
+    changes = of_steps(spec.overrides.get("keys", {}))
+    if faults is None:
+        if changes:
+            raise UserError(f"faults.{next(iter(changes))}: there are no --faults")
+        return None
+    schedule = for_load(schedule_of(call.project, faults, changes), *spec.placed_clients())
+    if spec.workload.calm:
+        raise UserError(
+            f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
+            f"{faults} was given; take a workload without it"
+        )
+    if spec.workload.churn is not None:
+        for step in schedule.steps:
+            if step.do in CLIENT_VERBS:
+                raise UserError(
+                    f"{spec.source}: churn disconnects the clients that step {step.id!r} of "
+                    f"--faults {faults} is done to ({step.do} {step.on}); add --no-churn"
+                )
+    placement = None
+    if not simulated:
+        inventory = call.inventory()
+        placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
+    seed = spec.overrides.get("seed")
+    schedule = settled(schedule, spec.topology, seed, placement, spec.protocol)
+    measure_ns = spec.workload.phases.measure
+    for warning in checked(
+        schedule,
+        spec.topology,
+        measure_ns=measure_ns,
+        placement=placement,
+        clients=spec.clients(),
+        protocol=spec.protocol,
+    ):
+        call.console.warn(warning)
+    for line in drawn_in_words(schedule):
+        call.console.say(line)
+    return schedule
