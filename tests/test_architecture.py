@@ -91,9 +91,13 @@ LAYERS = (
         ours=("brokerd.model", "brokerd.errors", "brokerd.text", "brokerd.units"),
     ),
     Layer(
+        "brokerd.simulator.anchors",
+        "it changes the source of anything, and is not a part of anything",
+    ),
+    Layer(
         "brokerd.simulator.named_bugs",
         "it changes the source of anything, and is not a part of anything",
-        ours=("brokerd.errors",),
+        ours=("brokerd.errors", "brokerd.simulator.anchors"),
     ),
     Layer(
         "brokerd.model",

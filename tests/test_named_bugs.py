@@ -14,17 +14,9 @@ import pytest
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator import named_bugs
+from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulated, with_bugs
-from brokerd.simulator.named_bugs import (
-    AnchorLost,
-    Edit,
-    NamedBug,
-    NoCheckout,
-    bugs_of,
-    functions_of,
-    mistaken_sources,
-    planted,
-)
+from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, planted
 from tests.named_bugs.rows import ROWS
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +79,7 @@ def bug(function: str, find: str, replace: str, occurrence: int = 0) -> NamedBug
 def mistaken(source: str, *where: str | int) -> str:
     """The function `f` of this source with an edit in it."""
     find, replace, *occurrence = where
-    edited = named_bugs.Source("some.py", source)
+    edited = Source("some.py", source)
     number = int(occurrence[0]) if occurrence else 0
     edited.apply("some", Edit("some.py", "f", str(find), str(replace), number))
     return ast.unparse(edited.functions["f"]).partition("\n    ")[2]
@@ -206,6 +198,17 @@ def test_an_occurrence_is_counted_within_the_function() -> None:
     assert mistaken(source, "g(b)", "len(b)", 3) == "g(a)\n    g(a)\n    len(a)"
     with pytest.raises(AnchorLost, match="only 3 times"):
         mistaken(source, "g(a)", "", 4)
+    nested = "def f(a):\n    for b in a:\n        g(a)\n    g(a)"
+    assert mistaken(nested, "g(a)", "", 2) == "for b in a:\n        g(a)"
+
+
+def test_context_gives_new_names_to_variables_of_the_replacement() -> None:
+    edited = Source("some.py", "def f(one, other):\n    g(one)\n    return h(other)")
+    edited.apply("some", Edit("some.py", "f", "h(b)", "b, a", context="g(a)"))
+    assert ast.unparse(edited.functions["f"]).endswith("return (other, one)")
+    edited = Source("some.py", "def f(one, other):\n    g(one)\n    return h(one)")
+    with pytest.raises(AnchorLost, match=r"does not have 'h\(b\)'"):
+        edited.apply("some", Edit("some.py", "f", "h(b)", "b, a", context="g(a)"))
 
 
 # ------------------------------------------------- rewording, reformatting, renaming

@@ -7,8 +7,9 @@ import sys
 
 from brokerd.protocols.delta_tree.checks.ablations import NOT_SIMULATED
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.protocol_checks import simulated
-from brokerd.simulator.named_bugs import AnchorLost, NamedBug, bugs_of, mistaken_functions
+from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
 from tests.named_bugs.rows import ROWS
 
 

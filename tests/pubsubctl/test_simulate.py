@@ -12,9 +12,10 @@ import pytest
 
 import bench
 from brokerd.simulator import named_bugs
+from brokerd.simulator.anchors import Edit
 from brokerd.simulator.checks import protocol_checks
 from brokerd.simulator.checks.marks import Mark
-from brokerd.simulator.named_bugs import Edit, NamedBug
+from brokerd.simulator.named_bugs import NamedBug
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
 from pubsubctl.simulating import failing_seeds, swarms

@@ -85,7 +85,7 @@ def test_one_seed_in_a_hundred_has_a_canary() -> None:
     assert canaries_among(range(1, 501)) == [99, 199, 299, 399, 499]
 
 
-@pytest.mark.parametrize("place", range(len(CANARIES)), ids=lambda place: CANARIES[place].name)
+@pytest.mark.parametrize("place", range(len(CANARIES)), ids=CANARIES.__getitem__)
 def test_every_canary_fails(place: int) -> None:
     report = run_canary("delta_tree", place * EVERY + EVERY - 1)
     assert report.mutant == CANARIES[place]

@@ -5,7 +5,8 @@ from functools import cache
 
 import pytest
 
-from brokerd.simulator.named_bugs import Edit, NamedBug, planted
+from brokerd.simulator.anchors import Edit
+from brokerd.simulator.named_bugs import NamedBug, planted
 from brokerd.simulator.search.plan import Taking, read_plan
 from brokerd.simulator.search.shrink import Shrunk, shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.ablations import Ablation
 from brokerd.simulator.checks.protocol_checks import named_bug, simulated
-from brokerd.simulator.named_bugs import AnchorLost
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from brokerd.simulator.search.workers import map_in_workers
 

@@ -7,8 +7,8 @@ tell the two apart in every long run.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.protocol_checks import simulated
-from brokerd.simulator.named_bugs import AnchorLost
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 
 EVERY = 100
