@@ -1,4 +1,4 @@
-"""What simulations know of best_effort: the words for its messages, and one rule."""
+"""Wording of the messages of best_effort and one rule, for simulations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What simulations know of delta_tree: marks, ablations, words, and checks that look inside."""
+"""Marks, ablations, wording and checks of the state of delta_tree, for simulations."""
 
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES

@@ -1,4 +1,4 @@
-"""How a scenario says what delta_tree's brokers tell each other."""
+"""Wording of the messages between brokers of delta_tree, for scenarios."""
 
 from collections.abc import Iterator
 from typing import Any

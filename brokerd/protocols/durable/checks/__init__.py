@@ -1,4 +1,4 @@
-"""What simulations know of durable."""
+"""Marks, checks, limits and wording of durable for simulations."""
 
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks

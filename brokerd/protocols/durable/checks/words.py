@@ -1,4 +1,4 @@
-"""How scenarios say what brokers of durable tell each other."""
+"""Wording of the messages between brokers of durable, for scenarios."""
 
 from typing import Any
 

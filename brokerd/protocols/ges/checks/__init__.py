@@ -1,4 +1,4 @@
-"""What simulations know of ges."""
+"""Marks, checks, limits and wording of ges for simulations."""
 
 from brokerd.protocols.ges.checks.marks import MARKS, GesMarks
 from brokerd.protocols.ges.checks.planning import GesPlanning

@@ -1,4 +1,4 @@
-"""How scenarios say what brokers of a hierarchy tell each other."""
+"""Wording of the messages between brokers of ges, for scenarios."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What simulations know of ges_reliable."""
+"""Marks, checks, limits and wording of ges_reliable for simulations."""
 
 from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning

@@ -1,4 +1,4 @@
-"""How scenarios say what homes and storages tell each other."""
+"""Wording of the messages between brokers of ges_reliable, for scenarios."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What simulations know of gryphon."""
+"""Marks, checks, limits and wording of gryphon for simulations."""
 
 from collections.abc import Sequence
 

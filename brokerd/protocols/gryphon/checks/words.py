@@ -1,4 +1,4 @@
-"""How scenarios say what brokers of gryphon tell each other."""
+"""Wording of the messages between brokers of gryphon, for scenarios."""
 
 from collections.abc import Sequence
 from typing import Any

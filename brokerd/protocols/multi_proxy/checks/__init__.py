@@ -1,4 +1,4 @@
-"""What simulations know of multi_proxy."""
+"""Marks, checks, limits and wording of multi_proxy for simulations."""
 
 from brokerd.protocols.multi_proxy.arbiter import ASSIGNED, OWNERS
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks

@@ -1,4 +1,4 @@
-"""How scenarios say what brokers of multi_proxy tell each other."""
+"""Wording of the messages between brokers of multi_proxy, for scenarios."""
 
 from typing import Any
 
